@@ -187,7 +187,9 @@ def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: 
 
 def _plan_splits(read: TableRead, plan: ScanPlan, *, whole_buckets: bool, in_key_order: bool) -> list[ReadSplit]:
     # bucket -2 holds postponed rows, invisible until another engine moves them into real buckets
-    visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold_points(read, s)]
+    points, totals = read.rows.points, {s.total_buckets for s in plan.splits}
+    wanted = {total: buckets_of_points(points, read.schema, total) if points else None for total in totals}
+    visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold(read, s, wanted[s.total_buckets])]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
     deletions = find_deletions(plan.index_entries, read.schema)
     splits = []
@@ -201,19 +203,14 @@ def _plan_splits(read: TableRead, plan: ScanPlan, *, whole_buckets: bool, in_key
     return splits
 
 
-def _may_hold_points(read: TableRead, split: BucketSplit) -> bool:
-    """Return whether the bucket can hold a filter's values of the bucket key."""
-    schema, points = read.schema, read.rows.points
-    if not points or any(name not in points for name in schema.bucket_keys):
+def _may_hold(read: TableRead, split: BucketSplit, wanted: frozenset[int] | None) -> bool:
+    """Return whether the bucket can hold a filter's values of the bucket key; ``wanted``: their buckets, None = all."""
+    schema = read.schema
+    if wanted is None or split.bucket in wanted or TableOptions(schema.options).bucket <= 0:
         return True
     keys = [schema.field(name) for name in schema.bucket_keys]
-    if TableOptions(schema.options).bucket <= 0:
-        return True
     stored = [{f.id: f.type.root for f in read.schemas[i].fields} for i in {f.schema_id for f in split.files}]
-    if any(types.get(key.id) != key.type.root for types in stored for key in keys):
-        return True  # another type may have another hash
-    wanted = buckets_of_points(points, schema, split.total_buckets)
-    return wanted is None or split.bucket in wanted
+    return any(types.get(key.id) != key.type.root for types in stored for key in keys)  # it may have another hash
 
 
 def _sections(read: TableRead, files: Sequence[DataFile], *, merge: bool) -> list[Section]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, put_new
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
+from airflow_paimon.core.schema.tables import check_alterable, create_table
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types
 from airflow_paimon.core.table.table import Table
 from tests.stores import Crash, FaultStore
@@ -34,6 +36,15 @@ def make_table(warehouse: Path | str, name: str = "d.t", *, primary: bool = True
         primary_keys=["dt", "k"] if primary else [],
         options={"bucket": "2" if primary else "-1", **{k.replace("__", "-"): v for k, v in options.items()}},
     )
+
+
+def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
+    """One new version of one branch's schema, as the operation ``alter_table`` makes it."""
+    check_alterable(table, changes)
+    has_data = table.latest_snapshot_id() is not None
+    new = apply_changes(table.require().schema(), changes, has_data=has_data, now_ms=int(time.time() * 1000))
+    put_new(table, table.paths.schema(new.id), new.to_bytes())
+    return new
 
 
 def message(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int = 0, level: int = 0) -> CommitMessage:

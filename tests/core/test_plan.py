@@ -10,9 +10,8 @@ import pytest
 
 from airflow_paimon.core.plan import Delete, Plan, Precondition, PutNew, Replace, ReplaceBucket
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, make_table, overwrite, rewrite, run
+from tests.core.tables import alter_table, append, make_table, overwrite, rewrite, run
 
 PUT = PutNew(path="a", data=b"1", reason="why")
 BUCKET = ReplaceBucket(path="dt=a/bucket-0", delete=("x",), add=("y",), reason="why")

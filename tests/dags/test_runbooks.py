@@ -26,13 +26,13 @@ from airflow_paimon.core.publish.published import (
     verify_rollback,
 )
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.runbooks import advice, correction, leftovers, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
-from tests.core.tables import append, make_table, names, rewrite, run
+from tests.core.tables import alter_table, append, make_table, names, rewrite, run
 from tests.dags.conftest import CONF, TABLE, load_dag, load_program, make_orders
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]

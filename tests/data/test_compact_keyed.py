@@ -30,7 +30,6 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import (
     NamedList,
     data_file_path,
@@ -47,6 +46,7 @@ from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.rewrite import live_bucket
 from airflow_paimon.data.scan import plan_read
+from tests.core.tables import alter_table
 from tests.data.chain.tables import set_options
 from tests.data.tables import make_table, rows_of
 from tests.data.test_compact import run

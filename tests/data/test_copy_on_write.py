@@ -20,12 +20,13 @@ from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import live_entries, plan_scan, read_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
 from airflow_paimon.data.scan import plan_read
+from tests.core.tables import alter_table
 from tests.data.row_statements import Row, planned, statement, with_ids
 
 Golden = Callable[[str], Path]

@@ -12,10 +12,11 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetOption, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read_schema import read_schema
+from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of
 from tests.data.test_changes import Follower
 from tests.oracles.canonical import assert_same_rows

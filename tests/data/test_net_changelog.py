@@ -15,7 +15,6 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
@@ -27,6 +26,7 @@ from airflow_paimon.data.net_changelog import BucketState, ChangelogTarget, net_
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import TableWrite, plan_write
+from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of
 from tests.data.test_compact import run
 from tests.data.test_compact_keyed import COLUMNS, keyed, replace_level, upsert

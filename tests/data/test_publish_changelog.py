@@ -19,7 +19,6 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, open_table
@@ -29,7 +28,7 @@ from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.net_changelog import write_changelog
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
-from tests.core.tables import cut_off
+from tests.core.tables import alter_table, cut_off
 from tests.core.tables import run as operate
 from tests.data.tables import rows_of
 from tests.data.test_compact import run

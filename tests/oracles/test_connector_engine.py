@@ -21,11 +21,12 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, 
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.spark.jobs import run_spark_operation
+from tests.core.tables import alter_table
 from tests.oracles import layout
 from tests.oracles.drivers import SparkConnectorOracle
 from tests.spark.jobs.operations import correct, diff, make_branch, rows_of, run

@@ -15,10 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 from tests.data.tables import arrow_schema_of, make_table, rows_of
 from tests.oracles.interop import kv
 from tests.oracles.matrix import (

@@ -10,12 +10,12 @@ from pyspark.errors import PySparkException
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.scan import plan_chain
 from airflow_paimon.spark import read_table, write_table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.native_scan import divide
+from tests.core.tables import alter_table
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import (
     DAYS,

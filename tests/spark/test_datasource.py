@@ -12,7 +12,7 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -21,6 +21,7 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
 from airflow_paimon.spark.where_text import parse_condition, to_expression
+from tests.core.tables import alter_table
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -26,6 +26,7 @@ from airflow_paimon.spark import native_scan, read_table, sql
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
 from airflow_paimon.spark.read import frame_of
+from tests.core.tables import alter_table
 from tests.data.chain.examples import mark_deleted
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 

@@ -26,10 +26,9 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_types
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, files, make_table, message, run
+from tests.core.tables import alter_table, append, files, make_table, message, run
 from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel
 
 pytestmark = pytest.mark.random

@@ -199,9 +199,7 @@ class _Ids:
         return data_type
 
 
-def apply_changes(
-    schema: TableSchema, changes: Sequence[SchemaChange], *, has_data: bool, now_ms: int, next_id: int | None = None
-) -> TableSchema:
+def apply_changes(schema: TableSchema, changes: Sequence[SchemaChange], *, has_data: bool, now_ms: int) -> TableSchema:
     """Return the next schema version. Field ids are never reused; dropped ones stay counted in ``highest_field_id``.
 
     Raises:
@@ -211,7 +209,7 @@ def apply_changes(
     for change in changes:
         schema = _STEPS[type(change)](schema, change, has_data)
     check_opening(schema, before)
-    return replace(schema, id=schema.id + 1 if next_id is None else next_id, time_millis=now_ms, version=3)
+    return replace(schema, id=schema.id + 1, time_millis=now_ms, version=3)
 
 
 def check_opening(schema: TableSchema, known: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Create a table; alter its options and columns, per branch."""
+"""Create a table, and check what may be altered of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.alter import check_new_table, check_one_branch
 from airflow_paimon.core.commit.committer import put_new, require_committable
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.schema.option_checks import check_options
@@ -16,7 +16,6 @@ from airflow_paimon.core.schema.schema_plan import (
     RemoveOption,
     SchemaChange,
     SetOption,
-    apply_changes,
     check_opening,
     new_schema,
 )
@@ -24,8 +23,6 @@ from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, READ_TOGETHER
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table
-
-_ATTEMPTS = 20
 
 
 def create_table(
@@ -99,31 +96,13 @@ def _same(current: TableSchema, wanted: TableSchema) -> bool:
     return shape(current) == shape(wanted)
 
 
-def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
-    """Apply changes to one branch's schema as one new version; other branches keep theirs.
+def check_alterable(table: Table, changes: Sequence[SchemaChange]) -> None:
+    """Refuse changes of a branch's protection, or of one branch of a chain table.
 
     Raises:
-        InvalidInputError: a rule is broken, or a chain table's branches would not be one chain table any more
-            (``alter_chain_table``). UnsafeOperationError: the option keeps a branch's files from expiring.
-        ConflictError: concurrent changes kept winning.
+        InvalidInputError: a chain table's branches would not be one chain table any more (``alter_chain_table``).
+        UnsafeOperationError: the option keeps a branch's files from expiring.
     """
-    if not changes:
-        raise InvalidInputError(f"{table.label}: name at least one change", table=table.name)
-    check_alterable(table, changes)
-    for _ in range(_ATTEMPTS):
-        current = table.require().schema()
-        has_data = table.latest_snapshot_id() is not None
-        new = apply_changes(current, changes, has_data=has_data, now_ms=int(time.time() * 1000))
-        try:
-            put_new(table, table.paths.schema(new.id), new.to_bytes())
-        except AlreadyExistsError:
-            continue
-        return new
-    raise ConflictError(f"{table.label}: concurrent schema changes kept winning; try again", table=table.name)
-
-
-def check_alterable(table: Table, changes: Sequence[SchemaChange]) -> None:
-    """Refuse changes of a branch's protection, or of one branch of a chain table; see ``alter_table``."""
     require_committable(table)
     _check_protection(table, changes)
     _check_other_branch(table, changes)

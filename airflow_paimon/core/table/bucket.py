@@ -1,4 +1,4 @@
-"""Which bucket a row belongs to: one row at a time, and many rows of Arrow columns at once.
+"""Which bucket each row of Arrow columns belongs to.
 
 See docs/format.md, Buckets.
 """
@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.arrow_values import Column, canonical, to_values
-from airflow_paimon.core.format.binary_row import encode_row, header_bytes, is_compact
+from airflow_paimon.core.format.binary_row import header_bytes, is_compact
 from airflow_paimon.core.format.types import DataType
 
 DEFAULT = "default"
 
-_WHOLE = ("TINYINT", "SMALLINT", "INT")
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 _MASK = 0xFFFFFFFF
 
@@ -49,23 +48,11 @@ def hive_hashes(arrays: Sequence[Column], types: Sequence[DataType]) -> npt.NDAr
     return out
 
 
-def hive_hash(values: Sequence[Any], types: Sequence[DataType]) -> int:
-    """Hash one row of metadata values."""
-    h = 0
-    for value, data_type in zip(values, types, strict=True):
-        h = (31 * h + _of_value(value, data_type)) & _MASK
-    return h
-
-
 def _column(array: Column, data_type: DataType) -> npt.NDArray[np.uint32]:
-    whole = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    encoded = whole.dictionary_encode(null_encoding="encode")
-    each = [_of_value(v, data_type) for v in to_values(encoded.dictionary, data_type)]
+    encoded = _one_array(array).dictionary_encode(null_encoding="encode")
+    hashed = _HASHES[data_type.root]
+    each = [0 if v is None else hashed(v) & _MASK for v in to_values(encoded.dictionary, data_type)]
     return np.array(each or [0], np.uint32)[np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)]
-
-
-def _of_value(value: Any, data_type: DataType) -> int:
-    return 0 if value is None else _HASHES[data_type.root](value) & _MASK
 
 
 def _of_long(value: int) -> int:
@@ -105,7 +92,7 @@ def _of_decimal(value: Decimal) -> int:
 
 _HASHES: dict[str, Callable[[Any], int]] = {
     "BOOLEAN": int,
-    **dict.fromkeys(_WHOLE, int),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT"), int),
     "DATE": lambda day: day.toordinal() - _EPOCH,
     "BIGINT": _of_long,
     "FLOAT": _of_float,
@@ -121,22 +108,9 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 _SEED = 42
-_MASK = 0xFFFFFFFF
 _C1, _C2, _M5 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _CHUNK_ROWS = 1 << 16
 _FEW_ROWS = 16
-
-
-def hash_row(body: bytes) -> int:
-    """Hash the body of a BinaryRow (without the arity prefix) as Java does, to a signed 32-bit number."""
-    h = _SEED
-    for (word,) in struct.iter_unpack("<I", body):
-        h = _mix(h, word)
-    h ^= len(body)
-    h = (h ^ h >> 16) * 0x85EBCA6B & _MASK
-    h = (h ^ h >> 13) * 0xC2B2AE35 & _MASK
-    h ^= h >> 16
-    return h - (1 << 32) if h >> 31 else h
 
 
 def _mix(h: int, word: int) -> int:
@@ -146,30 +120,8 @@ def _mix(h: int, word: int) -> int:
     return ((h << 13 | h >> 19) & _MASK) * 5 + _M5 & _MASK
 
 
-def bucket_of(row: bytes, num_buckets: int) -> int:
-    """Return the bucket of a bucket key encoded with ``encode_row``."""
-    return abs(hash_row(row[4:])) % num_buckets
-
-
-def bucket_of_values(row: Sequence[Any], types: Sequence[DataType], num_buckets: int, function: str = DEFAULT) -> int:
-    """Return the bucket of a row, from the values of its bucket key as metadata holds them: see ``bucket_of_rows``."""
-    check_bucket_function(function, types)
-    if function == "mod":
-        return int((row[0] or 0) % num_buckets)
-    if function == "hive":
-        return (hive_hash(row, types) & 0x7FFFFFFF) % num_buckets
-    return bucket_of(encode_row(row, types), num_buckets)
-
-
-def check_bucket_function(function: str, types: Sequence[DataType]) -> None:
-    """Raise ``UnsupportedFeatureError`` for a ``bucket-function.type`` that is unknown or doesn't fit the key."""
-    problem = function_problem(function, types)
-    if problem is not None:
-        raise UnsupportedFeatureError(problem)
-
-
 def bucket_of_rows(
-    arrays: Sequence[Column], types: Sequence[DataType], num_buckets: int, function: str = "default"
+    arrays: Sequence[Column], types: Sequence[DataType], num_buckets: int, function: str = DEFAULT
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of every row, from the columns of the bucket key. ``function``: ``bucket-function.type``.
 
@@ -177,7 +129,8 @@ def bucket_of_rows(
         InvalidInputError: a column has another type than its field.
         UnsupportedFeatureError: another bucket function, or a type that can't be a key.
     """
-    check_bucket_function(function, types)
+    if problem := function_problem(function, types):
+        raise UnsupportedFeatureError(problem)
     if num_buckets < 1:
         raise InvalidInputError(f"The number of buckets is {num_buckets}; only fixed buckets can be chosen")
     if function == "mod":
@@ -193,7 +146,7 @@ def bucket_of_rows(
 
 
 def hash_rows(arrays: Sequence[Column], types: Sequence[DataType]) -> npt.NDArray[np.int32]:
-    """Hash every row: the same as ``hash_row`` of the encoded row, without encoding it."""
+    """Hash every row as Java hashes the body of its BinaryRow, without encoding it."""
     if not arrays:
         raise InvalidInputError("A bucket key needs at least one column")
     columns = [canonical(a, t) for a, t in zip(arrays, types, strict=True)]
@@ -398,7 +351,8 @@ def _text_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None) -> _Slots:
 
 
 def _decimal_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None, *, compact: bool) -> _Slots:
-    halves = np.array(_buffer(array, np.dtype("<u8")) if len(array) == 0 else _decimal_buffer(array)).reshape(-1, 2)
+    raw = np.frombuffer(array.buffers()[1], "<u8", 2 * len(array), 16 * array.offset) if len(array) else ()
+    halves = np.array(raw, np.uint64).reshape(-1, 2)
     if null is not None:
         halves[null] = 0
     low, high = halves[:, 0].copy(), halves[:, 1].copy()
@@ -418,10 +372,6 @@ def _decimal_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None, *, compa
     first = np.where(far, low << near, high << near | carried)
     second = np.where(far, 0, low << near).astype(np.uint64)
     return _Slots(_zero_nulls(size, null), null, words=(first.byteswap(), second.byteswap()))
-
-
-def _decimal_buffer(array: pa.Array) -> U64:
-    return np.frombuffer(array.buffers()[1], "<u8", 2 * len(array), 16 * array.offset)
 
 
 def _stamp_slots(array: pa.Array, null: npt.NDArray[np.bool_] | None, data_type: DataType) -> _Slots:

@@ -240,7 +240,6 @@ class _Buckets:
         self._schema_before = schema_before
         self._hides_new = hides_level_zero(schema)
         self._column_files = TableOptions(schema.options).data_evolution
-        self._choice = choice
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
         form = self._stored.canonical

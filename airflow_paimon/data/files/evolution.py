@@ -154,16 +154,6 @@ def plan_mapping(written: Sequence[DataField], wanted: Sequence[DataField]) -> M
     return mapping
 
 
-def _same(source: DataField, target: DataField) -> bool:
-    return (
-        source.name == target.name and arrow_type(source.type) == arrow_type(target.type) and _same_ids(source, target)
-    )
-
-
-def _same_ids(source: DataField, target: DataField) -> bool:
-    return source.id == target.id and nested_ids(source.type) == nested_ids(target.type)
-
-
 def nested_ids(data_type: DataType) -> tuple[int, ...]:
     """Return the field ids of all ROWs inside a type, in order: equal types with other ids are other columns."""
     if isinstance(data_type, RowType):

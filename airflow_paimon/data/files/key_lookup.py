@@ -6,6 +6,7 @@ whose equal values have one stored form: whole numbers, texts and dates.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
@@ -21,7 +22,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, DataType
-from airflow_paimon.core.table.bucket import bucket_of_values, function_problem
+from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.files.arrow_types import arrow_type
@@ -163,14 +164,11 @@ def buckets_of_points(points: Points, schema: TableSchema, total_buckets: int) -
     function = TableOptions(schema.options).bucket_function
     if function_problem(function, types) is not None:
         return None
-    count = 1
-    for name in keys:
-        count *= len(points[name])
-    if count > MAX_POINTS:
+    if math.prod(len(points[name]) for name in keys) > MAX_POINTS:
         return None
-    return frozenset(
-        bucket_of_values(row, types, total_buckets, function) for row in product(*(points[n] for n in keys))
-    )
+    rows = list(product(*(points[name] for name in keys)))
+    columns = [pa.array([row[at] for row in rows], arrow_type(t)) for at, t in enumerate(types)]
+    return frozenset(bucket_of_rows(columns, types, total_buckets, function).tolist())
 
 
 def matching_rows(points: Points, rows: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray | None:

@@ -21,9 +21,8 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, files, make_table, run
+from tests.core.tables import alter_table, append, cut_off, files, make_table, run
 from tests.stores import FaultStore
 
 

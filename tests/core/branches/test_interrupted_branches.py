@@ -26,12 +26,11 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.lineage import read_lineage, verified_lineage
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, make_table, names, run
+from tests.core.tables import alter_table, append, make_table, names, run
 from tests.stores import MUTATIONS, Crash, FaultStore, _Wrapper
 
 

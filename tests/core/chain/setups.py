@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.chain.tables import add
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 
 NEW: Mapping[str, Any] = {
     "column": ["k BIGINT", "s BIGINT", "v STRING 'what it''s worth'", "region STRING", "dt STRING NOT NULL"],

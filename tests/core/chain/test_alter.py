@@ -15,12 +15,11 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import add, alter_alone, make_chain
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 from tests.stores import Crash, FaultStore
 
 ENDS = ("main", "snapshot", "delta")

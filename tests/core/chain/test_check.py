@@ -16,7 +16,7 @@ from airflow_paimon.core.chain.report_plan import MAX_GRID, report_groups
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.schema_plan import AddColumn, RemoveOption, SetOption
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.chain.tables import (
     DAILY,
@@ -30,7 +30,7 @@ from tests.core.chain.tables import (
     parts,
 )
 from tests.core.chain.test_read_plan import held, layout_of
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
 from tests.core.chain.setups import CONVERT, ENDS, HOURLY, NEW, plain_table, setup, shape, warehouse
 from tests.core.chain.tables import DAILY as CHAIN_OPTIONS
 from tests.core.chain.tables import add, alter_alone, make_chain
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 
 # -- a new table -----------------------------------------------------------------------------------------------------
 

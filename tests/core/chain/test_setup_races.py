@@ -19,11 +19,10 @@ from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.chain.setups import CONVERT, ENDS, NEW, plain_table, setup, shape, warehouse
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 from tests.stores import Crash, FaultStore
 
 

@@ -23,10 +23,9 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table, open_table
-from tests.core.tables import append, files, make_table, rewrite, run
+from tests.core.tables import alter_table, append, files, make_table, rewrite, run
 from tests.stores import _Wrapper
 
 

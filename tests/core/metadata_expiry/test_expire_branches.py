@@ -14,12 +14,11 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import At, check, forget
-from tests.core.tables import append, make_table, names, overwrite, rewrite, run
+from tests.core.tables import alter_table, append, make_table, names, overwrite, rewrite, run
 from tests.stores import Crash, FaultStore
 
 LATE = "2126-01-01T00:00:00Z"

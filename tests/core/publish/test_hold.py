@@ -17,12 +17,11 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, make_table, rewrite, run
+from tests.core.tables import alter_table, append, cut_off, make_table, rewrite, run
 from tests.stores import CountingStore
 
 DAY_S = 24 * 3600

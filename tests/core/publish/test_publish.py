@@ -22,10 +22,9 @@ from airflow_paimon.core.publish.merge import publish_branch
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, files, make_table, message, names, overwrite, rewrite, run
+from tests.core.tables import alter_table, append, cut_off, files, make_table, message, names, overwrite, rewrite, run
 
 # -- merge ------------------------------------------------------------------------------------------------------------
 

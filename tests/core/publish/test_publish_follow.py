@@ -18,10 +18,9 @@ from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, files, make_table, message, rewrite, run
+from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run
 from tests.stores import CountingStore, RivalledStore
 
 T = TypeVar("T")

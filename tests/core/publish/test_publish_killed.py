@@ -31,11 +31,10 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 from tests.stores import Crash, FaultStore
 
 Rows = list[dict[str, Any]]

@@ -22,14 +22,13 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption, WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store.failures import from_os_error
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.publish.test_publish_killed import perform
-from tests.core.tables import append, files, rewrite, run
+from tests.core.tables import alter_table, append, files, rewrite, run
 from tests.stores import Crash, FaultStore
 
 OPTION = SetOption(key="compaction.min.file-num", value="3")

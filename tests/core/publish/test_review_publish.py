@@ -18,12 +18,11 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, files, make_table, message, rewrite, run
+from tests.core.tables import alter_table, append, cut_off, files, make_table, message, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 from tests.stores import FaultStore
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, make_table, run
+from tests.core.tables import alter_table, append, cut_off, make_table, run
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, make_table, run
+from tests.core.tables import alter_table, append, cut_off, make_table, run
 
 
 @pytest.fixture

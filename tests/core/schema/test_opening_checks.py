@@ -9,9 +9,9 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, run
+from tests.core.tables import alter_table, append, run
 
 COLUMNS = [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL"), ("v", "STRING"), ("n", "BIGINT"), ("g", "INT")]
 KEYED: dict[str, str] = {"bucket": "2"}

@@ -20,9 +20,9 @@ from airflow_paimon.core.schema.schema_plan import (
     WidenColumn,
     new_schema,
 )
-from airflow_paimon.core.schema.tables import alter_table, create_table
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
-from tests.core.tables import append, make_table, run
+from tests.core.tables import alter_table, append, make_table, run
 
 ROW = {"type": "ROW", "fields": [{"id": 0, "name": "x", "type": "INT"}, {"id": 0, "name": "y", "type": "STRING"}]}
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import WidenColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.predicate import (
     AllOf,
     AnyOf,
@@ -35,6 +34,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
+from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
 

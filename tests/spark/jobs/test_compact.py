@@ -14,7 +14,6 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import alter_table
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
@@ -24,6 +23,7 @@ from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.read import read_table
 from airflow_paimon.spark.task_results import collect
 from tests import replay_kills
+from tests.core.tables import alter_table
 from tests.data.chain.examples import mark_deleted
 from tests.data.row_statements import statement, with_ids
 from tests.data.tables import rows_of as data_rows
