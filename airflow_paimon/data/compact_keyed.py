@@ -31,7 +31,7 @@ from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
-from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
+from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of, merged_with_changes
 from airflow_paimon.data.read import deleted_rows, read_versions
@@ -71,7 +71,7 @@ class MergeWork:
         target = replace(self._target(), source=FileSource.APPEND, is_changelog=True)
         changes_writer = RollingWriter(target, group_bytes=group)
         rows = 0
-        try:
+        with abandoned_on_failure([writer, changes_writer]):
             for batch, changes in self._merged(counted):
                 if batch is not None:
                     rows += batch.num_rows
@@ -82,10 +82,6 @@ class MergeWork:
             if counted.rows != expected:
                 raise wrong_count(self.read.label, self.files, counted.rows, expected)
             files, changelog = writer.finish(), changes_writer.finish()
-        except BaseException:
-            writer.abandon()
-            changes_writer.abandon()
-            raise
         bucket = self.split.bucket
         message = CommitMessage(
             partition=bucket.partition,

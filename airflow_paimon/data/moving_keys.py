@@ -27,6 +27,7 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
+from airflow_paimon.data.files.write import abandoned_on_failure
 from airflow_paimon.data.key_places import KeyPlaces, Places, read_places
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.versions import DELETE, is_retract
@@ -242,14 +243,10 @@ def _deletes(new: _NewKeys, rows: pa.RecordBatch, bucket: BucketKey) -> pa.Recor
 
 def _write_deletes(new: _NewKeys, leaving: Mapping[BucketKey, Sequence[pa.RecordBatch]]) -> list[CommitMessage]:
     writers: list[BucketWriter] = []
-    try:
+    with abandoned_on_failure(writers):
         for bucket, batches in leaving.items():
             values = new.stored.values(bucket.partition)
             writers.append(BucketWriter(new.write, bucket.partition, values, bucket.bucket))
             for batch in batches:
                 writers[-1].add(batch)
         return [writer.finish() for writer in writers]
-    except BaseException:
-        for writer in writers:
-            writer.abandon()
-        raise

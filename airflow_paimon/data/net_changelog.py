@@ -29,7 +29,7 @@ from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
-from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
 from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sections import Section, plan_sections
@@ -123,7 +123,7 @@ def net_changelog(
     emitted_before, emitted_after = _without_common(*(_emitted_states(target, side) for side in (before, after)))
     split = (*before, *after)[0][1].bucket
     writers: dict[int, RollingWriter] = {}
-    try:
+    with abandoned_on_failure(writers.values()):
         for changes in _changes(target.schema, emitted_before, emitted_after):
             buckets = changes.column(_BUCKET).to_numpy()
             for bucket in np.unique(buckets).tolist():
@@ -131,10 +131,6 @@ def net_changelog(
                     writers[bucket] = RollingWriter(_file_target(target, replace(split, bucket=bucket)))
                 writers[bucket].write(changes.filter(pa.array(buckets == bucket)).drop_columns([_BUCKET]))
         return {bucket: writer.finish() for bucket, writer in writers.items()}
-    except BaseException:
-        for writer in writers.values():
-            writer.abandon()
-        raise
 
 
 def _file_target(target: ChangelogTarget, bucket: BucketSplit) -> FileTarget:

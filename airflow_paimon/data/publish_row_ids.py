@@ -15,7 +15,7 @@ from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
-from airflow_paimon.data.files.write import FileTarget, RollingWriter, delete_unused
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import plan_read
@@ -58,13 +58,10 @@ def _rewrite(branch: Table, entry: ManifestEntry, space: IdSpace, done: list[str
     plan = ScanPlan(branch, None, schema, (split,))
     read, splits = plan_read(plan, columns=[*schema.field_names, *ROW_COLUMNS], time_travel=True, layered=True)
     writer = RollingWriter(target)
-    try:
+    with abandoned_on_failure([writer]):
         for batch in (b for s in splits for b in read_split(read, s)):
             writer.write(_moved(batch, space))
         [new] = writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
     done += writer.paths
     return new
 

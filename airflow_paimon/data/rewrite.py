@@ -32,7 +32,7 @@ from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, pla
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.rules import merge_rules, replacing_rules
 from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sorted_runs import check_kinds
@@ -94,13 +94,10 @@ def rewrite_bucket(
         max_sequence=max_sequence if write.is_keyed else None,
     )
     writer = RollingWriter(target)
-    try:
+    with abandoned_on_failure([writer]):
         for batch in _rows(write, live, changes, max_sequence, merges):
             writer.write(batch)
         files = writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
     return CommitMessage(
         partition=bucket.partition,
         bucket=bucket.bucket,

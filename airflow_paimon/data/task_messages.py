@@ -23,7 +23,7 @@ from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.files.write import FileTarget, RollingWriter
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import MergeRules
 from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sections import Section, plan_sections
@@ -177,15 +177,12 @@ def _shifted_files(
     files: list[DataFile] = []
     for part in split.divided():  # a task may have written several runs with common keys
         writer = RollingWriter(target)
-        try:
+        with abandoned_on_failure([writer]):
             for batch in read_versions(_read(write, BATCH_ROWS), part):
                 at = batch.schema.get_field_index(SEQUENCE_NUMBER)
                 numbers = np.asarray(batch.column(at).to_numpy()) + by
                 writer.write(batch.set_column(at, SEQUENCE_NUMBER, pa.array(numbers)))
             files += writer.finish()
-        except BaseException:
-            writer.abandon()
-            raise
     return tuple(files)
 
 

@@ -35,7 +35,7 @@ from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
-from airflow_paimon.data.files.write import FileTarget, RollingWriter, delete_unused
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
 from airflow_paimon.data.record_expiry import record_expiry
@@ -381,7 +381,7 @@ def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[p
     """
     writers: dict[BucketKey, BucketWriter] = {}
     assigners = Assigners(write.dynamic)
-    try:
+    with abandoned_on_failure(writers.values()):
         for batch in batches:
             for part in distribute(write, batch, assigners):
                 key = BucketKey(part.partition, part.bucket)
@@ -390,10 +390,6 @@ def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[p
                 writers[key].add(part.batch, part.indices)
         finished = [(w, w.finish()) for w in writers.values()]
         return assigners.with_hashes(message for writer, message in finished if writer.is_needed)
-    except BaseException:
-        for writer in writers.values():
-            writer.abandon()
-        raise
 
 
 def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:

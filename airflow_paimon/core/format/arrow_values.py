@@ -17,11 +17,11 @@ from airflow_paimon.core.format.types import AtomicType, DataType
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 
-def _is_text(t: pa.DataType) -> bool:
+def is_text(t: pa.DataType) -> bool:
     return bool(pt.is_string(t) or pt.is_large_string(t) or pt.is_string_view(t))
 
 
-def _is_bytes(t: pa.DataType) -> bool:
+def is_bytes(t: pa.DataType) -> bool:
     return bool(pt.is_binary(t) or pt.is_large_binary(t) or pt.is_fixed_size_binary(t) or pt.is_binary_view(t))
 
 
@@ -39,8 +39,8 @@ _FAMILIES: dict[str, tuple[_Family, pa.DataType | None]] = {
     "DECIMAL": (pt.is_decimal, None),
     "TIMESTAMP": (pt.is_timestamp, None),
     "TIMESTAMP_LTZ": (pt.is_timestamp, None),
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (_is_text, pa.large_string())),
-    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (_is_bytes, pa.large_binary())),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (is_text, pa.large_string())),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (is_bytes, pa.large_binary())),
 }
 
 

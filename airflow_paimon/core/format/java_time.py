@@ -34,16 +34,9 @@ class TimeUnit(IntEnum):
 
 
 _UNITS = {
-    "y": TimeUnit.YEAR,
-    "u": TimeUnit.YEAR,
-    "M": TimeUnit.MONTH,
-    "L": TimeUnit.MONTH,
-    "d": TimeUnit.DAY,
-    "D": TimeUnit.DAY,
-    "H": TimeUnit.HOUR,
-    "k": TimeUnit.HOUR,
-    "m": TimeUnit.MINUTE,
-    "s": TimeUnit.SECOND,
+    letter: unit
+    for unit, letters in zip(TimeUnit, ("yu", "ML", "dD", "Hk", "m", "s"), strict=True)
+    for letter in letters
 }
 _RANGES = {"y": (1, 9999), "M": (1, 12), "d": (1, 31), "D": (1, 366), "H": (0, 24), "m": (0, 59), "s": (0, 59)}
 _SAME_FIELD = {"u": "y", "L": "M", "k": "H"}

@@ -1,7 +1,8 @@
 """Table features that the embedded engine does not read or write: refused by name instead of giving wrong rows.
 
 The checks use the schema's options and types, the snapshot's index entries and the files' own fields. Options that
-do not affect a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored.
+do not affect a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored. Each check
+raises ``UnsupportedFeatureError``, which names the table, the option and the way out.
 
 See docs/format.md, What is refused.
 """
@@ -61,9 +62,6 @@ def check_readable(
     ``time_travel``: the read names its snapshot, so a starting point stored in the schema has no effect.
     ``layered``: the caller handles ``scan.fallback-branch`` / ``scan.primary-branch`` and reads one layer of it.
     ``chained``: the caller reads the three branches of a chain table together, and this is one of them.
-
-    Raises:
-        UnsupportedFeatureError: names the table, the option and the way out.
     """
     _refuse(table, "read", _read_problems(schema, time_travel, layered, chained, branch))
 
@@ -75,9 +73,6 @@ def check_writable(
 
     ``chained``: the caller writes branches of a chain table as such and handles the effects on the other branches.
     ``by_buckets``: the caller replaces whole buckets by what a full compaction would read of them, with changes.
-
-    Raises:
-        UnsupportedFeatureError: names the table, the option and the way out.
     """
     _refuse(table, "write", _write_problems(schema, branch, chained, by_buckets))
 
@@ -87,9 +82,6 @@ def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
 
     They hold merged rows in their final buckets, so the merge engine, the way rows are assigned to
     buckets and deletion vectors have no effect. Full partitions are not changes, so no changelog is written either.
-
-    Raises:
-        UnsupportedFeatureError: names the table, the option and the way out.
     """
     _refuse(table, "compact", _compact_problems(schema, branch))
 
@@ -98,9 +90,6 @@ def check_mergeable(schema: TableSchema, *, table: str, branch: str) -> None:
     """Refuse a primary-key table whose files a compaction would not merge as Paimon's does.
 
     How rows are assigned to buckets has no effect: they stay in theirs.
-
-    Raises:
-        UnsupportedFeatureError: names the table, the option and the way out.
     """
     _refuse(table, "compact", _merge_file_problems(schema, branch))
 

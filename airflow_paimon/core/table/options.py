@@ -9,21 +9,9 @@ from datetime import timedelta
 
 from airflow_paimon.core.errors import InvalidInputError
 
-_SIZE = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
-_SIZE_UNITS = {
-    "": 1,
-    "b": 1,
-    "bytes": 1,
-    "k": 2**10,
-    "kb": 2**10,
-    "m": 2**20,
-    "mb": 2**20,
-    "g": 2**30,
-    "gb": 2**30,
-    "t": 2**40,
-    "tb": 2**40,
-}
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+_AMOUNT = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "b": 1, "bytes": 1}
+_SIZE_UNITS |= {unit + b: 2 ** (10 * power) for power, unit in enumerate("kmgt", 1) for b in ("", "b")}
 _DURATION_UNITS = {
     **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), timedelta(milliseconds=1)),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), timedelta(seconds=1)),
@@ -55,7 +43,7 @@ PROTECTIVE_OPTIONS: Mapping[str, str] = {
 
 def parse_duration(text: str, name: str = "duration") -> timedelta:
     """Parse Paimon's duration text, e.g. ``7 d``, ``36h``, ``90 min``; a bare number is milliseconds."""
-    match = _DURATION.fullmatch(text.strip())
+    match = _AMOUNT.fullmatch(text.strip())
     unit = _DURATION_UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise InvalidInputError(f"{name}: {text!r} is not a duration; write e.g. '7 d', '36 h', '90 min', '10 s'")
@@ -72,7 +60,7 @@ def parse_retention(text: str, name: str = "retention") -> timedelta | None:
 
 def parse_size(text: str, name: str = "size") -> int:
     """Parse Paimon's memory size text, e.g. ``128 mb``, into bytes."""
-    match = _SIZE.fullmatch(text.strip())
+    match = _AMOUNT.fullmatch(text.strip())
     unit = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise InvalidInputError(f"{name}: {text!r} is not a size; write e.g. '128 mb'")

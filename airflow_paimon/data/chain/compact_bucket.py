@@ -32,7 +32,7 @@ from airflow_paimon.data.chain.splits import ChainSplit
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import read_data_file
-from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter
+from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import DELETE
 from airflow_paimon.data.scan import fitting_rows
 
@@ -140,16 +140,13 @@ def compact_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
         FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
     """
     writer = _writer(compaction, work)
-    try:
+    with abandoned_on_failure([writer]):
         for _, rows in merged_rows(compaction.inputs, work.split):
             writer.write(_full_rows(compaction.schema, work.values, rows))
         files = writer.finish()
         empty = not files
         if empty:
             files = _tombstone(compaction, work)
-    except BaseException:
-        writer.abandon()
-        raise
     message = CommitMessage(
         partition=encode_row(work.values, partition_types(compaction.schema)),
         bucket=work.split.bucket,
@@ -193,12 +190,9 @@ def _tombstone(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]
     if row is None:
         return ()
     writer = _writer(compaction, work)
-    try:
+    with abandoned_on_failure([writer]):
         writer.write(_full_rows(compaction.schema, work.values, _lowest(compaction.schema, row), DELETE))
         return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:

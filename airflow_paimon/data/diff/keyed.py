@@ -89,6 +89,16 @@ class Findings:
         if len(kept) < limit:
             kept += rows(limit - len(kept))
 
+    def sample_changed(self, limit: int, before: pa.RecordBatch | pa.Table, after: pa.RecordBatch | pa.Table) -> None:
+        """Add samples of changed rows, which stand in the same places of both."""
+
+        def pairs(count: int) -> list[dict[str, Any]]:
+            both = zip(json_rows(before.slice(0, count)), json_rows(after.slice(0, count)), strict=True)
+            return [{"before": old, "after": new} for old, new in both]
+
+        if before.num_rows:
+            self.sample("changed", limit, pairs)
+
     def add(self, other: Findings, limit: int) -> None:
         """Add the findings of other buckets of the same partition."""
         self.added += other.added
@@ -236,14 +246,8 @@ def _compare_pairs(found: Findings, before: pa.RecordBatch, after: pa.RecordBatc
     at = np.flatnonzero(changed_rows(before, after, comparison.keys))
     found.changed += len(at)
     found.unchanged += before.num_rows - len(at)
-
-    def pairs(count: int) -> list[dict[str, Any]]:
-        some = pa.array(at[:count])
-        both = zip(json_rows(before.take(some)), json_rows(after.take(some)), strict=True)
-        return [{"before": old, "after": new} for old, new in both]
-
-    if len(at):
-        found.sample("changed", comparison.sample, pairs)
+    some = pa.array(at[: comparison.sample])
+    found.sample_changed(comparison.sample, before.take(some), after.take(some))
 
 
 def changed_rows(before: pa.RecordBatch, after: pa.RecordBatch, keys: Sequence[str]) -> Mask:

@@ -174,13 +174,7 @@ def _by_partition(
 def _count_pairs(found: Findings, pairs: pa.Table, sample: int) -> None:
     before, after = before_and_after(pairs)
     found.changed += before.num_rows
-
-    def some(count: int) -> list[dict[str, Any]]:
-        both = zip(json_rows(before.slice(0, count)), json_rows(after.slice(0, count)), strict=True)
-        return [{"before": old, "after": new} for old, new in both]
-
-    if before.num_rows:
-        found.sample("changed", sample, some)
+    found.sample_changed(sample, before, after)
 
 
 def _count(found: Findings, rows: pa.Table, sample: int) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.arrow_values import is_bytes, is_text
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.masking import listed
@@ -216,17 +217,12 @@ def _fits_atomic(source: pa.DataType, data_type: AtomicType) -> bool:
     if root == "TIMESTAMP":
         return bool(pa.types.is_timestamp(source) and source.tz is None)
     if root in _TEXT:
-        return any(t(source) for t in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+        return is_text(source)
     if root in _BYTES:
-        tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
-        return any(t(source) for t in tests)
+        return is_bytes(source)
     if root == "DECIMAL":
         return bool(pa.types.is_decimal(source) or pa.types.is_integer(source))
     if root in ("FLOAT", "DOUBLE"):
         return bool(pa.types.is_floating(source) or pa.types.is_integer(source))
-    tests_of: dict[str, Sequence[object]] = {
-        "BOOLEAN": (pa.types.is_boolean(source),),
-        "DATE": (pa.types.is_date(source),),
-        "TIME": (pa.types.is_time(source),),
-    }
-    return any(tests_of.get(root, (pa.types.is_integer(source),)))
+    tests = {"BOOLEAN": pa.types.is_boolean, "DATE": pa.types.is_date, "TIME": pa.types.is_time}
+    return bool(tests.get(root, pa.types.is_integer)(source))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.format.arrow_values import is_bytes, is_text
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import file_format
@@ -260,23 +261,13 @@ def _same_kind(source: pa.DataType, target: pa.DataType) -> bool:
     return source == target or any(s(source) and t(target) for s, t in _STORED_AS)
 
 
-def _is_text(data_type: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(test(data_type) for test in tests)
-
-
-def _is_bytes(data_type: pa.DataType) -> bool:
-    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
-    return any(test(data_type) for test in tests)
-
-
 _STORED_AS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...] = (
     (pa.types.is_integer, pa.types.is_integer),
     (pa.types.is_int32, pa.types.is_date32),
     (pa.types.is_int32, pa.types.is_time32),
     (pa.types.is_time, pa.types.is_time32),
     (pa.types.is_timestamp, pa.types.is_timestamp),
-    (_is_text, _is_text),
-    (_is_bytes, _is_text),
-    (_is_bytes, _is_bytes),
+    (is_text, is_text),
+    (is_bytes, is_text),
+    (is_bytes, is_bytes),
 )

@@ -7,9 +7,10 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -159,6 +160,22 @@ class RollingWriter:
         if self._open is not None:
             self._files.append(self._open.close())
             self._open = None
+
+
+class Abandonable(Protocol):
+    def abandon(self) -> None:
+        """Delete what was written."""
+
+
+@contextmanager
+def abandoned_on_failure(writers: Iterable[Abandonable]) -> Iterator[None]:
+    """Delete what these writers have written if the block fails."""
+    try:
+        yield
+    except BaseException:
+        for writer in writers:
+            writer.abandon()
+        raise
 
 
 def delete_unused(store: Store, paths: Iterable[str]) -> None:

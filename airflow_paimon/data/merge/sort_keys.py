@@ -58,8 +58,8 @@ def _column_words(arrays: Sequence[pa.Array]) -> list[list[Keys]]:
     data_type = arrays[0].type
     if pa.types.is_decimal(data_type):
         if data_type.precision <= _WORD_DIGITS:
-            return [[_decimal_words(a)[:, 0] for a in arrays]]
-        return [[_decimal_words(a)[:, 1] for a in arrays], [_decimal_words(a)[:, 0].view(np.uint64) for a in arrays]]
+            return [[decimal_words(a)[:, 0] for a in arrays]]
+        return [[decimal_words(a)[:, 1] for a in arrays], [decimal_words(a)[:, 0].view(np.uint64) for a in arrays]]
     if pa.types.is_string(data_type) or pa.types.is_binary(data_type):
         return [_text(arrays)]
     return [[_fixed(a) for a in arrays]]
@@ -83,14 +83,11 @@ def _fixed(array: pa.Array) -> Keys:
 def _ordered_floats(values: Keys) -> Keys:
     """Map to integers in order of value. As in Paimon's merge -0.0 is 0.0 (measured); NaN is one value, the highest."""
     canonical = np.where(np.isnan(values), np.array(np.nan, values.dtype), values + values.dtype.type(0))
-    if values.dtype == np.float32:
-        narrow = canonical.view(np.int32)
-        return np.where(narrow < 0, narrow ^ np.int32(0x7FFFFFFF), narrow)
-    wide = canonical.view(np.int64)
-    return np.where(wide < 0, wide ^ np.int64(0x7FFFFFFFFFFFFFFF), wide)
+    bits = canonical.view(f"i{values.dtype.itemsize}")
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
-def _decimal_words(array: pa.Array) -> npt.NDArray[np.int64]:
+def decimal_words(array: pa.Array) -> npt.NDArray[np.int64]:
     """Return the (low, high) words of a decimal128 column."""
     raw = np.frombuffer(array.buffers()[1], np.int64) if len(array) else np.empty(0, np.int64)
     return raw.reshape(-1, 2)[array.offset : array.offset + len(array)]

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
 from airflow_paimon.data.merge.aggregates.records import Flags, Indices, Records, nothing, scatter
+from airflow_paimon.data.merge.sort_keys import decimal_words
 
 WORD_DIGITS = 18
 """Digits that always fit one word: Paimon computes decimals of up to this precision as long integers."""
@@ -28,12 +29,12 @@ _MASK = 2**64 - 1
 
 def low_words(values: pa.Array) -> Indices:
     """Return the unscaled values of a decimal column without nulls, each of which fits 64 bits."""
-    return _words(values)[:, 0]
+    return decimal_words(values)[:, 0]
 
 
 def to_ints(values: pa.Array) -> list[int]:
     """Return the unscaled values of a decimal column; those of nulls are undefined."""
-    words = _words(values)
+    words = decimal_words(values)
     return [(high << 64) | (low & _MASK) for low, high in words.tolist()]
 
 
@@ -47,13 +48,6 @@ def from_ints(values: Sequence[int | None], data_type: pa.DataType) -> pa.Array:
     low = np.array([(v or 0) & _MASK for v in values], np.uint64).view(np.int64)
     high = np.array([(v or 0) >> 64 for v in values], np.int64)
     return _from_words(np.stack([low, high], axis=1), data_type, np.array([v is not None for v in values], bool))
-
-
-def _words(values: pa.Array) -> Indices:
-    if not len(values):
-        return np.empty((0, 2), np.int64)
-    raw = np.frombuffer(values.buffers()[1], np.int64).reshape(-1, 2)
-    return raw[values.offset : values.offset + len(values)]
 
 
 def _from_words(words: Indices, data_type: pa.DataType, valid: Flags) -> pa.Array:

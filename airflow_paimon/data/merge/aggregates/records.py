@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_paimon.data.merge.versions import take_or_null
+
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -97,18 +99,13 @@ def any_of(flags: Flags, starts: Indices) -> Flags:
     return found
 
 
-def pick(values: pa.Array, at: Indices) -> pa.Array:
-    """Return the values at these positions; -1 gives null."""
-    return pc.take(values, pa.array(at, mask=at < 0))
-
-
 def scatter(values: pa.Array, groups: Indices, count: int) -> pa.Array:
     """Return an array of ``count`` values with these ones at the positions ``groups`` and nulls elsewhere."""
     if len(groups) == count:
         return values
     at = np.full(count, -1, np.int64)
     at[groups] = np.arange(len(groups))
-    return pick(values, at)
+    return take_or_null(values, at)
 
 
 def nothing(values: pa.Array, count: int) -> pa.Array:

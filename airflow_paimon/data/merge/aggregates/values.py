@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.records import Records, nothing, pick, scatter
+from airflow_paimon.data.merge.aggregates.records import Records, nothing, scatter
+from airflow_paimon.data.merge.versions import take_or_null
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class PrimaryKey(Aggregate):
     retracts: ClassVar[bool] = True
 
     def _fold(self, records: Records) -> pa.Array:
-        return pick(records.values, records.last_of(~records.late))
+        return take_or_null(records.values, records.last_of(~records.late))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class LastValue(Aggregate):
 
     def _fold(self, records: Records) -> pa.Array:
         last = records.last_of(~records.late | records.retract)
-        return pick(records.values, np.where(records.retract[last], -1, last))
+        return take_or_null(records.values, np.where(records.retract[last], -1, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,10 @@ class LastNonNullValue(Aggregate):
         last = records.last_of(records.valid & (~records.late | records.retract))
         emptied = (last < 0) | records.retract[last]
         if not records.late.any():
-            return pick(records.values, np.where(emptied, -1, last))
+            return take_or_null(records.values, np.where(emptied, -1, last))
         after = np.arange(len(records.values)) > last[records.group]
         late = records.first_of(records.valid & records.late & ~records.retract & after)
-        return pick(records.values, np.where(emptied, late, last))
+        return take_or_null(records.values, np.where(emptied, late, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +57,20 @@ class FirstValue(Aggregate):
     """The first value, null too. Each late record replaces it."""
 
     order_bound: ClassVar[bool] = True
+    skip_nulls: ClassVar[bool] = False
 
     def _fold(self, records: Records) -> pa.Array:
-        return pick(records.values, records.starts)
+        return take_or_null(records.values, records.first_of(records.valid) if self.skip_nulls else records.starts)
 
     def _fold_rows(self, records: Records) -> pa.Array:
-        return pick(records.values, _first_by_rows(records, skip_nulls=False))
+        return take_or_null(records.values, _first_by_rows(records, skip_nulls=self.skip_nulls))
 
 
 @dataclass(frozen=True, slots=True)
-class FirstNonNullValue(Aggregate):
+class FirstNonNullValue(FirstValue):
     """The first value that is not null."""
 
-    order_bound: ClassVar[bool] = True
-
-    def _fold(self, records: Records) -> pa.Array:
-        return pick(records.values, records.first_of(records.valid))
-
-    def _fold_rows(self, records: Records) -> pa.Array:
-        return pick(records.values, _first_by_rows(records, skip_nulls=True))
+    skip_nulls: ClassVar[bool] = True
 
 
 def _first_by_rows(records: Records, *, skip_nulls: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -111,7 +107,7 @@ class _Extreme(Aggregate):
         ranks = comparable(valid.values)
         best = (np.minimum if self.lowest else np.maximum).reduceat(ranks, valid.starts)
         chosen = valid.first_of(ranks == best[valid.group])
-        return scatter(pick(valid.values, chosen), groups, records.groups)
+        return scatter(take_or_null(valid.values, chosen), groups, records.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +181,4 @@ class Sketch(Aggregate):
                 "is not merged by the embedded engine, and a key has several values",
                 "compact the table with Paimon, or read it with Paimon's own Spark connector",
             )
-        return pick(records.values, records.last_of(records.valid))
+        return take_or_null(records.values, records.last_of(records.valid))
