@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -206,21 +207,9 @@ class _SplitReader:
         keep_rows: RowFilter | None,
         batch_rows: int,
     ) -> Iterator[FileBatch]:
-        """Read one file as stored, with the names and types of the read schema."""
-        path, other_path = self._paths(file)
-        batches = read_data_file(
-            self._read.store,
-            path,
-            evolution.file_fields,
-            other_path=other_path,
-            legacy_ltz=TableOptions(self._read.schemas[file.schema_id].options).flag(
-                "orc.timestamp-ltz.legacy.type", True
-            ),
-            batch_rows=batch_rows,
-            keep_row_group=keep_row_group,
-            keep_rows=keep_rows,
-        )
-        return (FileBatch(found.start, evolution.apply(found.rows)) for found in batches)
+        bucket = self._split.bucket
+        place = bucket.values, bucket.bucket, file
+        return evolved_rows(self._read, place, evolution, batch_rows, keep_row_group, keep_rows)
 
     def _visible(self, file: DataFile, found: FileBatch) -> pa.RecordBatch:
         """Fill in the row-tracking columns, drop the deleted rows and those that a look-up of keys doesn't ask for."""
@@ -232,13 +221,6 @@ class _SplitReader:
         rows = _without_deleted(FileBatch(found.start, rows), self._deleted.get(file.file_name))
         mask = matching_rows(self._read.rows.points, rows)
         return rows if mask is None else rows.filter(mask)
-
-    def _paths(self, file: DataFile) -> tuple[str, str | None]:
-        """Return the path of a file, and its path if written by an engine without partition.legacy-name (0.9)."""
-        schema, bucket = self._read.schema, self._split.bucket
-        path = data_file_path(schema, bucket.values, bucket.bucket, file)
-        legacy = legacy_schema(schema)
-        return path, data_file_path(legacy, bucket.values, bucket.bucket, file) if legacy is not None else None
 
     def _row_group_filter(self, evolution: Evolution, prunable: frozenset[str] | None) -> _KeepRowGroup | None:
         rows = self._read.rows
@@ -290,6 +272,33 @@ class _SplitReader:
             found = filtered(pa.RecordBatch.from_pydict(columns), read.rows.where)
             columns = {name: found.column(name) for name in read.columns}
         return pa.RecordBatch.from_arrays([columns[n] for n in read.columns], schema=read.output_schema)
+
+
+def evolved_rows(
+    read: TableRead,
+    place: tuple[Sequence[Any], int, DataFile],
+    evolution: Evolution,
+    batch_rows: int,
+    keep_row_group: _KeepRowGroup | None = None,
+    keep_rows: RowFilter | None = None,
+) -> Iterator[FileBatch]:
+    """Read one file as stored, with the names and types of the read schema. ``place``: partition, bucket, file.
+
+    An engine without partition.legacy-name (0.9) puts it in another folder.
+    """
+    legacy = legacy_schema(read.schema)
+    written = TableOptions(read.schemas[place[2].schema_id].options)
+    batches = read_data_file(
+        read.store,
+        data_file_path(read.schema, *place),
+        evolution.file_fields,
+        other_path=None if legacy is None else data_file_path(legacy, *place),
+        legacy_ltz=written.flag("orc.timestamp-ltz.legacy.type", True),
+        batch_rows=batch_rows,
+        keep_row_group=keep_row_group,
+        keep_rows=keep_rows,
+    )
+    return (FileBatch(found.start, evolution.apply(found.rows)) for found in batches)
 
 
 def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:

@@ -16,13 +16,9 @@ _PATTERN = re.compile(
 _ALIASES = {"INTEGER": "INT", "DEC": "DECIMAL", "NUMERIC": "DECIMAL", "DOUBLE PRECISION": "DOUBLE"}
 _DEFAULT_ARGS = {
     "DECIMAL": (10, 0),
-    "TIMESTAMP": (6,),
-    "TIMESTAMP_LTZ": (6,),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), (6,)),
     "TIME": (0,),
-    "CHAR": (1,),
-    "VARCHAR": (1,),
-    "BINARY": (1,),
-    "VARBINARY": (1,),
+    **dict.fromkeys(("CHAR", "VARCHAR", "BINARY", "VARBINARY"), (1,)),
 }
 _ATOMIC = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",

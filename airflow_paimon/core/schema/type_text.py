@@ -20,13 +20,8 @@ _NESTED = re.compile(r"(ARRAY|MULTISET|MAP|ROW)\s*<(.*)>\s*(NOT\s+NULL|NULL)?", 
 _ROW_FIELD = re.compile(r"(`[^`]+`|[^\s`:]+)\s*[\s:]\s*(.+?)(?:\s+'((?:[^']|'')*)')?", re.DOTALL)
 _BOUNDS = {
     "DECIMAL": (1, 38),
-    "TIMESTAMP": (0, 9),
-    "TIMESTAMP_LTZ": (0, 9),
-    "TIME": (0, 9),
-    "CHAR": (1, 2**31 - 1),
-    "VARCHAR": (1, 2**31 - 1),
-    "BINARY": (1, 2**31 - 1),
-    "VARBINARY": (1, 2**31 - 1),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"), (0, 9)),
+    **dict.fromkeys(("CHAR", "VARCHAR", "BINARY", "VARBINARY"), (1, 2**31 - 1)),
 }
 """Smallest and largest first argument, as Paimon's own type classes check them."""
 _HINT = "write e.g. BIGINT, STRING, DECIMAL(10, 2), TIMESTAMP(3), ARRAY<INT>, MAP<STRING, BIGINT>, ROW<a INT, b STRING>"

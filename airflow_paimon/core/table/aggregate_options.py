@@ -26,6 +26,12 @@ _NUMBERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE",
 _BYTES = frozenset({"BINARY", "VARBINARY", "BYTES"})
 _TEXT = frozenset({"CHAR", "VARCHAR", "STRING"})
 _ORDERED = _NUMBERS | _BYTES | _TEXT | {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"}
+_ROOTS = {
+    **dict.fromkeys(("sum", "product"), _NUMBERS),
+    **dict.fromkeys(("max", "min"), _ORDERED),
+    **dict.fromkeys(("bool_and", "bool_or"), frozenset({"BOOLEAN"})),
+    **dict.fromkeys(SKETCHES, frozenset({"VARBINARY", "BYTES"})),
+}
 _ANY = ("first_value", "first_non_null_value", "first_not_null_value", LAST_VALUE, DEFAULT_FUNCTION, PRIMARY_KEY)
 _NULL_STRATEGIES = ("merge", "ignore", "error")
 _TYPES = {
@@ -159,14 +165,8 @@ def _check_type(options: TableOptions, field: DataField, function: str) -> None:
 
 def _accepts(function: str, data_type: DataType) -> bool:
     root = data_type.root if isinstance(data_type, AtomicType) else ""
-    if function in SKETCHES:
-        return root in ("VARBINARY", "BYTES")
-    if function in ("sum", "product"):
-        return root in _NUMBERS
-    if function in ("max", "min"):
-        return root in _ORDERED
-    if function in ("bool_and", "bool_or"):
-        return root == "BOOLEAN"
+    if function in _ROOTS:
+        return root in _ROOTS[function]
     if function == "listagg":
         return root == "STRING" or (
             isinstance(data_type, AtomicType) and root == "VARCHAR" and data_type.args[:1] == (UNLIMITED,)

@@ -25,15 +25,15 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_compactable
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, data_file_path, legacy_schema, partition_types
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
 from airflow_paimon.data.chain.read import merged_rows
 from airflow_paimon.data.chain.scan import Inputs, Pinned, plan_partitions
 from airflow_paimon.data.chain.splits import ChainSplit
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
-from airflow_paimon.data.files.read import read_data_file
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import DELETE
+from airflow_paimon.data.read import evolved_rows
 from airflow_paimon.data.scan import fitting_rows
 
 FULL_SEQUENCE = -1
@@ -210,18 +210,9 @@ def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None
     for file in split.files:
         part = split.parts[split.part_of[file.file_name]]
         own = compaction.inputs.anchors if part.is_anchor else compaction.inputs.deltas
-        written = own.schemas[file.schema_id]
-        evolution = plan_mapping(written.fields, own.fields)
-        legacy = legacy_schema(own.schema)
-        for found in read_data_file(
-            own.store,
-            data_file_path(own.schema, part.values, split.bucket, file),
-            evolution.file_fields,
-            other_path=None if legacy is None else data_file_path(legacy, part.values, split.bucket, file),
-            legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
-            batch_rows=1,
-        ):
-            return evolution.apply(found.rows)
+        evolution = plan_mapping(own.schemas[file.schema_id].fields, own.fields)
+        for found in evolved_rows(own, (part.values, split.bucket, file), evolution, batch_rows=1):
+            return found.rows
     return None
 
 

@@ -19,20 +19,18 @@ import pyarrow.compute as pc
 from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.types import DataField
-from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import data_file_path, legacy_schema
 from airflow_paimon.data.chain.scan import ChainRead, Inputs
 from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, ChainTarget
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
-from airflow_paimon.data.files.read import FileBatch, read_data_file
+from airflow_paimon.data.files.read import FileBatch
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import align_runs, merge_runs, runs_at_once
 from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
 from airflow_paimon.data.merge.versions import CHAIN_POSITION, DELETE, Indices, gather, is_retract
-from airflow_paimon.data.read import filtered, load_deletions, read_split
+from airflow_paimon.data.read import evolved_rows, filtered, load_deletions, read_split
 
 Mask = npt.NDArray[np.bool_]
 
@@ -250,18 +248,9 @@ class _ChainReader:
         own = self._inputs.anchors if part.is_anchor else self._inputs.deltas
         written = own.schemas[file.schema_id]
         evolution = plan_mapping((*written.fields, SEQUENCE_FIELD, VALUE_KIND_FIELD), (*own.fields, *system))
-        legacy = legacy_schema(own.schema)
         deleted = self._deleted.get(file.file_name)
-        for found in read_data_file(
-            own.store,
-            data_file_path(own.schema, part.values, self._split.bucket, file),
-            evolution.file_fields,
-            other_path=None if legacy is None else data_file_path(legacy, part.values, self._split.bucket, file),
-            legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
-            batch_rows=batch_rows,
-        ):
-            rows = evolution.apply(found.rows)
-            yield rows if deleted is None else _marked(FileBatch(found.start, rows), deleted)
+        for found in evolved_rows(own, (part.values, self._split.bucket, file), evolution, batch_rows):
+            yield found.rows if deleted is None else _marked(found, deleted)
 
     def _within(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Leave out keys of other splits."""

@@ -25,6 +25,7 @@ from airflow_paimon.core.chain.state import pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import Predicate
@@ -66,9 +67,6 @@ class ChainRead:
     splits: tuple[ChainSplit, ...]
     partitions: tuple[PartitionRead, ...]
     snapshots: Mapping[str, int | None]
-
-
-GAP_POLICIES = ("empty", "carry_forward")
 
 
 def parse_gap_policy(text: str) -> GapPolicy:
