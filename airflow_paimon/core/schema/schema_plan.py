@@ -15,10 +15,10 @@ from airflow_paimon.core.format.types import (
     DataType,
     MapType,
     RowType,
+    parse_type_text,
     with_nullable,
 )
 from airflow_paimon.core.schema.option_checks import check_options, check_same_layout, opening_faults
-from airflow_paimon.core.schema.type_text import parse_type_text
 
 _IMMUTABLE = frozenset({
     "index-file-in-data-file-dir",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.format.types import DataType, parse_type_text
 from airflow_paimon.core.requests.requests import GRAMMAR
 from airflow_paimon.core.schema.schema_plan import (
     AddColumn,
@@ -19,7 +19,6 @@ from airflow_paimon.core.schema.schema_plan import (
     SetOption,
     WidenColumn,
 )
-from airflow_paimon.core.schema.type_text import parse_type_text
 
 _NAME = r"(?:`[^`]+`|[^\s`']+)"
 _TEXT = r"'(?:[^']|'')*'"

@@ -7,9 +7,8 @@ import pytest
 
 from airflow_paimon import create_table, open_table
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.core.format.types import type_to_json
+from airflow_paimon.core.format.types import parse_type_text, type_to_json
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetOption
-from airflow_paimon.core.schema.type_text import parse_type_text
 from tests.core.tables import alter_table
 
 
