@@ -101,9 +101,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Folders whose files share something that is slow to start, so one worker gets all of them.
 _ONE_WORKER = ("tests/live/",)
-# What waits much of its time, for Airflow, a cluster or an approval. As long as there is some it is the first worker's:
-# the others compute meanwhile, and none of them has to load Airflow for a while.
-_WAITING = ("tests/live/", "tests/dags/", "tests/airflow/", "tests/plugin/")
+# What needs the same things that are slow to start goes to one worker as long as there is some: what waits much of its
+# time, for Airflow, a cluster or an approval; what asks the oracles; what computes in Spark. Workers without any of
+# their own take what needs none of these, and then the rest.
+_KINDS = (("tests/live/", "tests/dags/", "tests/airflow/", "tests/plugin/"), ("tests/oracles/",), ("tests/spark/",))
+
+
+def _kind(scope: str) -> int | None:
+    return next((at for at, folders in enumerate(_KINDS) if scope.startswith(folders)), None)
+
+
+def next_scope(waiting: Iterable[str], worker: int) -> str:
+    """Choose what a worker gets of the files and folders that wait, which are in the order in which they should run."""
+
+    def place(scope: str) -> int:
+        kind = _kind(scope)
+        # What waits is the last that another worker takes: it needs an Airflow of its own for it.
+        return 0 if kind == worker else 1 if kind is None else 3 if kind == 0 else 2
+
+    return min(waiting, key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -115,11 +131,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((f for f in _ONE_WORKER if nodeid.startswith(f)), super()._split_scope(nodeid))
 
         def _assign_work_unit(self, node: Any) -> None:
-            wants_waiting = node is self.nodes[0]
-            for scope in self.workqueue:
-                if scope.startswith(_WAITING) == wants_waiting:
-                    self.workqueue.move_to_end(scope, last=False)
-                    break
+            chosen = next_scope(self.workqueue, self.nodes.index(node))
+            self.workqueue.move_to_end(chosen, last=False)
             super()._assign_work_unit(node)
 
     return ByFileOrFolder(config, log) if config.getvalue("dist") == "loadfile" else None
