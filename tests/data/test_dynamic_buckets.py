@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.check.repair import rebuild_hash_indexes
+from airflow_paimon.core.check.check import rebuild_hash_indexes
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError

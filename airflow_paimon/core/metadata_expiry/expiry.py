@@ -1,4 +1,4 @@
-"""What all expiries of metadata do: move files into the trash, and delete what only the trash names after a grace time.
+"""expire_snapshots and expire_tags: move metadata into the trash; delete what only the trash names after a grace time.
 
 Two phases, so that a run that is killed leaves unreferenced files and never a dangling reference, and so that readers
 and creators of tags and branches that have read a file keep what it names for the grace time. Between the phases the
@@ -9,27 +9,286 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_paimon.core.branches.retention_tags import keep_tag_needed
+from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, UnsupportedStorageError
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+    UnsafeOperationError,
+    UnsupportedStorageError,
+)
+from airflow_paimon.core.metadata_expiry.expiry_plan import (
+    BranchExpiry,
+    Pin,
+    TagRule,
+    branch_point_id,
+    changelog_rule,
+    expired_tags,
+    expiry_rule,
+    keeps_changelogs,
+    pins_of,
+    plan_branch,
+)
 from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
 from airflow_paimon.core.metadata_expiry.references import KnownLists
-from airflow_paimon.core.metadata_expiry.root_values import Root, Roots, TrashEntry
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import LEAST_GRACE, Expiry
+from airflow_paimon.core.requests.requests import LEAST_GRACE, ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.store.base import batches, read_present
-from airflow_paimon.core.table.consumers import Consumer, read_consumers
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.store.base import batches, read_if_there, read_present
+from airflow_paimon.core.table.consumers import Consumer, consumer_path, read_consumers
+from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.options import TableOptions, parse_duration
+from airflow_paimon.core.table.paths import (
+    EARLIEST,
+    KEEP_TAG_PREFIX,
+    LATEST,
+    MAIN,
+    STAGING_BRANCH_PREFIX,
+    TAG_PREFIX,
+    hint_number,
+)
 from airflow_paimon.core.table.table import Table, parse_timestamp
+
+CONSUMER_EXPIRATION = "consumer.expiration-time"
+
+
+def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationResult:
+    """Expire snapshots of a branch, or of all, and delete what only expired snapshots and tags name.
+
+    Raises:
+        InvalidInputError: the numbers contradict each other, the time is naive or in the future, or the operation id
+            was used for another request.
+        FormatError: something that is needed can't be read. ConflictError: see ``run_expiry``.
+    """
+    table = context.table
+    branches = chosen_branches(table, request)
+    time_before(request.older_than, context.now_ms, table.name)
+    since = context.now_ms - duration_ms(request.retry_window, "retry_window")
+
+    def choose(roots: Roots) -> Choice:
+        views = [table.branch(b) for b in (branches or every_branch(roots))]
+        return _choose_snapshots(context, request, roots, views)
+
+    return run_expiry(context, choose, operations_since_ms=since)
+
+
+def chosen_branches(table: Table, request: Expiry) -> tuple[str, ...]:
+    """Return the branch that was asked for; empty = all of them."""
+    if request.all_branches and request.branch != MAIN:
+        raise InvalidInputError(f"{table.name}: give a branch, or all_branches, not both")
+    return () if request.all_branches else (table.branch(request.branch).require().branch_name,)
+
+
+def every_branch(roots: Roots) -> tuple[str, ...]:
+    """Return main and all branches, without incomplete ones and those in which an operation gathers its commits."""
+    left_out = {branch for branch, _ in roots.unfinished}
+    return (MAIN, *(b for b in roots.branches if b not in left_out and not b.startswith(STAGING_BRANCH_PREFIX)))
+
+
+def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
+    parents = {b: _parent(context.table, b) for b in roots.branches}
+    known = [(view, found) for view in views if (found := _options(view)) is not None]
+    unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
+    roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
+    plans, dead = [], []
+    before: dict[str, tuple[Action, ...]] = {}
+    after: list[Action] = []
+    for view, options in known:
+        pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
+        plan = _plan_snapshots(context, request, roots, view, options, pins)
+        plans.append(plan)
+        changelogs = _expired_changelogs(context, roots, view, options)
+        dead += [*changelogs, *plan.expired]
+        decoupled = keeps_changelogs(options)
+        if decoupled:
+            reason = "the changelog lives longer than the snapshot"
+            changelog = view.paths.changelog
+            before |= {
+                r.path: (Replace(path=changelog(r.snapshot.id), data=r.data, reason=reason),) for r in plan.expired
+            }
+        after += _hints(view, plan, changelogs, decoupled=decoupled)
+    unread = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
+    return Choice(
+        dead=tuple(dead),
+        reason="older than is to be kept",
+        consumers=tuple(unused),
+        first=tuple(Delete(path=consumer_path(context.table.branch(c.branch), c.name), reason=unread) for c in unused),
+        before=before,
+        after=tuple(after),
+        report=_report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
+    )
+
+
+def _options(view: Table) -> TableOptions | None:
+    """The options of a branch; None if it has been deleted meanwhile."""
+    try:
+        return TableOptions(view.schema().options)
+    except NotFoundError:
+        if view.branch_name == MAIN:
+            raise
+        return None
+
+
+def _unused_consumers(context: Context, roots: Roots, view: Table, options: TableOptions) -> list[Consumer]:
+    """Return the branch's consumers that nobody has used for the table option ``consumer.expiration-time``."""
+    text = options.text(CONSUMER_EXPIRATION, "")
+    if not text:
+        return []
+    before = context.now_ms - duration_ms(text, f"Table option {CONSUMER_EXPIRATION}")
+    own = (c for c in roots.consumers if c.branch == view.branch_name)
+    return [c for c in own if c.modified_ms is not None and c.modified_ms < before]
+
+
+def _by_branch(some: Sequence[Consumer] | Sequence[Root]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in some:
+        found.setdefault(one.branch, []).append(one.name)
+    return found
+
+
+def _parent(table: Table, branch: str) -> str:
+    lineage = read_lineage(table, branch)
+    return lineage.from_branch if lineage is not None else MAIN
+
+
+def _plan_snapshots(
+    context: Context, request: ExpireSnapshots, roots: Roots, view: Table, options: TableOptions, pins: list[Pin]
+) -> BranchExpiry:
+    rule = expiry_rule(
+        options,
+        view.label,
+        now_ms=context.now_ms,
+        older_than_ms=time_before(request.older_than, context.now_ms, view.label),
+        retain_min=request.retain_min,
+        retain_max=request.retain_max,
+        max_deletes=request.max_deletes,
+    )
+    return plan_branch(view.branch_name, roots.of(view.branch_name, SNAPSHOT), rule, pins)
+
+
+def _expired_changelogs(context: Context, roots: Roots, view: Table, options: TableOptions) -> list[Root]:
+    """Long-lived changelogs past their retention; the newest one stays, and what a consumer is to read."""
+    branch = view.branch_name
+    changelogs = roots.of(branch, CHANGELOG)
+    if not changelogs:
+        return []
+    pins = [Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest one")]
+    pins += [Pin(snapshot_id=c.next_snapshot, reason=c.name) for c in roots.consumers if c.branch == branch]
+    known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
+    in_order = [known[i] for i in sorted(known)]
+    gone = plan_branch(branch, in_order, changelog_rule(options, context.now_ms), pins).expired
+    return [r for r in gone if r.kind == CHANGELOG]
+
+
+def _hints(view: Table, plan: BranchExpiry, changelogs: Sequence[Root], *, decoupled: bool) -> list[Action]:
+    hints: list[tuple[str, int]] = []
+    if plan.expired and decoupled:
+        hints.append((f"{view.paths.changelog_dir}/{LATEST}", plan.expired[-1].snapshot.id))
+    if changelogs:
+        hints.append((f"{view.paths.changelog_dir}/{EARLIEST}", changelogs[-1].snapshot.id + 1))
+    first = plan.first_kept.snapshot.id if plan.first_kept is not None else None
+    if first is not None and (plan.expired or _is_below(view, first)):
+        hints.append((view.paths.earliest_hint, first))
+    return [Replace(path=path, data=str(number).encode(), reason="hint") for path, number in hints]
+
+
+def _is_below(view: Table, first: int) -> bool:
+    """Whether an interrupted expiry has left the hint at a snapshot that is gone."""
+    data = read_if_there(view.store, view.paths.earliest_hint)
+    hint = None if data is None else hint_number(data)
+    return hint is not None and hint < first
+
+
+def _report(plans: Sequence[BranchExpiry]) -> dict[str, Any]:
+    ids = {p.branch: [r.snapshot.id for r in p.expired] for p in plans if p.expired}
+    stopped = ((p.branch, p.first_kept, p.reason) for p in plans)
+    return {
+        "expired": {b: {"snapshots": len(gone), "from": gone[0], "to": gone[-1]} for b, gone in ids.items()},
+        "stopped_by": {b: f"snapshot {r.snapshot.id} stays: {why}" for b, r, why in stopped if r is not None},
+    }
+
+
+def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, str]) -> list[str]:
+    """Branches whose publish will know less about what the other side did since the branch point."""
+    last = {p.branch: p.expired[-1].snapshot.id for p in plans if p.expired}
+    found = []
+    for branch, parent in parents.items():
+        point = branch_point_id(roots, branch, parent)
+        if point is not None and last.get(parent, 0) > point:
+            found.append(
+                f"snapshots of {parent} after snapshot {point}, from which branch {branch!r} starts, expire: a merge "
+                f"of it can no longer tell compactions of {parent} from changes, and may report conflicts"
+            )
+    return found
+
+
+def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
+    """Expire tags of a branch, or of all branches, except those that a branch, an undo or a keep relies on.
+
+    A tag ``airflow-paimon-keep-...`` goes as soon as it has done its work.
+
+    Raises:
+        InvalidInputError: the time is naive or in the future. FormatError: something can't be read. ConflictError: see
+            ``run_expiry``.
+    """
+    table = context.table
+    branches = chosen_branches(table, request)
+    cutoff_ms = time_before(request.older_than, context.now_ms, table.name)
+    if request.include_unlimited and cutoff_ms is None:
+        raise InvalidInputError(f"{table.name}: include_unlimited needs older_than")
+    rule = TagRule(
+        at=context.now_local,
+        older_than=None if cutoff_ms is None else datetime.fromtimestamp(cutoff_ms / 1000),
+        prefix=request.prefix or "",
+        include_unlimited=request.include_unlimited,
+    )
+
+    def choose(roots: Roots) -> Choice:
+        return _choose_tags(table, roots, branches or every_branch(roots), rule)
+
+    return run_expiry(context, choose, operations_since_ms=context.now_ms)
+
+
+def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagRule) -> Choice:
+    dead: list[Root] = []
+    needed: dict[str, dict[str, str]] = {}
+    for branch in branches:
+        view = table.branch(branch)
+        tags = roots.of(branch, TAG)
+        kept = [r for r in tags if r.name.startswith(rule.prefix) and r.name.startswith(KEEP_TAG_PREFIX)]
+        spent = [r for r in kept if r.tag is not None and keep_tag_needed(view, r.tag) is None]
+        for root in (*spent, *expired_tags(tags, rule, _file_times(view) if rule.include_unlimited else {})):
+            assert root.tag is not None
+            try:
+                check_deletable(view, root.tag)
+                dead.append(root)
+            except UnsafeOperationError as error:
+                needed.setdefault(branch, {})[root.name] = error.message
+    report = {"expired": _by_branch(dead), "needed": needed}
+    return Choice(dead=tuple(dead), reason="its retention has passed, or it is older than asked for", report=report)
+
+
+def _file_times(view: Table) -> dict[str, datetime]:
+    """When the tags' files were written, by the storage's clock; without those that the storage doesn't know."""
+    return {
+        info.name.removeprefix(TAG_PREFIX): datetime.fromtimestamp(info.modified_ms / 1000)
+        for info in view.store.list(view.paths.tag_dir)
+        if info.modified_ms is not None and info.name.startswith(TAG_PREFIX)
+    }
+
 
 _TRIES = 5
 _FEW = 8

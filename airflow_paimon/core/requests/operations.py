@@ -71,7 +71,7 @@ _TABLE = (
         "core.branches.ownership:alter_branch",
     ),
     Operation(requests.DeleteBranch, "Delete a branch other than main.", "core.branches.delete:delete_branch"),
-    Operation(requests.RenameBranch, "Rename a branch.", "core.branches.rename:rename_branch"),
+    Operation(requests.RenameBranch, "Rename a branch.", "core.branches.delete:rename_branch"),
     Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
     Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
     Operation(
@@ -147,7 +147,7 @@ _TABLE = (
         on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS),
     ),
     Operation(
-        requests.RepairTable, "Repair the findings of check_table.", "core.check.repair:repair_table", on_rows=(_KEYS,)
+        requests.RepairTable, "Repair the findings of check_table.", "core.check.check:repair_table", on_rows=(_KEYS,)
     ),
     Operation(
         requests.CreateChainTable,
@@ -178,12 +178,12 @@ _TABLE = (
     Operation(
         requests.ExpireSnapshots,
         "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
-        "core.metadata_expiry.expire_snapshots:expire_snapshots",
+        "core.metadata_expiry.expiry:expire_snapshots",
     ),
     Operation(
         requests.ExpireTags,
         "Expire old tags, and delete the files that no branch, tag or reader needs any more.",
-        "core.metadata_expiry.expire_snapshots:expire_tags",
+        "core.metadata_expiry.expiry:expire_tags",
     ),
 )
 OPERATIONS = {operation.request.operation: operation for operation in _TABLE}
