@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_paimon.core.commit.held_partitions import names_digest
@@ -35,24 +34,34 @@ _LISTED = 20
 class HeadState:
     """A branch's head, as one attempt of a commit reads it: once for the conditions and the draft.
 
-    ``head`` None: the branch has no snapshot yet.
+    ``head`` None: the branch has no snapshot yet. No ``cached_property`` reads here: before Python 3.12 it holds one
+    lock for all instances, so that commits of other threads would wait for this one's storage.
     """
 
     table: Table
     head: Snapshot | None
+    _schema: TableSchema | None = None
+    _stored: StoredPartitions | None = None
+    _index: Sequence[IndexEntry] | None = None
     _read: dict[frozenset[Any], Mapping[Place, list[ManifestEntry]]] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def schema(self) -> TableSchema:
-        return self.table.schema()
+        if self._schema is None:
+            self._schema = self.table.schema()
+        return self._schema
 
-    @cached_property
+    @property
     def stored(self) -> StoredPartitions:
-        return StoredPartitions(self.schema)
+        if self._stored is None:
+            self._stored = StoredPartitions(self.schema)
+        return self._stored
 
-    @cached_property
+    @property
     def index(self) -> Sequence[IndexEntry]:
-        return read_index(self.table, self.head)
+        if self._index is None:
+            self._index = read_index(self.table, self.head)
+        return self._index
 
     def place(self, partition: bytes, bucket: int) -> Place:
         return self.stored.identity(partition), bucket
