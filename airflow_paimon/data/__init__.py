@@ -3,5 +3,6 @@
 from airflow_paimon.data.arrow_read import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.drop import drop_partitions
+from airflow_paimon.data.system_tables import read_system_table
 
-__all__ = ["drop_partitions", "read_arrow", "write_arrow"]
+__all__ = ["drop_partitions", "read_arrow", "read_system_table", "write_arrow"]

@@ -23,6 +23,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table, resolve_version
+from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
@@ -38,9 +39,10 @@ def plan_table_read(
     where: pc.Expression | None = None,
     predicate: Predicate | None = None,
     batch_rows: int = BATCH_ROWS,
+    top_level: bool = False,
 ) -> list[Layer]:
     """Plan a read of one snapshot, of both branches if the table's options say so. The first layer has the table's
-    columns.
+    columns. ``top_level``: of a primary-key table only the files that need no merge, as in ``$ro``.
 
     Raises:
         NotFoundError: no such table, branch, snapshot or tag, or the other branch of a layered table is missing, where
@@ -53,7 +55,7 @@ def plan_table_read(
 
     def layer(part: ScanPlan) -> Layer:
         return plan_read(
-            part,
+            _top_level(part) if top_level else part,
             columns=columns,
             where=where,
             predicate=predicate,
@@ -72,6 +74,14 @@ def plan_table_read(
     check_types(plan.table.label, second.table.label, plan.schema, second.schema)
     own, others = layer(shown_of_own(plan, second)), layer(shown_of_other(plan, second))
     return [others, own] if TableOptions(plan.schema.options).primary_branch else [own, others]
+
+
+def _top_level(plan: ScanPlan) -> ScanPlan:
+    if not plan.schema.primary_keys or hides_level_zero(plan.schema):
+        return plan
+    top = TableOptions(plan.schema.options).num_levels - 1
+    splits = (replace(s, files=tuple(f for f in s.files if f.level == top)) for s in plan.splits)
+    return replace(plan, splits=tuple(s for s in splits if s.files))
 
 
 def other_branch(plan: ScanPlan) -> str | None:

@@ -22,7 +22,14 @@ from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path, legacy_schema
-from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, VALUE_KIND_FIELD, repeated
+from airflow_paimon.data.files.arrow_types import (
+    SEQUENCE_FIELD,
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    VALUE_KIND_FIELD,
+    repeated,
+)
+from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.key_lookup import matching_rows
@@ -40,7 +47,7 @@ from airflow_paimon.data.row_columns import (
     stored_row_fields,
     with_row_columns,
 )
-from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows
+from airflow_paimon.data.scan import KIND_FIELD, ReadSplit, TableRead, fitting_rows
 
 
 def read_split(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
@@ -112,7 +119,16 @@ class _SplitReader:
         """Read a section's rows, each in its newest version."""
         if section.side_by_side:
             return self.side_by_side(section)
+        if self._read.kinds and self._read.is_keyed:
+            return self.with_kinds(section)
         return self.merged(section) if section.needs_merge else self.plain(section)
+
+    def with_kinds(self, section: Section) -> Iterator[pa.RecordBatch]:
+        """Read the newest version of each key with its kind and sequence number, also if it is a delete."""
+        schema = self._read.schema
+        needed = [f.name for f in self._needed if f.name in schema.field_names]
+        fields = [schema.field(n) for n in merge_rules(schema).columns(needed)]
+        return self.stored(section, (*fields, SEQUENCE_FIELD, VALUE_KIND_FIELD))
 
     def merged(self, section: Section) -> Iterator[pa.RecordBatch]:
         """Merge the runs of a section."""
@@ -268,6 +284,8 @@ class _SplitReader:
                 columns[f.name] = repeated(self._constant[f.name], f.type, batch.num_rows)
             elif f.name in batch.schema.names:
                 columns[f.name] = batch.column(f.name)
+        if read.kinds:
+            columns[KIND_FIELD.name] = _kind_texts(batch)
         if read.rows.where is not None:
             found = filtered(pa.RecordBatch.from_pydict(columns), read.rows.where)
             columns = {name: found.column(name) for name in read.columns}
@@ -299,6 +317,12 @@ def evolved_rows(
         keep_rows=keep_rows,
     )
     return (FileBatch(found.start, evolution.apply(found.rows)) for found in batches)
+
+
+def _kind_texts(batch: pa.RecordBatch) -> pa.Array:
+    if VALUE_KIND not in batch.schema.names:
+        return repeated("+I", KIND_FIELD.type, batch.num_rows)
+    return pa.array(ROW_KINDS).take(batch.column(VALUE_KIND))
 
 
 def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:

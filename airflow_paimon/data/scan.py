@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_numbered, check_readable
 from airflow_paimon.core.table.options import TableOptions
@@ -35,12 +35,16 @@ from airflow_paimon.data.merge.column_files import plan_column_files
 from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
 
+KIND_FIELD = DataField(2147483646, "rowkind", AtomicType("STRING", (), False))
+"""The first column of ``$audit_log``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRead:
     """The common parameters of all splits of a read. Picklable, for tasks on other machines.
 
-    ``schema``: the schema of the read; ``schemas``: those of the files, by id.
+    ``schema``: the schema of the read; ``schemas``: those of the files, by id. ``kinds``: deletes are rows as well, and
+    ``columns`` may name ``KIND_FIELD`` and, of a primary-key table, ``_SEQUENCE_NUMBER``.
     """
 
     store: Store
@@ -50,11 +54,13 @@ class TableRead:
     columns: tuple[str, ...]
     rows: Filter = NO_FILTER
     batch_rows: int = BATCH_ROWS
+    kinds: bool = False
 
     @property
     def fields(self) -> tuple[DataField, ...]:
         """The output columns, in order."""
-        by_name = {**ROW_COLUMNS, **POSITION_COLUMNS, **{f.name: f for f in self.schema.fields}}
+        by_name = {**ROW_COLUMNS, **POSITION_COLUMNS, KIND_FIELD.name: KIND_FIELD}
+        by_name |= {f.name: f for f in self.schema.fields}
         return tuple(by_name[name] for name in self.columns)
 
     @property

@@ -40,7 +40,7 @@ from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.streaming.stream_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partition_text import parse_partition_text
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write
@@ -51,6 +51,7 @@ from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
+from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
@@ -109,9 +110,12 @@ class PaimonDataSource(DataSource):
     @forgetting_zip_importers()
     def schema(self) -> StructType:
         self._check(ANY_OPTION)
-        schema = self._table_schema()
-        fields = {f.name: f for f in with_row_columns(schema).fields}
-        names = self._columns() or schema.field_names
+        schema, system = self._table_schema(), self._system_table()
+        shown = with_row_columns(schema).fields
+        if system is not None:
+            shown = system_fields(check_system_table(self._open(), system), schema)
+        fields = {f.name: f for f in shown}
+        names = self._columns() or (schema.field_names if system is None else list(fields))
         unknown = [n for n in names if n not in fields]
         if unknown:
             raise InvalidInputError(f"There is no column {unknown[0]!r} (columns: {', '.join(schema.field_names)})")
@@ -149,7 +153,8 @@ class PaimonDataSource(DataSource):
         policy = parse_gap_policy(self._get("gap-policy") or "empty")
         table, (version, timestamp) = self._open(), self._point()
         mode = chain_read_mode(table, version, self._get("chain-read") or "full")
-        return (table, version, timestamp, schema.fieldNames(), self._get("where"), policy, mode)
+        system = self._system_table()
+        return (table, version, timestamp, schema.fieldNames(), self._get("where"), policy, mode, system)
 
     def _point(self) -> tuple[int | str | None, str | None]:
         """Return version and timestamp of a batch read."""
@@ -195,7 +200,11 @@ class PaimonDataSource(DataSource):
             return open_table(branch=branch, storage_options=options, path=path)
         if path is not None or warehouse is None or name is None:
             raise InvalidInputError(f"{NAME} needs the options warehouse and table, or path alone")
-        return open_table(warehouse, split_version(name)[0], branch, options)
+        return open_table(warehouse, without_system_table(split_version(name)[0])[0], branch, options)
+
+    def _system_table(self) -> str | None:
+        name = self._get("table")
+        return None if name is None else without_system_table(split_version(name)[0])[1]
 
     def _open_head(self) -> Table:
         if self._version() is not None:
@@ -203,6 +212,8 @@ class PaimonDataSource(DataSource):
                 f"{NAME}: only a batch read takes a version ({self._version()}); writes and streams go on from the "
                 f"head of a branch"
             )
+        if self._system_table() is not None:
+            raise InvalidInputError(f"{NAME}: {self._get('table')} is a system table, which only a batch read takes")
         return self._open()
 
     def _version(self) -> int | str | None:
@@ -259,6 +270,7 @@ class PaimonReader(DataSourceReader):
         where: str | None,
         gap_policy: GapPolicy,
         mode: ChainReadMode | None,
+        system: str | None = None,
     ) -> None:
         self._table = table
         self._version = version
@@ -267,6 +279,7 @@ class PaimonReader(DataSourceReader):
         self._where = where
         self._gap_policy = gap_policy
         self._mode = mode
+        self._system = system
         self._pushed: Predicate | None = None
 
     @forgetting_zip_importers()
@@ -290,6 +303,8 @@ class PaimonReader(DataSourceReader):
             chain = plan_chain(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
             layers: Sequence[Layer] = chain.layers
             shares += [(read_chain_rows, chain.inputs, g) for g in chain_groups(chain.inputs, chain.splits)]
+        elif self._system is not None:
+            layers = plan_system_table(table, self._system, **asked_for)
         else:
             layers = plan_table_read(table, **asked_for)
         for read, splits in layers:

@@ -84,7 +84,7 @@ class Division:
 def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) -> Division:
     """Find the files that Spark's reader reads correctly."""
     root = _hadoop_root(spark, read.store.uri)
-    if root is None or not _names_are_clear(read.schema):
+    if root is None or read.kinds or not _names_are_clear(read.schema):
         return Division({}, [part for split in splits for part in split.divided()])
     readable = {i: _is_readable(read, schema) for i, schema in read.schemas.items()}
     # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import open_table
+from airflow_paimon.core.table.paths import MAIN, without_system_table
+from airflow_paimon.core.table.predicate import restrict
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.plan_text import aliased
@@ -47,6 +50,9 @@ def read_table(
     """Read one snapshot of a branch: the latest, or that of ``version`` (int = snapshot id, str = tag) or
     ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds).
 
+    ``name`` may end in ``$audit_log`` or ``$ro``, of a branch as well (``db.t$branch_fix$audit_log``): see
+    ``read_system_table``.
+
     ``where`` (SQL text or a Column) filters the rows, and also prunes partitions, files and row groups; the same
     condition in ``.where()`` after this call prunes only what Spark's own reader reads. The same applies to ``columns``
     and ``.select()``. Types are those of Paimon's own connector. A chain table's main view is read as ``read_arrow``
@@ -59,9 +65,12 @@ def read_table(
         UnsupportedFeatureError: the table has a feature with which the result would be wrong.
         FormatError: a file of the table is missing or corrupt (also when the rows are read).
     """
+    name, system = (None, None) if name is None else without_system_table(name)
     table = open_table(warehouse, name, branch, storage_options, path=path)
     check_columns(table, columns)
     moment = timestamp_argument(timestamp)
+    if system is not None:
+        return _system_frame(spark, table, system, columns, where, version=version, timestamp=moment)
     policy = parse_gap_policy(gap_policy)
     mode = chain_read_mode(table, version, chain_read)
     wanted, needed, predicate = columns, columns, None
@@ -80,6 +89,27 @@ def read_table(
     if wanted is not None and needed is not None and list(needed) != list(wanted):
         frame = frame.select(*(f"`{c}`" for c in wanted))
     return aliased(frame, table.label, version, timestamp, columns, str(where), policy, mode)
+
+
+def _system_frame(
+    spark: SparkSession,
+    table: Table,
+    system: str,
+    columns: Sequence[str] | None,
+    where: str | Column | None,
+    **at: Any,
+) -> DataFrame:
+    """Read a system table that has the table's rows; ``where`` prunes as far as it names columns of the table."""
+    kind = check_system_table(table, system)
+    schema = read_schema(table, at["version"], at["timestamp"])
+    predicate, needed = None, columns
+    if where is not None:
+        whole = replace(schema, fields=system_fields(kind, schema))
+        predicate, needed = parse_where(spark, where, whole).predicate, None
+    predicate = restrict(predicate, set(schema.field_names))
+    frame = frame_of(spark, plan_system_table(table, kind, columns=needed, predicate=predicate, **at))
+    frame = frame if where is None else frame.where(where)
+    return frame if columns is None else frame.select(*(f"`{c}`" for c in columns))
 
 
 def _columns_to_read(

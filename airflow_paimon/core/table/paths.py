@@ -7,7 +7,7 @@ manifests, index files, statistics and data of every branch lie in the table roo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 
@@ -195,6 +195,12 @@ class Identifier:
     def folder(self) -> str:
         """The table's folder below the warehouse."""
         return f"{self.database}.db/{self.table}"
+
+
+def without_system_table(name: str) -> tuple[str, str | None]:
+    """Divide ``db.t$branch_b$audit_log`` into the table's name and the system table, None without one."""
+    found = parse_identifier(name)
+    return str(replace(found, system_table=None)), found.system_table
 
 
 def parse_identifier(text: str) -> Identifier:

@@ -348,7 +348,10 @@ def open_table(
 
 def _one_branch(identifier: Identifier, branch: str) -> str:
     if identifier.system_table:
-        raise InvalidInputError(f"{identifier} is a system table; use airflow_paimon.core.table.inspect for it")
+        raise InvalidInputError(
+            f"{identifier} is a system table: $audit_log and $ro are read in batches (data source, read_table, "
+            f"read_system_table), the others by airflow_paimon.core.table.inspect"
+        )
     if branch != MAIN and identifier.branch not in (MAIN, branch):
         raise InvalidInputError(f"{identifier} and branch={branch!r} name two different branches")
     return branch if branch != MAIN else identifier.branch

@@ -1,0 +1,110 @@
+"""The system tables that have the rows of a table: ``$audit_log`` and ``$ro``, with Paimon's columns.
+
+``$audit_log`` is a batch read whose first column is each row's kind, and in which deletes are rows as long as no
+compaction has dropped them. ``$ro`` reads, of a primary-key table, the files of the top level alone, which need no
+merge: the rows as of the last full compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
+from airflow_paimon.data.chain.scan import is_chain_read
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD
+from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.scan import KIND_FIELD, ReadSplit, TableRead
+
+AUDIT_LOG, READ_OPTIMIZED = "audit_log", "ro"
+_WITH_NUMBERS = "table-read.sequence-number.enabled"
+
+
+def read_system_table(
+    table: Table,
+    name: str,
+    version: int | str | None = None,
+    timestamp: int | str | datetime | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+) -> pa.Table:
+    """Read ``$audit_log`` or ``$ro`` of a branch as one Arrow table; ``version``, ``timestamp``, ``columns`` and
+    ``where`` are those of ``read_arrow``. ``where`` names columns of the table. ``$audit_log`` also has
+    ``_SEQUENCE_NUMBER`` if the option ``table-read.sequence-number.enabled`` of the table is true.
+
+    The other system tables (``$snapshots``, ``$consumers``, ...) hold no rows: see ``inspect``.
+
+    Raises:
+        InvalidInputError: another system table, an unknown column, or a view that merges branches of a chain table.
+    """
+    check_table(table)
+    check_columns(table, columns)
+    layers = plan_system_table(
+        table, name, version=version, timestamp=timestamp_argument(timestamp), columns=columns, where=where
+    )
+    batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
+    return pa.Table.from_batches(batches, layers[0][0].output_schema)
+
+
+def plan_system_table(
+    table: Table, name: str, *, columns: Sequence[str] | None = None, **asked: Any
+) -> list[tuple[TableRead, list[ReadSplit]]]:
+    """Plan a read of ``$audit_log`` or ``$ro``; ``asked``: the other arguments of ``plan_table_read``.
+
+    Raises:
+        InvalidInputError: see ``read_system_table``.
+    """
+    kind = check_system_table(table, name)
+    if kind == READ_OPTIMIZED:
+        return plan_table_read(table, columns=columns, top_level=True, **asked)
+    layers = plan_table_read(table, **asked)
+    return [(_with_kinds(read, columns), splits) for read, splits in layers]
+
+
+def check_system_table(table: Table, name: str) -> str:
+    """Return the plain name of a system table that has the rows of a table.
+
+    Raises:
+        InvalidInputError: it is another one, or the view merges branches.
+    """
+    kind = name.lstrip("$").lower()
+    if kind not in (AUDIT_LOG, READ_OPTIMIZED):
+        raise InvalidInputError(
+            f"{table.label}: ${kind} has no rows of the table; $audit_log and $ro have. See "
+            f"airflow_paimon.core.table.inspect for the others",
+            table=table.name,
+        )
+    if is_chain_read(table):
+        raise InvalidInputError(
+            f"{table.label} is read from several branches, which have no ${kind} together: name one of them",
+            table=table.name,
+        )
+    return kind
+
+
+def system_fields(kind: str, schema: TableSchema) -> tuple[DataField, ...]:
+    """Return the columns of the system table of a table with this schema."""
+    if kind != AUDIT_LOG:
+        return schema.fields
+    numbered = schema.primary_keys and TableOptions(schema.options).flag(_WITH_NUMBERS)
+    return (KIND_FIELD, *([SEQUENCE_FIELD] if numbered else []), *schema.fields)
+
+
+def _with_kinds(read: TableRead, columns: Sequence[str] | None) -> TableRead:
+    known = [f.name for f in system_fields(AUDIT_LOG, read.schema)]
+    asked = known if columns is None else list(columns)
+    unknown = [c for c in asked if c not in known]
+    if unknown:
+        raise InvalidInputError(f"{read.label}$audit_log has no column {unknown[0]!r} (columns: {', '.join(known)})")
+    return replace(read, columns=tuple(asked), kinds=True)
