@@ -20,7 +20,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import BranchPaths
+from airflow_paimon.core.table.paths import MAIN, BranchPaths
 
 MAX_LISTED = 20
 POSTPONED_BUCKET = -2
@@ -84,8 +84,8 @@ def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
     return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
 
 
-def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> list[BucketChange]:
-    """Choose the buckets of a three-way merge.
+def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope, target: str = MAIN) -> list[BucketChange]:
+    """Choose the buckets of a three-way merge. ``target``: the branch that is published onto.
 
     Raises:
         ConflictError: buckets that both sides changed, formatted by ``name_bucket``.
@@ -95,8 +95,8 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope) -> l
     conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
     if conflicts:
         raise ConflictError(
-            f"{table}: main and the branch both changed {listed(conflicts)} since the branch point; nothing was "
-            f"published. Create a new branch from main's head and correct it again, or leave those partitions out",
+            f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
+            f"published. Create a new branch from {target}'s head and correct it again, or leave those partitions out",
             table=table,
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
@@ -152,7 +152,9 @@ def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, Man
     return [e for k, e in entries.items() if origin(k) not in there]
 
 
-def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any) -> None:
+def check_bucket_counts(
+    table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any, target: str = MAIN
+) -> None:
     """Refuse if one side changed a partition's bucket count while the other side changed its rows.
 
     Raises:
@@ -171,7 +173,7 @@ def check_bucket_counts(table: str, sides: Sides, changes: Sequence[BucketChange
             where = sorted(name_bucket(b) for b in touched)
             raise ConflictError(
                 f"{table}: the number of buckets of {listed(where)} changed since the branch point, and both sides "
-                f"wrote there; create a new branch from main's head",
+                f"wrote there; create a new branch from {target}'s head",
                 table=table,
                 details={"conflicts": where[:MAX_LISTED]},
             )

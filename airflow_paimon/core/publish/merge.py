@@ -170,16 +170,18 @@ def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
 
 def _gather(way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | None) -> Gathered:
     main, branch, request, base = way.main, way.branch, way.request, way.base()
+    onto = main.branch_name
     if base is None or head is None:
+        instead = ", or let the branch take main's place with replace_main --discard-main if it was created empty"
+        instead = instead if onto == MAIN else ""
         raise UnsafeOperationError(
-            f"{branch.label} shares no snapshot with main (created empty, or main's history and tags were expired), so "
-            f"there is nothing to compare with. Write its rows to main, or let the branch take main's place with "
-            f"replace_main --discard-main if it was created empty",
+            f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
+            f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}",
             table=main.name,
         )
     if request.expected_main_snapshot is not None and head.id != request.expected_main_snapshot:
         raise ConflictError(
-            f"{main.name}: main is at snapshot {head.id}, not at {request.expected_main_snapshot} as expected",
+            f"{main.name}: {onto} is at snapshot {head.id}, not at {request.expected_main_snapshot} as expected",
             table=main.name,
             details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
         )
@@ -225,7 +227,7 @@ def _decide(
     name = bucket_namer(schema)
     planned = way.plan(g, pending)
     changes, by_file = planned.changes, planned.merge is not None
-    check_bucket_counts(main.name, g.sides, changes, name)
+    check_bucket_counts(main.name, g.sides, changes, name, main.branch_name)
     high = _too_high(way, g, changes, name)
     if changes or planned.schemas.new or pending is not None:
         _check_approved(main, request, g.head, changes, by_file=by_file)
@@ -335,8 +337,8 @@ def _check_approved(
         if not moved:
             return
     raise ConflictError(
-        f"{main.name}: main moved from snapshot {approved}, which was approved, to {head.id} in partitions that this "
-        f"publish replaces; review the new diff and approve again",
+        f"{main.name}: {main.branch_name} moved from snapshot {approved}, which was approved, to {head.id} in "
+        f"partitions that this publish replaces; review the new diff and approve again",
         table=main.name,
         details={"approved_main_snapshot": approved, "main_snapshot": head.id},
     )

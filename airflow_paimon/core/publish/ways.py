@@ -121,7 +121,7 @@ class Merge:
         schema = g.main_schemas[-1]
         name = bucket_namer(schema)
         if not merges_by_file(schema):
-            changes = merge_buckets(self.main.name, g.sides, name, key_scope(schema))
+            changes = merge_buckets(self.main.name, g.sides, name, key_scope(schema), self.main.branch_name)
             reach = BucketReach(buckets=frozenset(g.sides.theirs.buckets | g.sides.theirs_real))
             return self._with_tags(g, Planned(changes=changes, schemas=self._schemas(g, changes), follows=reach))
         merge = _merge_by_file(self.request, self.main, self.branch, g)

@@ -271,7 +271,8 @@ def _chain_write_problems(options: TableOptions, chained: bool, by_buckets: bool
     way_out = "write the new versions of the rows with write_arrow or write_table"
     if options.merge_engine == "partial-update":
         # versions folded into one would win, or lose, as one against those of other partitions
-        yield "rows in place in chain tables with merge-engine=partial-update", way_out
+        instead = "append the columns that change with write_arrow or write_table, on a branch that is published"
+        yield "rows in place in chain tables with merge-engine=partial-update", instead
     if options.ignore_delete:
         yield "rows in place in chain tables with ignore-delete=true, whose reads ignore deletes", way_out
     if options.deletion_vectors:

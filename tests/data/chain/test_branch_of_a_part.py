@@ -16,7 +16,7 @@ from airflow_paimon.data import drop_partitions
 from airflow_paimon.data.rewrite import new_bucket_number
 from tests.core.tables import run
 from tests.data.chain.compactions import compact
-from tests.data.chain.tables import Row, Writes, chain_table, on, seen, write
+from tests.data.chain.tables import TWO_VALUES, Row, Writes, chain_table, on, seen, write
 from tests.data.chain.tables import day_is as at
 
 SIMPLE: Writes = [
@@ -89,10 +89,32 @@ def test_a_bucket_that_both_changed_is_a_conflict(table: Table) -> None:
     put(fix, "20250812", (4, 3, "fix"))
     put(table.branch("delta"), "20250812", (4, 4, "beside"))
     before = seen(table)
-    with pytest.raises(ConflictError, match="dt=20250812"):
+    with pytest.raises(ConflictError, match=r"delta and the branch both changed dt=20250812.* from delta's head"):
         run(table, "merge_branch", branch="fix")
-    with pytest.raises(ConflictError, match="not at 1 as expected"):
+    with pytest.raises(ConflictError, match="delta is at snapshot 5, not at 1 as expected"):
         run(table, "merge_branch", branch="fix", expected_main_snapshot=1)
+    assert seen(table) == before
+
+
+def test_partial_updates_are_corrected_by_the_columns_that_change(tmp_path: Path) -> None:
+    """Appended under the row's own sequence they win over it, and over no newer version in a later partition."""
+    writes: Writes = [
+        ("snapshot", "20250810", [(1, 1, "a", "A"), (2, 1, "b", "B")]),
+        ("delta", "20250811", [(1, 2, None, "A1")]),
+        ("delta", "20250812", [(1, 4, None, "A2")]),
+    ]
+    table = chain_table(tmp_path, writes, values=TWO_VALUES, merge_engine="partial-update", buckets=1)
+    compact(table, "dt=20250811")
+    fix = branch_of(table)
+    write(fix, ["k", "s", "v1", "v2"], ["dt"], "20250811", [(1, 2, "fixed", "A1 fixed")])
+    before = seen(table)
+    result = run(table, "merge_branch", branch="fix")
+    assert [s["partition"] for s in result.details["stale"]] == ["dt=20250811"]
+    compact(table, pending=True, max_chain_length=9)
+    assert of(table, "20250811") == on("20250811", (1, 2, "fixed", "A1 fixed"), (2, 1, "b", "B"))
+    assert of(table, "20250812") == on("20250812", (1, 4, "fixed", "A2"), (2, 1, "b", "B"))
+    run(table, "rollback_to", branch="delta", tag=result.details["undo_tag"])
+    compact(table, pending=True, max_chain_length=9)
     assert seen(table) == before
 
 
