@@ -65,7 +65,7 @@ def read_table(
         UnsupportedFeatureError: the table has a feature with which the result would be wrong.
         FormatError: a file of the table is missing or corrupt (also when the rows are read).
     """
-    name, system = (None, None) if name is None else without_system_table(name)
+    name, system = without_system_table(name) if isinstance(name, str) and "$" in name else (name, None)
     table = open_table(warehouse, name, branch, storage_options, path=path)
     check_columns(table, columns)
     moment = timestamp_argument(timestamp)
