@@ -221,13 +221,16 @@ def commit_write(
     on_stale: OnStale | None = None,
     *,
     only_planned: bool = False,
+    properties: Mapping[str, str] | None = None,
 ) -> Receipt:
     """Commit the files of a write, according to its mode. ``only_planned``: overwrite no commit after the planned one.
+    ``properties``: of the snapshot.
 
     Raises:
         REFUSALS: the files can be discarded.
     """
-    options = CommitOptions(identity=identity, guard_options=ChainOptions(on_stale=on_stale))
+    guard = ChainOptions(on_stale=on_stale)
+    options = CommitOptions(identity=identity, properties=properties or {}, guard_options=guard)
     if mode == "append":
         return commit_append(table, messages, options, planned_on=write.planned_on)
     specs: Overwrite = None if partition is None else [partition]

@@ -58,7 +58,7 @@ from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
-from airflow_paimon.spark.streaming.sink import SPARK_OPTIONS, plan_stream_writer
+from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
 from airflow_paimon.spark.tasks import forgetting_zip_importers
 from airflow_paimon.spark.where_text import parse_condition, to_expression
@@ -78,7 +78,7 @@ NAMING = ("warehouse", "table", "path", "branch", "scan.branch", "storage-option
 SCAN_POINTS = ("scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp", "scan.timestamp-millis")
 """Paimon's names for the options ``version`` and ``timestamp``, for a batch read."""
 STREAM_READ = (*NAMING, "columns", *READ_OPTIONS)
-STREAM_WRITE = (*NAMING, *SPARK_OPTIONS)
+STREAM_WRITE = (*NAMING, *SPARK_OPTIONS, OTHER_ROWS)
 BATCH_READ = (*OPTIONS, *SCAN_POINTS)
 ANY_OPTION = tuple(dict.fromkeys((*BATCH_READ, *STREAM_READ)))
 """For the schema, which Spark asks for without saying whether it is going to read a stream."""
@@ -131,7 +131,8 @@ class PaimonDataSource(DataSource):
     @forgetting_zip_importers()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         self._check(STREAM_WRITE, "as the target of a stream ")
-        return plan_stream_writer(self._open_head(), schema, overwrite)
+        other_rows = flag(self.options, OTHER_ROWS)
+        return plan_stream_writer(self._open_head(), schema, overwrite, other_rows=other_rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check(BATCH_READ)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, check_same_batch
 from airflow_paimon.core.errors import (
     FormatError,
     InvalidInputError,
@@ -366,6 +366,21 @@ def test_a_batch_finds_its_commit_again(tmp_path: Path) -> None:
     (tmp_path / "d.db/t/snapshot/snapshot-2").unlink()
     with pytest.raises(UnsafeOperationError, match="rolled back or fast-forwarded"):
         begin_batch(table, "q-1", 4)
+
+
+def test_a_repeated_batch_has_the_rows_of_its_commit(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    put(table, ("a", 0, "x"))
+    old = table.latest_snapshot()
+    assert old is not None
+    check_same_batch(table, "q-1", 3, old, 1, "digest")  # its commit has no digest: the number decides
+    with pytest.raises(UnsafeOperationError, match="with 2 rows, but its commit, snapshot 1, has 1"):
+        check_same_batch(table, "q-1", 3, old, 2, "digest")
+    new = replace(old, properties={ROWS_PROPERTY: "digest"})
+    check_same_batch(table, "q-1", 3, new, 1, "digest")
+    check_same_batch(table, "q-1", 3, new, 1)  # nobody asks for more than the number
+    with pytest.raises(UnsafeOperationError, match="batch 3 with other rows than its commit, snapshot 1"):
+        check_same_batch(table, "q-1", 3, new, 1, "another")
 
 
 def test_a_consumer_is_written_again_as_it_is(tmp_path: Path) -> None:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.functions import lit
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
 from airflow_paimon.spark.streaming import source as source_module
 from airflow_paimon.spark.streaming.catch_up import catch_up
+from airflow_paimon.spark.streaming.sink import commit_batch
 from airflow_paimon.spark.streaming.source import parse_stream_options
 from tests import stream_kills
 from tests.core.tables import run
 from tests.randomness import chance
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -48,12 +54,13 @@ class Pipe:
         self.checkpoint = folder / f"checkpoint-{name}"
         self.read: dict[str, str] = {}
         self.write: dict[str, str] = {}
+        self.change: Callable[[DataFrame], DataFrame] = lambda frame: frame
 
     def start(self) -> StreamingQuery:
         source = {"warehouse": str(self.folder), "table": "d.src", **self.read}
         target = {"warehouse": str(self.folder), "table": "d.dst", **self.write}
         frame = self.spark.readStream.format("airflow_paimon").options(**source).load()
-        writer = frame.writeStream.format("airflow_paimon").options(**target)
+        writer = self.change(frame).writeStream.format("airflow_paimon").options(**target)
         return writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
 
     def run(self) -> None:
@@ -119,6 +126,46 @@ def test_a_checkpoint_of_one_batch_ago_loses_no_rows(spark: SparkSession, tmp_pa
     with pytest.raises(Exception, match="repeats batch 1 with 2 rows, but its commit, snapshot 2, has 1"):
         pipe.run()
     assert keys(dst) == [1, 2]
+
+
+def test_a_repeated_batch_with_other_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """As many as before, but with other values: an aggregation whose checkpoint is older, or random numbers."""
+    columns = [("k", "BIGINT"), ("v", "STRING")]
+    src = create_table(str(tmp_path), "d.src", columns)
+    dst = create_table(str(tmp_path), "d.dst", columns)
+    write_arrow(src, rows(1, 2, 3))
+    pipe = Pipe(spark, tmp_path)
+    pipe.change = lambda frame: frame.withColumn("v", lit("first"))
+    pipe.run()
+    pipe.forget_last_commit()
+    pipe.run()
+    assert keys(dst) == [1, 2, 3], "the same rows: it is in"
+    pipe.change = lambda frame: frame.withColumn("v", lit("other"))
+    pipe.forget_last_commit()
+    with pytest.raises(Exception, match="repeats batch 0 with other rows than its commit, snapshot 1"):
+        pipe.run()
+    pipe.write = {"sink.other-rows-when-repeated": "true"}
+    pipe.run()
+    assert read_arrow(dst).column("v").to_pylist() == ["first"] * 3
+
+
+def test_a_batch_records_the_digest_of_its_rows(tmp_path: Path) -> None:
+    """Without a query: what the driver does with the files of the tasks."""
+    table = create_table(str(tmp_path), "d.t", [("k", "BIGINT"), ("v", "STRING")])
+
+    def commit(content: str | None) -> None:
+        write = plan_write(table)
+        files = write_rows(write, [conform_rows(rows(1, 2), write.schema, table.label)])
+        commit_batch(table, write, files, "query", 0, content)
+
+    commit("a")
+    commit("a")
+    commit(None)
+    with pytest.raises(UnsafeOperationError, match="with other rows than its commit"):
+        commit("b")
+    (snapshot,) = table.snapshots()
+    assert snapshot.properties[ROWS_PROPERTY] == "a"
+    assert keys(table) == [1, 2]
 
 
 def test_changes_of_a_keyed_table_in_parts(spark: SparkSession, tmp_path: Path) -> None:

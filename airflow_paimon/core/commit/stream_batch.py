@@ -23,6 +23,9 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.paths import STREAMS_DIR
 from airflow_paimon.core.table.table import Table
 
+ROWS_PROPERTY = "airflow-paimon.stream-rows"
+"""Snapshot property of a batch: a digest of its rows (``data/rows_digest.py``)."""
+
 _QUERY = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -56,24 +59,33 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
         ) from error
 
 
-def check_same_batch(table: Table, query: str, batch: int, landed: Snapshot, rows: int) -> None:
-    """Check that a batch that is repeated has no more rows than its commit.
+def check_same_batch(
+    table: Table, query: str, batch: int, landed: Snapshot, rows: int, content: str | None = None
+) -> None:
+    """Check that a batch that is repeated has the rows of its commit; without a digest, that it has no more rows.
 
-    It has when the query's checkpoint was restored from before that batch: then Spark plans it again, with what has
-    come since, and skips nothing of that later.
+    It has others when the query's checkpoint was restored from before that batch: then Spark plans it again, with what
+    has come since, and skips nothing of that later. ``content``: a digest of the rows, as ``ROWS_PROPERTY`` has it.
 
     Raises:
-        UnsafeOperationError: it has more.
+        UnsafeOperationError: it has others.
     """
-    known = landed.delta_record_count
-    if known is not None and rows > known:
-        raise UnsafeOperationError(
-            f"{table.label}: stream {query} repeats batch {batch} with {rows:,} rows, but its commit, snapshot "
-            f"{landed.id}, has {known:,}: its checkpoint is older than the table, and the other rows would be lost. Go "
-            f"on with the newest checkpoint, or roll the table back and use a new checkpoint location",
-            table=table.name,
-            details={"snapshot": landed.id, "rows": rows, "committed": known},
-        )
+    known, recorded = landed.delta_record_count, landed.properties.get(ROWS_PROPERTY)
+    more = known is not None and rows > known
+    if not more and (content is None or recorded is None or content == recorded):
+        return
+    says = (
+        f"with {rows:,} rows, but its commit, snapshot {landed.id}, has {known:,}"
+        if more
+        else (f"with other rows than its commit, snapshot {landed.id}")
+    )
+    raise UnsafeOperationError(
+        f"{table.label}: stream {query} repeats batch {batch} {says}: its checkpoint is older than the table, and the "
+        f"other rows would be lost. Go on with the newest checkpoint, or roll the table back and use a new checkpoint "
+        f"location. If the query computes other rows each time (random numbers), say so with the sink's option "
+        f"sink.other-rows-when-repeated",
+        details={"snapshot": landed.id, "rows": rows, "committed": known},
+    )
 
 
 def branch_of_stream(table: Table, query: str) -> str | None:

@@ -15,12 +15,13 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.commit.stream_batch import begin_batch, check_same_batch
+from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, check_same_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.compact_written import compact_written
 from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.rows_digest import RowsDigest, rows_digest, total_of
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
@@ -32,18 +33,23 @@ if TYPE_CHECKING:
 QUERY_ID = "sql.streaming.queryId"
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
 """Options of Spark's own that a sink gets as well."""
+OTHER_ROWS = "sink.other-rows-when-repeated"
+"""``true``: the query computes other rows when a batch is repeated (random numbers): only their number is compared."""
 
 
 @dataclass(frozen=True)
 class StreamFiles(WriterCommitMessage):
-    """The files that one task wrote, and the query that it belongs to."""
+    """The files that one task wrote, the query that it belongs to, and the digest of its rows."""
 
     query: str
     messages: tuple[CommitMessage, ...]
+    rows: RowsDigest
 
 
-def plan_stream_writer(table: Table, schema: StructType, overwrite: bool) -> PaimonStreamWriter:
-    """Check that the rows fit the table and plan one batch.
+def plan_stream_writer(
+    table: Table, schema: StructType, overwrite: bool, *, other_rows: bool = False
+) -> PaimonStreamWriter:
+    """Check that the rows fit the table and plan one batch. ``other_rows``: see ``OTHER_ROWS``.
 
     Raises:
         InvalidInputError: the rows don't fit, or the output mode is ``complete``.
@@ -59,22 +65,32 @@ def plan_stream_writer(table: Table, schema: StructType, overwrite: bool) -> Pai
     require_committable(table)
     write = plan_write(table, apart=True)
     conform(to_arrow_schema(schema).empty_table(), write.schema, table.label, partial=write.partial)
-    return PaimonStreamWriter(table, write)
+    return PaimonStreamWriter(table, write, other_rows)
 
 
 class PaimonStreamWriter(DataSourceStreamArrowWriter):
     """Spark makes one for each batch in each process that takes part."""
 
-    def __init__(self, table: Table, write: TableWrite) -> None:
+    def __init__(self, table: Table, write: TableWrite, other_rows: bool) -> None:
         self._table = table
         self._write = write
+        self._other_rows = other_rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
-        write = self._write
+        write, digests = self._write, list[RowsDigest]()
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for given in iterator:
+                batch = conform_for(write, given)
+                if not self._other_rows:
+                    digests.append(rows_digest(batch))
+                yield batch
+
         with forgetting_zip_importers():
-            messages = tuple(write_rows(write, (conform_for(write, b) for b in iterator)))
+            messages = tuple(write_rows(write, rows()))
         context = TaskContext.get()
-        return StreamFiles((context.getLocalProperty(QUERY_ID) if context is not None else None) or "", messages)
+        query = (context.getLocalProperty(QUERY_ID) if context is not None else None) or ""
+        return StreamFiles(query, messages, total_of(digests))
 
     @forgetting_zip_importers()
     @verified_commits()
@@ -83,14 +99,19 @@ class PaimonStreamWriter(DataSourceStreamArrowWriter):
         files = merged_messages(self._write, [t.messages for t in tasks])
         if not files:
             return
-        commit_batch(self._table, self._write, files, _query_of(self._table, tasks), batchId)
+        content = None if self._other_rows else total_of([t.rows for t in tasks]).text
+        commit_batch(self._table, self._write, files, _query_of(self._table, tasks), batchId, content)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Keep the files: Spark calls this also after a failed commit, which may have landed."""
 
 
-def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], query: str, batch: int) -> None:
+def commit_batch(
+    table: Table, write: TableWrite, files: list[CommitMessage], query: str, batch: int, content: str | None = None
+) -> None:
     """Commit the files of a batch, unless an earlier try of the batch has landed: then they are not needed.
+
+    ``content``: the digest of the batch's rows, which is recorded with the commit; None: it isn't compared.
 
     Raises:
         ConflictError: another writer has written the same buckets meanwhile; the next run of the query repeats the
@@ -99,12 +120,13 @@ def commit_batch(table: Table, write: TableWrite, files: list[CommitMessage], qu
     try:
         identity, landed = begin_batch(table, query, batch)
         if landed is not None:
-            check_same_batch(table, query, batch, landed, sum(f.row_count for m in files for f in m.new_files))
+            check_same_batch(table, query, batch, landed, sum(f.row_count for m in files for f in m.new_files), content)
         if landed is None:
             files = completed(table, write, files, "append")
         replayed = landed is not None
         if landed is None:
-            receipt = commit_write(table, write, files, "append", None, identity)
+            properties = {} if content is None else {ROWS_PROPERTY: content}
+            receipt = commit_write(table, write, files, "append", None, identity, properties=properties)
             landed, replayed = receipt.snapshot, receipt.replayed
     except REFUSALS:
         discard_files(write, files)
