@@ -1,6 +1,7 @@
 """What expire_snapshots takes where each request takes 20 ms, 16 at a time in one reading of many: 1,000 snapshots.
 
 With nothing to do; with 100 that expire, whose files wait for the grace time; and with their files deleted at once.
+Then 100 tags whose retention is over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.table.table import Table
 from benchmarks.expiry import replace_files
 from benchmarks.metadata import make_large_table
@@ -35,11 +36,11 @@ class FarStore(CountingStore):
         return super().read_many(paths) if paths else []
 
 
-def expire(table: Table, **values: Any) -> tuple[float, int]:
+def expire(table: Table, operation: str = "expire_snapshots", **values: Any) -> tuple[float, int]:
     """Return seconds and requests."""
     store = FarStore(table.store)
     asked = {"warehouse": "w", "table": table.name, **values}
-    request = build_request("expire_snapshots", asked)
+    request = build_request(operation, asked)
     started = time.monotonic()
     perform(Context(request, Table(store, table.name), int(time.time() * 1000) + 1000, started), request, None)
     return time.monotonic() - started, store.tally.requests
@@ -59,6 +60,11 @@ def main() -> int:
         for name, values in cases.items():
             seconds, requests = expire(table, **values)
             print(f"{name:>30}: {seconds:6.1f} s, {requests:>6} requests")
+        for number in range(EXPIRED):
+            asked = {"warehouse": folder, "table": table.name, "tag": f"t{number}", "time_retained": "1 ms"}
+            run_operation(build_request("create_tag", asked))
+        seconds, requests = expire(table, "expire_tags")
+        print(f"{f'{EXPIRED} tags expire':>30}: {seconds:6.1f} s, {requests:>6} requests")
     return 0
 
 

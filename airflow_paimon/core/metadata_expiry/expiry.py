@@ -8,9 +8,10 @@ roots are looked at again: nothing can be made any more from what lies in the tr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
@@ -475,21 +476,40 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
     if not _still_unused(table, choice.consumers):
         return False
     carry_out(table, choice.first)
-    for some in batches(choice.dead):
+    by_path = {r.path: r for r in choice.dead}
+    for some in batches(_in_turns(choice.dead)):
         there = _as_chosen(table, some)
         if there is None:
             return False
         steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
         side_by_side(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
-        for few in batches(there, _FEW):  # after another look, as Paimon's rollback makes ids free for new snapshots
+        few_of_each = _FEW * len(_chains(there))
+        for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
             still = _as_chosen(table, few)
             if still is None:
                 return False
-            for root in still:  # one after the other: a run that is killed leaves no gap between snapshots
-                carry_out(table, steps[root.path][1:])
-                moved.append(root)
+            gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
+            side_by_side(table, gone, lambda action: moved.append(by_path[action.path]))
     carry_out(table, choice.after)
     return True
+
+
+def _chains(roots: Iterable[Root]) -> list[list[Root]]:
+    """Divide roots into chains, to be taken away in order, beside each other; a tag is one by itself.
+
+    The snapshots of a branch go one after the other, the oldest first: a run that is killed leaves no gap, and a commit
+    that finds the snapshot before its own knows that no expiry has made its id free (``took_expired_id``).
+    """
+    chains: dict[tuple[str, str, str], list[Root]] = {}
+    for root in roots:
+        chains.setdefault((root.branch, root.kind, root.path if root.kind == TAG else ""), []).append(root)
+    return list(chains.values())
+
+
+def _in_turns(roots: Iterable[Root]) -> list[Root]:
+    """Order roots so that each chain gives one in turn: what is taken away together is of many chains."""
+    turns = zip_longest(*_chains(roots))
+    return [r for turn in turns for r in turn if r is not None]
 
 
 def _as_chosen(table: Table, roots: Sequence[Root]) -> list[Root] | None:

@@ -89,22 +89,28 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
             )
 
 
-def carry_out(table: Table, actions: Iterable[Action]) -> None:
+def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None) -> None:
     """Execute replacements and deletions; one whose answer was lost is simply done again."""
     for action in actions:
         for more in reversed(range(_TRIES)):
             try:
-                execute(table, Plan(operation="expiry", table=table.name, actions=(action,)))
+                execute(table, Plan(operation="expiry", table=table.name, actions=(action,)), on_action)
                 break
             except OutcomeUnknownError:
                 if not more:
                     raise
 
 
-def side_by_side(table: Table, groups: Iterable[Sequence[Action]]) -> None:
-    """Carry out groups of actions at the same time, those of a group in order; the first error ends it."""
+def side_by_side(
+    table: Table, groups: Iterable[Sequence[Action]], on_action: Callable[[Action], None] | None = None
+) -> None:
+    """Carry out groups of actions at the same time, those of a group in order; ``on_action`` is called after each, from
+    several threads.
+
+    The first error is raised once the groups that have begun have ended; no other begins then.
+    """
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(lambda actions: carry_out(table, actions), groups):
+        for _ in pool.map(lambda actions: carry_out(table, actions, on_action), groups):
             pass
 
 

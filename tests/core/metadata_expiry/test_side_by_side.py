@@ -1,0 +1,106 @@
+"""Expired snapshots of several branches are taken away at the same time, those of a branch in order; tags, too."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, cut_off, make_table, rewrite, run
+from tests.soundness import assert_sound
+from tests.stores import CountingStore, _Wrapper
+
+T = TypeVar("T")
+BRANCHES = ("main", "one", "two", "three")
+NOW: Mapping[str, Any] = {
+    "older_than": "0 s",
+    "retain_min": 1,
+    "retry_window": "0 s",
+    "keep_undo": False,
+    "all_branches": True,
+}
+
+
+class MeetingStore(_Wrapper):
+    """The first deletions of chosen files wait for each other: one after the other they would never end."""
+
+    def __init__(self, inner: Store, meets: Callable[[str], bool], parties: int) -> None:
+        super().__init__(inner)
+        self._meets, self._left, self._lock = meets, parties, threading.Lock()
+        self._barrier = threading.Barrier(parties, timeout=120)
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        if method == "delete" and self._meets(path):
+            with self._lock:
+                self._left -= 1
+                waits = self._left >= 0
+            if waits:
+                self._barrier.wait()
+        return action()
+
+
+def run_on(table: Table, store: Store, operation: str, *, later_ms: int = 1000, **values: Any) -> Mapping[str, Any]:
+    request = build_request(operation, {"warehouse": "w", "table": table.name, **values})
+    now_ms = int(time.time() * 1000) + later_ms
+    return perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request, None).details
+
+
+@pytest.fixture
+def table() -> Table:
+    """Main and three branches that were created empty, so that nothing pins their snapshots: 10 each."""
+    table = make_table(f"memory://{uuid.uuid4()}/wh")
+    append(table, "a")
+    for name in BRANCHES[1:]:
+        run(table, "create_branch", branch=name)
+        append(table.branch(name), "a")
+    for name in BRANCHES:
+        for _ in range(9):
+            rewrite(table.branch(name), "a")
+    return table
+
+
+def test_branches_at_the_same_time_and_each_in_order(table: Table) -> None:
+    counting = CountingStore(table.store)
+    store = MeetingStore(counting, lambda path: "/snapshot-" in path and "trash" not in path, len(BRANCHES))
+    details = run_on(table, store, "expire_snapshots", **NOW)
+    assert set(details["expired"]) == set(BRANCHES)
+    gone = [uri.rsplit("/wh/d.db/t/", 1)[1] for method, uri in counting.tally.log if method == "delete"]
+    for name in BRANCHES:
+        view = table.branch(name)
+        own = [p for p in gone if p.startswith(f"{view.paths.snapshot_dir}/snapshot-")]
+        numbers = [int(p.rpartition("-")[2]) for p in own]
+        assert len(numbers) >= 8 and numbers == sorted(numbers)
+        assert view.snapshot_ids() == [view.latest_snapshot_id()]
+    assert_sound(table)
+
+
+def test_tags_at_the_same_time(table: Table) -> None:
+    for number in range(4):
+        run(table, "create_tag", tag=f"t{number}", snapshot=number + 2, time_retained="1 s")
+    store = MeetingStore(table.store, lambda path: path.startswith("tag/"), 4)
+    details = run_on(table, store, "expire_tags", later_ms=60_000)
+    assert details["expired"] == {"main": [f"t{n}" for n in range(4)]}
+
+
+def test_killed_at_every_change_there_is_no_gap_in_any_branch(table: Table) -> None:
+    """``took_expired_id`` relies on it: while a snapshot is there, no expiry has made the next id free."""
+    at_first = {p: table.store.read(p) for p in table.store.walk("")}
+    step = 0
+    while cut_off(
+        table, step := step + 1, "expire_snapshots", **NOW, max_deletes=2, now=str(int(time.time() * 1000) + 1000)
+    ):
+        assert_sound(table)
+        for path in table.store.walk(""):
+            table.store.delete(path)
+        for path, data in at_first.items():
+            table.store.create(path, data)
+    assert step > 4 * len(BRANCHES), "an entry of the trash and a deletion for each"
