@@ -262,5 +262,6 @@ def keep_tag_needed(view: Table, tag: Tag) -> str | None:
     ids = view.snapshot_ids()
     if len(ids) > 1 and ids[0] <= tag.snapshot.id + 1:
         return f"the expiry of snapshot {ids[0]}"
-    others = (t for t in view.tags() if t.snapshot.id <= tag.snapshot.id and not t.name.startswith(KEEP_TAG_PREFIX))
+    tags = (t for t in view.tags_once() if t.snapshot.id <= tag.snapshot.id)
+    others = (t for t in tags if not t.name.startswith(KEEP_TAG_PREFIX))
     return next((f"the end of tag {t.name!r}" for t in others), None)

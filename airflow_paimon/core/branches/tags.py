@@ -214,7 +214,7 @@ def _relying_branches(view: Table, tag: Tag) -> list[str]:
     """Branches of another engine, without our protective tag, whose base is retained only by this tag."""
     if view.branch_name != MAIN:
         return []
-    held = {t.name: t.snapshot.identity for t in view.tags() if t.name != tag.name and t.time_retained is None}
+    held = {t.name: t.snapshot.identity for t in view.tags_once() if t.name != tag.name and t.time_retained is None}
     if tag.snapshot.identity in held.values():
         return []
     found = []
@@ -227,6 +227,7 @@ def _relying_branches(view: Table, tag: Tag) -> list[str]:
 
 def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
     """Find the tags whose retention has passed (``now``: local time, no zone) and that nothing needs any more."""
+    view = view if view.known_tags is not None else view.reading_tags_once()  # each tag is compared with all others
     for tag in view.tags(prefix):
         end = tag.expires_at()
         if end is None or end >= now:

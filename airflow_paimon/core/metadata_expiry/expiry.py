@@ -245,7 +245,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
         InvalidInputError: the time is naive or in the future. FormatError: something can't be read. ConflictError: see
             ``run_expiry``.
     """
-    table = context.table
+    table = context.table.reading_tags_once()  # each tag is compared with all others
     branches = chosen_branches(table, request)
     cutoff_ms = time_before(request.older_than, context.now_ms, table.name)
     if request.include_unlimited and cutoff_ms is None:

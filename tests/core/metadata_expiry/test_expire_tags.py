@@ -12,9 +12,13 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.tag import Tag
 from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule, expired_tags
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
+from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, make_table, names, rewrite, run
 from tests.soundness import assert_sound, files_on_disk
+from tests.stores import CountingStore
 
 NOON = datetime(2026, 11, 22, 12)
 
@@ -155,3 +159,18 @@ def test_which_tags_expire(table: Table, rule: TagRule, expected: set[str]) -> N
 def test_unlimited_needs_an_age(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="needs older_than"):
         run(table, "expire_tags", include_unlimited=True)
+
+
+def test_the_cost_of_a_tag_does_not_grow_with_their_number(table: Table) -> None:
+    """Each is compared with all others, which were read again for each."""
+    requests = []
+    for number in (5, 20):
+        for n in range(number):
+            run(table, "create_tag", tag=f"x{n}", time_retained="1 s")
+        store = CountingStore(table.store)
+        request = build_request("expire_tags", {"warehouse": "w", "table": table.name})
+        now_ms = int(time.time() * 1000) + 60_000
+        done = perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request, None)
+        assert len(done.details["expired"]["main"]) == number
+        requests.append(store.tally.requests / number)
+    assert requests[1] <= requests[0]
