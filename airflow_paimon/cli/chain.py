@@ -48,8 +48,7 @@ def chain(table: Table, limit: int) -> ChainView:
     """
     if not TableOptions(table.require().schema().options).chain_table:
         raise InvalidInputError(
-            f"{table.name} is not a chain table (option chain-table.enabled); create_chain_table makes it one",
-            table=table.name,
+            f"{table.name} is not a chain table (option chain-table.enabled); create_chain_table makes it one"
         )
     check = check_chain_table(table)
     heading = f"{table.name}: {'not a sound chain table' if check.state is None else _describe(check.state.layout)}"

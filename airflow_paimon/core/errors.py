@@ -45,18 +45,17 @@ class PaimonError(Exception):
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = True
 
-    def __init__(self, message: str, *, table: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.table = table
         self.details: dict[str, Any] = dict(details or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.table, self.details)
+        return _rebuild, (type(self), self.message, self.details)
 
 
-def _rebuild(cls: type[PaimonError], message: str, table: str | None, details: dict[str, Any]) -> PaimonError:
-    return cls(message, table=table, details=details)
+def _rebuild(cls: type[PaimonError], message: str, details: dict[str, Any]) -> PaimonError:
+    return cls(message, details=details)
 
 
 class InvalidInputError(PaimonError, ValueError):

@@ -23,7 +23,7 @@ def check_columns(table: Table, columns: Any) -> None:
     """Refuse anything but a sequence of names; the planner checks the names themselves."""
     is_list = isinstance(columns, Sequence) and not isinstance(columns, str | bytes)
     if columns is not None and not is_list:
-        raise InvalidInputError(f"{table.label}: columns must be a list, not {_named(columns)}", table=table.name)
+        raise InvalidInputError(f"{table.label}: columns must be a list, not {_named(columns)}")
 
 
 def timestamp_argument(timestamp: int | str | datetime | None) -> int | str | None:
@@ -39,9 +39,7 @@ def check_rows(table: Table, data: Any) -> None:
     """Refuse anything but an Arrow table or record batch."""
     if not isinstance(data, pa.Table | pa.RecordBatch):
         way = "pyarrow.Table.from_pylist makes one of dicts" if isinstance(data, list) else "give a pyarrow.Table"
-        raise InvalidInputError(
-            f"{table.label}: rows to write must be an Arrow table, not {_named(data)}; {way}", table=table.name
-        )
+        raise InvalidInputError(f"{table.label}: rows to write must be an Arrow table, not {_named(data)}; {way}")
 
 
 def check_operation_id(table: Table, operation_id: Any) -> None:
@@ -49,8 +47,7 @@ def check_operation_id(table: Table, operation_id: Any) -> None:
     if operation_id is not None and not (isinstance(operation_id, str) and operation_id.strip()):
         raise InvalidInputError(
             f"{table.label}: operation_id is a text that identifies this write, not {_named(operation_id)}; leave it "
-            f"out when no retry has to find the write again",
-            table=table.name,
+            f"out when no retry has to find the write again"
         )
 
 
@@ -61,8 +58,7 @@ def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
     if not isinstance(partition, Mapping):
         raise InvalidInputError(
             f"{table.label}: a partition must be a dict of columns and values, or a text like dt=2026-11-18/region=eu, "
-            f"not {_named(partition)}",
-            table=table.name,
+            f"not {_named(partition)}"
         )
     return partition
 

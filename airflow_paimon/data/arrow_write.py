@@ -157,9 +157,9 @@ def write_once(
 def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | None) -> None:
     """Refuse an unknown mode, and a partition in a mode that takes none."""
     if mode not in MODES:
-        raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}", table=table.name)
+        raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}")
     if partition is not None and mode != "overwrite":
-        raise InvalidInputError(f"{table.label}: partition is allowed only with mode='overwrite'", table=table.name)
+        raise InvalidInputError(f"{table.label}: partition is allowed only with mode='overwrite'")
 
 
 def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str, Any] | None) -> str:

@@ -131,8 +131,7 @@ class _Run:
                 return self._result()
         raise ConflictError(
             f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} tries to compact them; run "
-            f"it again when there are fewer writers",
-            table=self._table.name,
+            f"it again when there are fewer writers"
         )
 
     def _count_landed(self, tried: Attempt) -> None:

@@ -65,7 +65,7 @@ def plan_copy_on_write(table: Table, selection: Selection | None = None) -> Copy
     write = plan_write(table)
     if write.is_keyed:
         raise UnsupportedFeatureError(
-            f"{table.label} has a primary key: its files are merged, not rewritten one by one", table=table.name
+            f"{table.label} has a primary key: its files are merged, not rewritten one by one"
         )
     return CopyOnWrite(scan=plan_snapshot(table, write.planned_on, write.schema, selection), write=write)
 

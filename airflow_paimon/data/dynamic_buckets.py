@@ -108,7 +108,6 @@ class DynamicBuckets:
             f"{self.label}: {where} can't be written, as a key could get into two buckets: {why}. Read the rows of "
             f"{where} and write them with mode=overwrite: that gives each key one bucket, and a new index. Or stop the "
             f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
-            table=self.label,
             details={"partition": stored.text(partition)},
         )
 
@@ -165,8 +164,7 @@ def _refuse_double_keys(table: Table, schema: TableSchema, places: KeyPlaces) ->
         raise FormatError(
             f"{table.label} can't be written, as the key {key} is in {text(one.partition)} and in "
             f"{text(other.partition)}: overwrite one of the partitions without it (write_table or write_arrow with "
-            f"mode=overwrite)",
-            table=table.name,
+            f"mode=overwrite)"
         )
 
 

@@ -175,8 +175,7 @@ def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> Key
         raise UnsupportedFeatureError(
             f"{table.label}: a write has to know the keys of all partitions, as the primary key lacks partition "
             f"columns; the files hold {rows:,} rows, more than the {MOST_KEYS:,} that are read into memory. Compact "
-            f"the table, or write it with Paimon's own Spark connector",
-            table=table.name,
+            f"the table, or write it with Paimon's own Spark connector"
         )
     form = StoredPartitions(schema).canonical
     read, splits = plan_read(plan, columns=schema.primary_keys, time_travel=True, layered=True, whole_buckets=True)

@@ -100,8 +100,7 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
     if not table.exists():
         raise NotFoundError(
             f"{label} is read together with branch {table.branch_name!r} (options scan.fallback-branch, "
-            f"scan.primary-branch), which does not exist: create it, or reset the option",
-            table=plan.table.name,
+            f"scan.primary-branch), which does not exist: create it, or reset the option"
         )
     if isinstance(version, int) and plan.snapshot is not None:
         found = snapshot_at_time_of(table, plan.snapshot)
@@ -136,7 +135,7 @@ def held_nothing_at(table: Table, timestamp: int | str) -> bool:
 
 
 def none_as_early(table: Table, timestamp: int | str) -> NotFoundError:
-    return NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}", table=table.name)
+    return NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}")
 
 
 def head_of_other(plan: ScanPlan) -> ScanPlan | None:

@@ -181,8 +181,7 @@ class _NewKeys:
         key = ", ".join(self.schema.primary_keys)
         return InvalidInputError(
             f"{self.write.label}: {what}; the primary key ({key}) lacks partition columns, so the table has one row of "
-            f"each key: {way_out}",
-            table=self.write.label,
+            f"each key: {way_out}"
         )
 
     def refuse_merged(self, key: str, here: str, there: str) -> InvalidInputError:

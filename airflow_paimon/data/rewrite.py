@@ -148,7 +148,7 @@ def _with_meaning(write: TableWrite, changes: Iterable[pa.RecordBatch]) -> Itera
         try:
             check_kinds(batch.column(VALUE_KIND).to_numpy(), write.schema)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{write.label}: {error.message}", table=write.label) from None
+            raise InvalidInputError(f"{write.label}: {error.message}") from None
         yield batch
 
 

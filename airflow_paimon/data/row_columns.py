@@ -75,7 +75,6 @@ def check_row_ids(files: Iterable[DataFile], table: str) -> None:
                 f"{table}: file {file.file_name} has no row ids, although row-tracking.enabled is set: it was written "
                 f"before the option, or by an engine that ignores it. Its other columns can be read; INSERT OVERWRITE "
                 f"of its rows gives them ids",
-                table=table,
                 details={"file": file.file_name},
             )
 

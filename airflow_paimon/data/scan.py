@@ -187,7 +187,7 @@ def _checked_columns(schema: TableSchema, columns: Sequence[str] | None, label: 
     unknown = [c for c in columns if c not in known]
     if unknown or len(set(columns)) != len(columns) or not columns:
         what = f"no column {unknown[0]!r}" if unknown else "its columns one by one: ask for at least one, none twice"
-        raise InvalidInputError(f"{label} has {what} (columns: {', '.join(schema.field_names)})", table=label)
+        raise InvalidInputError(f"{label} has {what} (columns: {', '.join(schema.field_names)})")
     return tuple(columns)
 
 

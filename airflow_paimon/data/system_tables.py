@@ -82,13 +82,11 @@ def check_system_table(table: Table, name: str) -> str:
     if kind not in (AUDIT_LOG, READ_OPTIMIZED):
         raise InvalidInputError(
             f"{table.label}: ${kind} has no rows of the table; $audit_log and $ro have. See "
-            f"airflow_paimon.core.table.inspect for the others",
-            table=table.name,
+            f"airflow_paimon.core.table.inspect for the others"
         )
     if is_chain_read(table):
         raise InvalidInputError(
-            f"{table.label} is read from several branches, which have no ${kind} together: name one of them",
-            table=table.name,
+            f"{table.label} is read from several branches, which have no ${kind} together: name one of them"
         )
     return kind
 

@@ -128,8 +128,7 @@ def plan_write(
             known = totals.setdefault(key.partition, entry.total_buckets)
             if known != entry.total_buckets:
                 raise ConflictError(
-                    f"{table.label}: a partition has files for {known} and others for {entry.total_buckets} buckets",
-                    table=table.name,
+                    f"{table.label}: a partition has files for {known} and others for {entry.total_buckets} buckets"
                 )
             sequences[key] = max(sequences.get(key, 0), entry.file.max_sequence_number + 1)
     return TableWrite(
@@ -370,7 +369,7 @@ class BucketWriter:
         try:
             return runs_to_write(self._buffer, self._write.schema, self._sequence)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{self._write.label}: {error.message}", table=self._write.label) from None
+            raise InvalidInputError(f"{self._write.label}: {error.message}") from None
 
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
@@ -416,8 +415,7 @@ def check_partition_values(
             if isinstance(value, str) and value in reserved:
                 raise InvalidInputError(
                     f"{label}: partition column {key!r} holds the text {value!r}, which represents null in "
-                    f"partition names (option partition.default-name); write null, or another text",
-                    table=label,
+                    f"partition names (option partition.default-name); write null, or another text"
                 )
             _check_folder(store, label, key, value)
 
@@ -430,6 +428,5 @@ def _check_folder(store: Store, label: str, key: str, value: Any) -> None:
         raise InvalidInputError(
             f"{label}: partition column {key!r} holds a text of {len(value)} characters ({value[:40]!r}...): its "
             f"folder name would have {size} bytes, and the file system allows {LONGEST_NAME}; partition by a shorter "
-            f"value",
-            table=label,
+            f"value"
         )

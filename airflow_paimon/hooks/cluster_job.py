@@ -54,7 +54,7 @@ class Submission:
         self.delete_files()
         if found is None:
             raise error_of_lost_driver(self.operation, self.table, self.driver_id, state, result.uri)
-        return result_or_raise(found, self.table)
+        return result_or_raise(found)
 
     def delete_files(self) -> None:
         """Delete the job's files from the shared folder."""

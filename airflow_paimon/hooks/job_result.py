@@ -25,46 +25,42 @@ _BY_EXIT_CODE: dict[int, type[PaimonError]] = {
 _NOT_STARTED = 127  # of a shell, and of _tied_child.py
 
 
-def result_or_raise(result: dict[str, Any], table: str) -> dict[str, Any]:
+def result_or_raise(result: dict[str, Any]) -> dict[str, Any]:
     """Return a job's result, or raise the error that it holds."""
     error = result.get("error")
     if error is None:
         return result
-    raise error_from_json(error, table)
+    raise error_from_json(error)
 
 
-def error_from_json(error: Mapping[str, Any], table: str) -> PaimonError:
+def error_from_json(error: Mapping[str, Any]) -> PaimonError:
     """Rebuild the error that ``error_to_json`` wrote; an unknown class becomes a plain ``PaimonError``."""
     cls = _CLASSES.get(str(error.get("class")), PaimonError)
     details = {k: v for k, v in error.items() if k not in ("kind", "class", "message")}
     message = str(error.get("message"))
     if cls is PaimonError and error.get("class") not in (None, "PaimonError"):
         message = f"{error['class']}: {message}"
-    return cls(message, table=table, details=details)
+    return cls(message, details=details)
 
 
 def error_without_result(request: Request, exit_code: int | None, uri: str) -> PaimonError:
     """Say what it means that a job ended without a result; the exit code is ``spark-submit``'s."""
     what = f"{request.operation} on {request.table}: spark-submit ended with exit code {exit_code} and without a result"
     if exit_code == 0 or (exit_code is not None and not 0 <= exit_code <= 128):
-        return OutcomeUnknownError(
-            f"{what} at {uri}: it may have landed; a retry of this task looks first", table=request.table
-        )
+        return OutcomeUnknownError(f"{what} at {uri}: it may have landed; a retry of this task looks first")
     if exit_code == _NOT_STARTED:
         return PaimonError(
             f"{request.operation} on {request.table}: spark-submit or its Java was not found (exit code {exit_code}): "
             f"put Spark on the worker's PATH or install the extra airflow-paimon[spark], and Java 17 or newer; the log "
-            f"above says which is missing",
-            table=request.table,
+            f"above says which is missing"
         )
     cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)
-    return cls(f"{what}; the log above says why", table=request.table)
+    return cls(f"{what}; the log above says why")
 
 
 def error_of_lost_driver(operation: str, table: str, driver: str, state: str, uri: str) -> PaimonError:
     """Say what it means that a driver in a cluster ended without a result."""
     return OutcomeUnknownError(
         f"{operation} on {table}: driver {driver} ended ({state}) and left no result at {uri}: it may have landed; a "
-        f"retry of this task looks first. The driver's own log says why it ended",
-        table=table,
+        f"retry of this task looks first. The driver's own log says why it ended"
     )

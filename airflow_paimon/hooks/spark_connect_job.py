@@ -74,7 +74,7 @@ class SparkConnectJobHook(SparkConnectHook):
             found = result.take()
             if found is None:
                 raise error_without_result(request, code, result.uri)
-            return result_or_raise(found, request.table)
+            return result_or_raise(found)
 
     def submit_job(self, request: Request, **_: Any) -> Submission:
         """Refuse: nothing of a job would be left when its task is gone."""

@@ -130,7 +130,7 @@ class SparkJobHook(SparkSubmitHook):
             failure = self._spark_submit(folder, request, result.uri, texts or {})
             found = result.take()
             if found is not None:
-                return result_or_raise(found, request.table)
+                return result_or_raise(found)
             self._log_printed()
             raise error_without_result(request, self._exit_code(), result.uri) from failure
 

@@ -37,7 +37,7 @@ def collect(operator: PaimonOperator, event: Mapping[str, Any]) -> dict[str, Any
     job = Submission.from_json(event["job"])
     operator.spark_url = job.spark_url
     if "error" in event:
-        raise error_from_json(event["error"], job.table)
+        raise error_from_json(event["error"])
     if event.get("timed_out"):
         job.delete_files()
         raise AirflowTaskTimeout(

@@ -497,6 +497,5 @@ def _refuse_unapproved(branch: Table) -> None:
         raise UnsafeOperationError(
             f"{branch.label} is a branch of a chain table, whose readers see a correction at once, but the Paimon "
             f"connection's four_eyes asks for an approval: correct a branch taken from it (create_branch --from-branch "
-            f"{branch.branch_name}), whose publish by merge_branch asks for that; or look at it with dry_run=True",
-            table=branch.name,
+            f"{branch.branch_name}), whose publish by merge_branch asks for that; or look at it with dry_run=True"
         )

@@ -77,8 +77,7 @@ def start_from_base(
         whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
         raise UnsafeOperationError(
             f"{view.label} was not made by this run ({whose}). Trigger the DAG again with another branch name, or "
-            f"delete the branch first",
-            table=main.name,
+            f"delete the branch first"
         )
     base, mine = lineage.snapshot_id, operation_id(context)
     later = view.snapshots([i for i in view.snapshot_ids() if i > base])
@@ -89,8 +88,7 @@ def start_from_base(
     if foreign:
         raise UnsafeOperationError(
             f"{view.label}: snapshot {foreign[0].id} was committed by {foreign[0].commit_user!r}, not by this "
-            f"task, so it can't start over without dropping it. Trigger the DAG again with another branch name",
-            table=main.name,
+            f"task, so it can't start over without dropping it. Trigger the DAG again with another branch name"
         )
     log.info("%s was written by an earlier run of this task; its base is snapshot %s", view.label, base)
     values = {

@@ -254,7 +254,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
 
     def _fail(self, message: str, said: Sequence[str], error: PaimonError, context: Context) -> NoReturn:
         message = ". ".join([message, *said])
-        told = ConflictError(message, table=error.table, details=error.details)
+        told = ConflictError(message, details=error.details)
         context["ti"].xcom_push(key=ERROR_KEY, value={**error_to_json(told), "kind": error.kind})
         raise AirflowFailException(f"{error.kind}: {message}") from None
 

@@ -59,7 +59,7 @@ def read_basics(main: Table, branch: str) -> Basics:
     names = main.require().branch_names()
     if branch != MAIN and branch not in names:
         shown = ", ".join(names[:10]) or "none"
-        raise NotFoundError(f"{main.name} has no branch {branch!r} (its branches: {shown})", table=main.name)
+        raise NotFoundError(f"{main.name} has no branch {branch!r} (its branches: {shown})")
     view, schema, head = main.branch(branch), main.schema(), main.latest_snapshot()
     state = main_state_text(main)
     if branch == MAIN:

@@ -50,7 +50,7 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
     existing = main.find_tag(tag)
     head = existing.snapshot if existing else start or main.latest_snapshot()
     if head is None:
-        raise NotFoundError(f"{main.name} has no snapshot: there is nothing to correct", table=main.name)
+        raise NotFoundError(f"{main.name} has no snapshot: there is nothing to correct")
     return {"table": main.name, "branch": branch, "tag": tag, "base_snapshot": head.id}
 
 
@@ -60,16 +60,14 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
-        raise InvalidInputError("Give SQL or a function, one of the two", table=main.name)
+        raise InvalidInputError("Give SQL or a function, one of the two")
     if kind := _kind(params):
         _check_statement(main, params, kind)
     elif params["mode"] == "upsert" and not schema.primary_keys:
-        raise InvalidInputError(f"{main.name} has no primary key: use mode overwrite", table=main.name)
+        raise InvalidInputError(f"{main.name} has no primary key: use mode overwrite")
     elif params["mode"] == "overwrite" and schema.partition_keys and not params["partitions"]:
         keys = ", ".join(schema.partition_keys)
-        raise InvalidInputError(
-            f"{main.name} is partitioned by {keys}: name the partitions to overwrite", table=main.name
-        )
+        raise InvalidInputError(f"{main.name} is partitioned by {keys}: name the partitions to overwrite")
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
         parse_partition_spec(text, schema.partition_keys, partition_types(schema))
 
@@ -85,8 +83,7 @@ def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
     if params["partitions"] or params["mode"] != "overwrite":
         raise InvalidInputError(
             f"{main.name}: {kind} says by itself which rows change: leave Partitions empty and Mode at overwrite, as "
-            f"both are for a SELECT",
-            table=main.name,
+            f"both are for a SELECT"
         )
 
 
@@ -159,8 +156,7 @@ def _refuse_published(main: Table, branch: str) -> None:
         if publish.branch == branch:
             raise InvalidInputError(
                 f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and is gone "
-                f"since. To correct something else, trigger the DAG anew, with another branch name",
-                table=main.name,
+                f"since. To correct something else, trigger the DAG anew, with another branch name"
             )
 
 

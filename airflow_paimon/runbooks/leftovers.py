@@ -191,8 +191,7 @@ def list_leftovers(params: Mapping[str, Any], in_use: InUse) -> list[dict[str, A
     if unknown:
         there = ", ".join(one.branch for one in found if one.branch) or "none"
         raise NotFoundError(
-            f"{main.name}: {', '.join(unknown)}: not the branch of a correction run. Branches of such runs: {there}",
-            table=main.name,
+            f"{main.name}: {', '.join(unknown)}: not the branch of a correction run. Branches of such runs: {there}"
         )
     chosen = [one for one in found if not wanted or one.branch in wanted]
     return [asdict(one) | {"keep": _keep(params, one, in_use)} for one in chosen]

@@ -87,7 +87,7 @@ def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> 
     batch = next((one.table for one in steps if one.replay is not None and one.runs["sql"]), None)
     if params["streams"] and batch is not None:
         raise InvalidInputError(
-            f"Streams: the statements of {batch} run as a batch; a stream needs a function (module:name)", table=batch
+            f"Streams: the statements of {batch} run as a batch; a stream needs a function (module:name)"
         )
 
 
@@ -129,7 +129,7 @@ def _start(params: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> Snap
         return _at(view, params["start_time"])
     head = view.latest_snapshot()
     if head is None:
-        raise NotFoundError(f"{view.label} has no snapshot: there is nothing to start from", table=view.name)
+        raise NotFoundError(f"{view.label} has no snapshot: there is nothing to start from")
     return head
 
 
@@ -140,8 +140,7 @@ def _at(view: Table, time: str) -> Snapshot:
     earlier = [s for s in view.snapshots() if s.time_millis < limit]
     if not earlier:
         raise NotFoundError(
-            f"{view.label} has no snapshot from before {time}; start at a later time, or leave Start empty for now",
-            table=view.name,
+            f"{view.label} has no snapshot from before {time}; start at a later time, or leave Start empty for now"
         )
     return earlier[-1]
 

@@ -106,17 +106,16 @@ def _parse(table: str, item: Mapping[str, Any], earlier: Sequence[str], later: s
     if bool(texts["correct"]) == bool(texts["replay"]):
         raise InvalidInputError(
             f'Tables: {table}: give "correct" (a statement on the view branch) or "replay" (statements, or '
-            f"module:name), one of the two",
-            table=table,
+            f"module:name), one of the two"
         )
     kind = "correct" if texts["correct"] else "replay"
     for key in _OF["replay" if kind == "correct" else "correct"]:
         if item.get(key):
-            raise InvalidInputError(f'Tables: {table}: "{key}" does not go with "{kind}": leave it out', table=table)
+            raise InvalidInputError(f'Tables: {table}: "{key}" does not go with "{kind}": leave it out')
     if texts["mode"] not in (None, "overwrite", "upsert"):
-        raise InvalidInputError(f'Tables: {table}: "mode" is overwrite or upsert, not {texts["mode"]!r}', table=table)
+        raise InvalidInputError(f'Tables: {table}: "mode" is overwrite or upsert, not {texts["mode"]!r}')
     if not isinstance(item.get("all_rows", False), bool):
-        raise InvalidInputError(f'Tables: {table}: "all_rows" is true or false', table=table)
+        raise InvalidInputError(f'Tables: {table}: "all_rows" is true or false')
     found = PipelineTable(
         table=table,
         correct=texts["correct"],
@@ -133,7 +132,7 @@ def _parse(table: str, item: Mapping[str, Any], earlier: Sequence[str], later: s
 
 def _text(table: str, key: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise InvalidInputError(f'Tables: {table}: "{key}" must be a text, got {value!r}', table=table)
+        raise InvalidInputError(f'Tables: {table}: "{key}" must be a text, got {value!r}')
     return value if value and value.strip() else None
 
 
@@ -141,7 +140,7 @@ def _list(table: str, key: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise InvalidInputError(f'Tables: {table}: "{key}" must be a list of texts, got {value!r}', table=table)
+        raise InvalidInputError(f'Tables: {table}: "{key}" must be a list of texts, got {value!r}')
     return tuple(value)
 
 
@@ -150,18 +149,17 @@ def _sources(table: str, texts: Sequence[str], earlier: Sequence[str], later: se
     if not texts and not earlier:
         raise InvalidInputError(
             f"Tables: {table} is replayed, and nothing is before it: put the tables that it is made from first, or "
-            f'name them: "sources": ["raw=flights.raw"]',
-            table=table,
+            f'name them: "sources": ["raw=flights.raw"]'
         )
     named = [text if "=" in text else f"{text.strip().partition('.')[2]}={text.strip()}" for text in texts or earlier]
     try:
         found = named_tables("sources", named)
     except InvalidInputError as error:
-        raise InvalidInputError(f"Tables: {table}: {error.message}", table=table) from None
+        raise InvalidInputError(f"Tables: {table}: {error.message}") from None
     wrong = next((source for source in found.values() if source in later), None)
     if wrong is not None:
         raise InvalidInputError(
-            f"Tables: {table} reads {wrong}, which does not come before it: put the upstream tables first", table=table
+            f"Tables: {table} reads {wrong}, which does not come before it: put the upstream tables first"
         )
     return found
 
@@ -176,8 +174,7 @@ def _check_statements(found: PipelineTable) -> None:
     if wrong is not None or not statements:
         raise InvalidInputError(
             f'Tables: {found.table}: "replay" takes UPDATE, DELETE, MERGE and INSERT statements on the view branch, or '
-            f"module:name; not {(wrong or sql)[:80]!r}",
-            table=found.table,
+            f"module:name; not {(wrong or sql)[:80]!r}"
         )
 
 

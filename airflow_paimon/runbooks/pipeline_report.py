@@ -285,8 +285,7 @@ def _publish_of(main: Table, branch: str) -> Any:
     there = ", ".join(sorted({str(p.branch) for p in publishes(main) if p.branch})) or "none"
     raise NotFoundError(
         f"{main.name} has no publish of branch {branch!r} that can be undone (of which branches it has: {there}). "
-        f"Take Tables and Branch from the log of the run's task verify",
-        table=main.name,
+        f"Take Tables and Branch from the log of the run's task verify"
     )
 
 

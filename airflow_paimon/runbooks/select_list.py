@@ -87,13 +87,11 @@ def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], tabl
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     if not tokens:
-        raise InvalidInputError("SQL holds no statement; give one SELECT", table=table)
+        raise InvalidInputError("SQL holds no statement; give one SELECT")
     if not (tokens[0].is_word(*_QUERIES) or tokens[0].text == "("):
-        raise InvalidInputError(
-            f"SQL starts with {tokens[0].text!r}; give one SELECT, which is all that runs", table=table
-        )
+        raise InvalidInputError(f"SQL starts with {tokens[0].text!r}; give one SELECT, which is all that runs")
     if any(t.kind == "mark" and t.text == ";" for t in tokens):
-        raise InvalidInputError("SQL holds several statements; give one SELECT", table=table)
+        raise InvalidInputError("SQL holds several statements; give one SELECT")
     found = select_list(tokens)
     if found is not None:
         _check_columns(found, columns, optional, table)
@@ -120,8 +118,7 @@ def _check_columns(found: Sequence[Column | None], columns: Sequence[str], optio
     if faults:
         raise InvalidInputError(
             f"The SELECT does not give the columns of {table}: {'; '.join(dict.fromkeys(faults))}. The table has "
-            f"{', '.join(columns)}",
-            table=table,
+            f"{', '.join(columns)}"
         )
 
 

@@ -22,7 +22,7 @@ def in_tasks(spark: SparkSession, name: str) -> RunTasks:
     def run(works: Sequence[Work]) -> list[TaskOutput]:
         files = sum(len(w.files) for w in works)
         frame = map_tasks(spark, _groups(works, cores_of(spark)), lambda work: ship(lambda: [work.run()]), SCHEMA)
-        with task_errors(name), progress(spark, f"compact {name}: {files} files"):
+        with task_errors(), progress(spark, f"compact {name}: {files} files"):
             return collect(frame)
 
     return run

@@ -30,8 +30,7 @@ def connect_session(request: Request, name: str) -> Any:
     if operation_of(request.operation).needs_spark and getattr(request, "engine", None) == "connector":
         raise UnsupportedFeatureError(
             f"{request.operation} with engine=connector can't run through Spark Connect: it needs the driver's JVM. "
-            f"Use a connection of type spark, or engine=embedded",
-            table=request.table,
+            f"Use a connection of type spark, or engine=embedded"
         )
     spark: Any = SparkSession.builder.appName(name).getOrCreate()
     settings = json.loads(Path(os.environ[SESSION_FILE]).read_text()) if SESSION_FILE in os.environ else {}

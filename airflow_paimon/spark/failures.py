@@ -29,21 +29,21 @@ _BARE_POSITION = re.compile(r";? \(?line (\d+),? pos (\d+)\)?;?$", re.MULTILINE)
 
 
 @contextmanager
-def task_errors(table: str) -> Iterator[None]:
+def task_errors() -> Iterator[None]:
     """Re-raise an error that one of our tasks raised inside the block, with its class."""
     from pyspark.errors import PySparkException
 
     try:
         yield
     except PySparkException as error:
-        found = known_error(str(error), table)
+        found = known_error(str(error))
         if found is None:
             raise
         raise found from error
 
 
 @contextmanager
-def query_errors(what: str, table: str) -> Iterator[None]:
+def query_errors(what: str) -> Iterator[None]:
     """Like ``task_errors``; also raise ``InvalidInputError`` for faults of the user's query or function, in one line.
 
     ``what`` names it: ``--sql`` or ``--function module:name``.
@@ -54,22 +54,22 @@ def query_errors(what: str, table: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        found = known_error(str(error), table)
+        found = known_error(str(error))
         if found is not None:
             raise found from error
         fault = fault_of_query(error)
         if fault is None:
             raise
-        raise InvalidInputError(f"{what}: {fault}", table=table) from None
+        raise InvalidInputError(f"{what}: {fault}") from None
 
 
-def known_error(text: str, table: str) -> PaimonError | None:
+def known_error(text: str) -> PaimonError | None:
     """Find the last error of this package in a traceback's text."""
     raised = [m for m in _RAISED.finditer(text) if m[1] in errors.__all__]
     if not raised:
         return None
     cls: type[PaimonError] = getattr(errors, raised[-1][1])
-    return cls(raised[-1][2].strip(), table=table)
+    return cls(raised[-1][2].strip())
 
 
 def fault_of_query(error: Exception) -> str | None:

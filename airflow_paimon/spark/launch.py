@@ -128,16 +128,14 @@ def _run(request: Request) -> Outcome:
     except (_Terminated, KeyboardInterrupt):
         interrupted = OutcomeUnknownError(
             f"{request.operation} was stopped by a signal while it ran: it may have landed. Run it again with the same "
-            f"operation id, which looks first",
-            table=request.table,
+            f"operation id, which looks first"
         )
         return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
     except ModuleNotFoundError as error:
         log.exception("%s failed", request.operation)
         missing = UnsupportedFeatureError(
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: "
-            f"a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd",
-            table=request.table,
+            f"a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     except PaimonError as error:
@@ -330,7 +328,6 @@ def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome
         unknown = OutcomeUnknownError(
             f"{request.operation} is done, but its result could not be written to {arguments.result_uri}: "
             f"{error.message}. Run it again with the same operation id, which gives that result",
-            table=request.table,
             details={"result": dict(outcome.result)},
         )
         return Outcome(failure_json(request.operation, request.table, unknown), unknown.exit_code)
@@ -338,7 +335,7 @@ def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome
 
 
 def _storage_failure(request: Request, uri: str | None, error: PaimonError) -> Outcome:
-    failure = StorageError(f"The result could not be written to {uri}: {error.message}", table=request.table)
+    failure = StorageError(f"The result could not be written to {uri}: {error.message}")
     return Outcome(failure_json(request.operation, request.table, failure), failure.exit_code)
 
 

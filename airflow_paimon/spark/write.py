@@ -112,7 +112,7 @@ def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return ship(lambda: write_rows(write, (conform_for(write, without_group(b)) for b in batches)))
 
-    with temporary_conf(frame.sparkSession, BATCH_CONF), task_errors(write.label):
+    with temporary_conf(frame.sparkSession, BATCH_CONF), task_errors():
         return collect(map_in_arrow(distributed(frame, write), work, SCHEMA))
 
 

@@ -47,7 +47,6 @@ def test_golden_read(golden: Golden, case: GoldenCase | None) -> None:
     if case.id in REFUSED:
         with pytest.raises(UnsupportedFeatureError, match=REFUSED[case.id]) as refused:
             _read(table, case)
-        assert refused.value.table == case.table
         assert case.table in refused.value.message
         return
     actual = _read_as_0_9(table) if case.id == UNKNOWN_OPTION else _read(table, case)

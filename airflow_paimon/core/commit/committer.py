@@ -104,8 +104,7 @@ def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None
         time.sleep(retry.wait_s(attempt))
     raise ConflictError(
         f"{table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was published, "
-        f"run it again when fewer writers commit at once",
-        table=table.name,
+        f"run it again when fewer writers commit at once"
     )
 
 
@@ -238,7 +237,7 @@ def _write(table: Table, staged: _Staged) -> None:
     except OutcomeUnknownError as error:  # of an unreferenced manifest: the snapshot was not put yet
         _discard(table, staged)
         raise StorageError(
-            f"{table.label}: a manifest could not be written, nothing was published ({error.message})", table=table.name
+            f"{table.label}: a manifest could not be written, nothing was published ({error.message})"
         ) from error
 
 
@@ -349,9 +348,7 @@ def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) ->
             table.store.create(path, data)
         return unknown_outcome(table, snapshot, "its branch was recreated, and another commit there is based on it")
     _discard(table, staged)
-    return ConflictError(
-        f"{table.label}: the branch was renamed or deleted during the commit; nothing was written", table=table.name
-    )
+    return ConflictError(f"{table.label}: the branch was renamed or deleted during the commit; nothing was written")
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:

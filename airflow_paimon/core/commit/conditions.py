@@ -209,7 +209,6 @@ class RowsHaveIds:
         if all(TableOptions(s.options).row_tracking for s in at.table.schemas()):
             return
         refuse_without_ids(
-            at.table.name,
             at.table.label,
             (e.file for e in at.live(None)),
             "the table holds",

@@ -168,14 +168,13 @@ def _overwritten(
     if isinstance(partitions, str):
         return stored.those(m.partition for m in messages)
     if not schema.partition_keys:
-        raise InvalidInputError(f"{table.label} is not partitioned; leave partition out", table=table.name)
+        raise InvalidInputError(f"{table.label} is not partitioned; leave partition out")
     selection = stored.selection(parse_partition_spec(s, stored.keys, stored.types) for s in partitions)
     for message in messages:
         if not selection(message.partition):
             raise InvalidInputError(
                 f"{table.label}: rows of partition {stored.text(message.partition)} lie outside the partitions "
-                f"to overwrite; name that partition too, or filter the rows",
-                table=table.name,
+                f"to overwrite; name that partition too, or filter the rows"
             )
     return selection
 

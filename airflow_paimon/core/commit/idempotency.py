@@ -239,20 +239,17 @@ def _check_same(table: Table, operation_id: str, found: Mapping[str, Any], recor
     request, branch, content = record["request"], record["branch"], record.get("content")
     if found["request"] != request or found["operation_id"] != operation_id:
         raise InvalidInputError(
-            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
-            table=table.name,
+            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one"
         )
     if found["branch"] != branch:
         raise InvalidInputError(
             f"{table.name}: operation id {operation_id!r} was used for branch {found['branch']!r}; nothing was written "
-            f"to branch {branch!r}. Give a new operation id",
-            table=table.name,
+            f"to branch {branch!r}. Give a new operation id"
         )
     if content is not None and found.get("content", content) != content:
         raise InvalidInputError(
             f"{table.name}: operation id {operation_id!r} was used for other rows; these were not written. Give a new "
-            f"operation id to write them",
-            table=table.name,
+            f"operation id to write them"
         )
 
 
@@ -264,8 +261,7 @@ def _read_record(table: Table, operation_id: str, number: int) -> dict[str, Any]
     except (ValueError, KeyError, TypeError, NotFoundError) as error:
         raise FormatError(
             f"{table.name}: the operation record {path} is unreadable; check whether operation {operation_id!r} "
-            f"landed, then delete the file",
-            table=table.name,
+            f"landed, then delete the file"
         ) from error
 
 

@@ -48,8 +48,7 @@ def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapsh
         return None
     raise OutcomeUnknownError(
         f"{table.label}: cannot tell whether operation {identity.user} landed: snapshot {lost}, which could say so, is "
-        f"expired. Look at the table, then run it again with a new operation id",
-        table=table.name,
+        f"expired. Look at the table, then run it again with a new operation id"
     )
 
 
@@ -117,7 +116,6 @@ def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknow
     return OutcomeUnknownError(
         f"{table.label}: it is not known whether snapshot {snapshot.id} (uuid {snapshot.uuid}) landed: {why}. "
         f"Nothing was cleaned up. Run it again with the same operation id: it checks first",
-        table=table.name,
         details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
     )
 

@@ -69,8 +69,7 @@ def _refuse_second_index(
         what = ", ".join(sorted({kind for _, kind, _ in twice}))
         raise ConflictError(
             f"{table.label}: {len({p for p, _, _ in twice})} of the partitions to restore got an index ({what}) "
-            f"meanwhile, beside which their old one can't stand",
-            table=table.name,
+            f"meanwhile, beside which their old one can't stand"
         )
 
 

@@ -129,7 +129,7 @@ def open_staging(
     ids = onto.schema_ids()
     schemas = dict(zip(ids, onto.store.read_many([onto.paths.schema(i) for i in ids]), strict=True))
     if ids[-1] != schema.id:
-        raise ConflictError(f"{onto.label} was altered while its rows were computed; run it again", table=onto.name)
+        raise ConflictError(f"{onto.label} was altered while its rows were computed; run it again")
     latest = parse_schema(schemas[ids[-1]], f"{onto.label}: schema-{ids[-1]}")
     schemas[ids[-1]] = staging_schema(latest).to_bytes()
     staging = Staging(view=view, onto=onto, head=head, schema=latest, shares=shares)
@@ -213,7 +213,6 @@ def _check_versions(staging: Staging, found: Renumbering) -> None:
             f"{staging.onto.label}: {len(taken)} staged files, e.g. {taken[0]}, store versions (_SEQUENCE_NUMBER) of "
             f"more than one commit on {staging.view.branch_name}, or have no statistics of them; nothing was "
             f"published. Run it again, or with engine=embedded",
-            table=staging.onto.name,
             details={"file_count": len(taken)},
         )
 
@@ -239,8 +238,7 @@ def _replaced(staging: Staging, chosen: Selection) -> _Change:
         named = StoredPartitions(schema).text(strange.partition)
         raise InvalidInputError(
             f"{onto.label}: rows of partition {named} were written, which is not among those to correct: the query "
-            f"returns different rows each time it runs",
-            table=onto.name,
+            f"returns different rows each time it runs"
         )
     removed = list(live_entries(onto, head, chosen).values())
     index = [i for i in read_index(onto, head) if not chosen(i.partition)] + read_index(staging.view, staged)
@@ -256,7 +254,6 @@ def _check_rows(staging: Staging, added: Sequence[ManifestEntry], expected: int)
         f"{staging.onto.label}: {staged} of {expected} rows are in {staging.view.branch_name}: another try of the "
         f"operation deleted that branch, or the query returns different rows each time; nothing was published. Run it "
         f"again",
-        table=staging.onto.name,
         details={"expected_rows": expected, "staged_rows": staged},
     )
 

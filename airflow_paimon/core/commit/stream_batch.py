@@ -54,8 +54,7 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
     except OutcomeUnknownError as error:
         raise OutcomeUnknownError(
             f"{table.label}: cannot tell whether batch {batch} of stream {query} landed: snapshots since {since} "
-            f"have expired. Look at the table (commit user {query}), then use a new checkpoint location",
-            table=table.name,
+            f"have expired. Look at the table (commit user {query}), then use a new checkpoint location"
         ) from error
 
 
@@ -126,15 +125,13 @@ def _check(table: Table, query: str, batch: int, found: Mapping[str, Any]) -> No
     if found["branch"] != table.branch_name:
         raise UnsafeOperationError(
             f"{table.label}: stream {query} has written to branch {found['branch']!r} before: a batch could land on "
-            f"both. Use a new checkpoint location for another branch",
-            table=table.name,
+            f"both. Use a new checkpoint location for another branch"
         )
     if int(found["batch"]) > batch:
         raise UnsafeOperationError(
             f"{table.label}: stream {query} repeats batch {batch}, but has tried batch {found['batch']} already: its "
             f"checkpoint is older than the table, so rows would come twice. Go on with the newest checkpoint, or roll "
-            f"the table back and use a new checkpoint location",
-            table=table.name,
+            f"the table back and use a new checkpoint location"
         )
 
 
@@ -145,8 +142,7 @@ def _check_history(table: Table, query: str, batch: int, since: int, identity: s
         raise UnsafeOperationError(
             f"{table.label} was rolled back or fast-forwarded by another engine at or below snapshot {since} while "
             f"batch {batch} of stream {query} was being written: it can't be told whether its rows are in. Look at the "
-            f"table, and use a new checkpoint location",
-            table=table.name,
+            f"table, and use a new checkpoint location"
         )
 
 
@@ -171,12 +167,11 @@ def _read(table: Table, query: str) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         raise FormatError(
             f"{table.label}: the record {path} of a stream is unreadable; check which of its batches landed (commit "
-            f"user {query}), then delete the file",
-            table=table.name,
+            f"user {query}), then delete the file"
         ) from None
 
 
 def _path(table: Table, query: str) -> str:
     if not _QUERY.fullmatch(query):
-        raise FormatError(f"{table.label}: {query!r} is not the id of a streaming query", table=table.name)
+        raise FormatError(f"{table.label}: {query!r} is not the id of a streaming query")
     return f"{STREAMS_DIR}/{query}.json"

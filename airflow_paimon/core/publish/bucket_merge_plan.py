@@ -97,7 +97,6 @@ def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope, targ
         raise ConflictError(
             f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
             f"published. Create a new branch from {target}'s head and correct it again, or leave those partitions out",
-            table=table,
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
     return _changes(sides, sides.theirs_real)
@@ -121,7 +120,6 @@ def fast_forward_buckets(
         raise UnsafeOperationError(
             f"{table}: main changed {listed(lost)} since the branch point, and {what} would drop that. "
             f"Use merge_branch to keep both, or --discard-main to drop main's changes",
-            table=table,
             details={"would_discard": lost[:MAX_LISTED], "would_discard_count": len(lost)},
         )
     return _changes(sides, sides.theirs.buckets | sides.ours.buckets)
@@ -174,7 +172,6 @@ def check_bucket_counts(
             raise ConflictError(
                 f"{table}: the number of buckets of {listed(where)} changed since the branch point, and both sides "
                 f"wrote there; create a new branch from {target}'s head",
-                table=table,
                 details={"conflicts": where[:MAX_LISTED]},
             )
 
@@ -188,8 +185,7 @@ def check_deletion_vectors(table: str, *, theirs: TableSchema, ours: TableSchema
     if TableOptions(theirs.options).deletion_vectors and not TableOptions(ours.options).deletion_vectors:
         raise UnsafeOperationError(
             f"{table}: deletion-vectors.enabled is set on the branch and not on main, where readers would show the "
-            f"deleted rows; set it on main first, or make a new branch from main's head and correct it again",
-            table=table,
+            f"deleted rows; set it on main first, or make a new branch from main's head and correct it again"
         )
 
 
@@ -219,7 +215,6 @@ def sequences_too_high(table: str, buckets: Iterable[BucketKey], name_bucket: An
         f"{table}: {listed(high)} of the branch hold rows that were appended there, with sequence numbers above those "
         f"at the branch point: a writer that stays open on main would lose its newer rows to them. Publish with the "
         f"job or the operator, which fold those buckets first, or with --writers-stopped when no writer is open",
-        table=table,
         details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
     )
 
@@ -252,7 +247,6 @@ def check_hash_indexes(
             f"{table}: {listed(sorted(other))} of {whose} hold other keys than the table has now: a writer that stays "
             f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
             f"--writers-stopped when no writer is open",
-            table=table,
             details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},
         )
 
@@ -276,7 +270,6 @@ def check_snapshot_numbers(
             f"{table}: {listed(names)} of the branch hold rows of its snapshots up to {max(highest.values())}, and "
             f"the publish would be snapshot {publish}: with {SNAPSHOT_ORDERING} the next commits of main would lose "
             f"to them. Make a new branch of main's head and write the correction there in one commit",
-            table=table,
             details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
         )
 
@@ -299,7 +292,6 @@ def check_moving_keys(
             f"{table}: {listed(names)} of {whose} may hold keys that were in other partitions, as the primary key "
             f"lacks partition columns: a writer that stays open remembers the partition of each key, and would add a "
             f"second row. Use --writers-stopped when no writer is open",
-            table=table,
             details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
         )
 

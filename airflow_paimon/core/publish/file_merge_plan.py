@@ -490,6 +490,4 @@ def _conflict(table: str, found: Mapping[BucketKey, Cause], name_bucket: Name) -
         "cause": cause.value,
         "causes": {c.value: group[:MAX_LISTED] for c, group in names.items() if group},
     }
-    return ConflictError(
-        f"{table}: {_REASONS[cause].format(where=listed(names[cause]))}{more}", table=table, details=details
-    )
+    return ConflictError(f"{table}: {_REASONS[cause].format(where=listed(names[cause]))}{more}", details=details)

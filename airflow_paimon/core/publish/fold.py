@@ -33,15 +33,13 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
         raise UnsafeOperationError(
             f"{branch.label}: rows were appended to it, with sequence numbers above those at the branch point, and its "
             f"buckets can't be folded before the publish ({error.message}). Use --writers-stopped when no writer of "
-            f"main is open",
-            table=branch.name,
+            f"main is open"
         ) from error
     head = branch.latest_snapshot()
     if head is None or head.id > theirs.id + 1:
         raise ConflictError(
             f"{branch.label} was written while it was folded; nothing was published. Review the new commits, then "
             f"publish again",
-            table=branch.name,
             details={"branch_snapshot": head.id if head else None, "folded_snapshot": theirs.id},
         )
     return head

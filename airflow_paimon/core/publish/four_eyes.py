@@ -26,9 +26,7 @@ def needs_four_eyes(request: Publish, target: Table) -> bool:
         return False
     said = target.branch(MAIN).schema().options.get(FOUR_EYES_OPTION, "false").strip().lower()
     if said not in ("true", "false"):
-        raise InvalidInputError(
-            f"{target.name}: option {FOUR_EYES_OPTION} must be true or false; it is {said!r}", table=target.name
-        )
+        raise InvalidInputError(f"{target.name}: option {FOUR_EYES_OPTION} must be true or false; it is {said!r}")
     return said == "true" or (isinstance(request, RollbackTo) and _takes_back_an_approved_one(request, target))
 
 
@@ -76,6 +74,5 @@ def check_four_eyes(context: Context, target: Table) -> bool:
     raise UnsafeOperationError(
         f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was published. Somebody else has to "
         f"approve it",
-        table=request.table,
         details={"requested_by": request.requested_by, "approved_by": request.approved_by},
     )

@@ -95,8 +95,7 @@ def _is_there(source: Table, wanted: Snapshot) -> bool:
 def _gone(source: Table, wanted: Snapshot) -> ConflictError:
     return ConflictError(
         f"{source.label}: snapshot {wanted.id} is gone: the branch was deleted, rolled back by another engine, or the "
-        f"snapshot has expired meanwhile; nothing was changed",
-        table=source.name,
+        f"snapshot has expired meanwhile; nothing was changed"
     )
 
 
@@ -174,5 +173,5 @@ def _read_marks(branch: Table, prefix: str) -> Iterator[tuple[str, dict[str, Any
 def _parse_mark(branch: Table, path: str, data: bytes) -> dict[str, Any]:
     raw = load_json_object(data, f"{branch.name}: {path}")
     if not isinstance(raw.get("snapshot"), int):
-        raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it", table=branch.name)
+        raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it")
     return raw

@@ -104,7 +104,7 @@ def publish_branch(
     context = replace(context, table=context.table.reading_tags_once())
     main, branch = context.table, context.table.branch(request.branch)
     if request.branch == MAIN:
-        raise InvalidInputError(f"{main.name}: branch main can't be published onto itself", table=main.name)
+        raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")
     branch.require()
     refuse_chain_branch(branch)
     require_committable(main)
@@ -156,13 +156,12 @@ def _decider(way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | Non
 def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
     theirs = branch.latest_snapshot()
     if theirs is None:
-        raise UnsafeOperationError(f"{branch.label} is empty: it has no snapshot to publish", table=branch.name)
+        raise UnsafeOperationError(f"{branch.label} is empty: it has no snapshot to publish")
     expected = request.expected_branch_snapshot
     if expected is not None and theirs.id != expected and not is_folded(branch, theirs, expected):
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "
             f"approve again",
-            table=branch.name,
             details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},
         )
     return theirs
@@ -176,13 +175,11 @@ def _gather(way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | N
         instead = instead if onto == MAIN else ""
         raise UnsafeOperationError(
             f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
-            f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}",
-            table=main.name,
+            f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}"
         )
     if request.expected_main_snapshot is not None and head.id != request.expected_main_snapshot:
         raise ConflictError(
             f"{main.name}: {onto} is at snapshot {head.id}, not at {request.expected_main_snapshot} as expected",
-            table=main.name,
             details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
         )
     main_schemas = main.schemas()
@@ -339,7 +336,6 @@ def _check_approved(
     raise ConflictError(
         f"{main.name}: {main.branch_name} moved from snapshot {approved}, which was approved, to {head.id} in "
         f"partitions that this publish replaces; review the new diff and approve again",
-        table=main.name,
         details={"approved_main_snapshot": approved, "main_snapshot": head.id},
     )
 

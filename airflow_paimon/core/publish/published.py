@@ -141,15 +141,13 @@ def last_publish(main: Table) -> Published:
     if latest is None:
         raise NotFoundError(
             f"{main.label}: nothing to undo: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
-            f"after it. Name a tag to go back to",
-            table=main.name,
+            f"after it. Name a tag to go back to"
         )
     undone = undone_by(known).get(latest.undo_tag)
     if undone is not None:
         raise InvalidInputError(
             f"{main.label}: the last publish, snapshot {latest.snapshot.id}, was undone already, by snapshot "
-            f"{undone.snapshot.id}. To go back further, or to undo the undo (tag {undone.undo_tag}), name the tag",
-            table=main.name,
+            f"{undone.snapshot.id}. To go back further, or to undo the undo (tag {undone.undo_tag}), name the tag"
         )
     return latest
 
@@ -165,15 +163,14 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
     published, theirs = main.snapshot(snapshot_id), view.snapshot(branch_snapshot)
     base = branch_point(main, view)
     if base is None:
-        raise NotFoundError(f"{view.label} shares no snapshot with main any more", table=main.name)
+        raise NotFoundError(f"{view.label} shares no snapshot with main any more")
     expected = {"branch": branch, "branch-snapshot": str(branch_snapshot), "branch-identity": theirs.identity}
     for key, value in expected.items():
         found = published.properties.get(f"{_PREFIX}{key}")
         if found != value:
             raise FormatError(
                 f"{main.label}: snapshot {snapshot_id} says {key} {found!r}, not {value!r}: another engine replaced "
-                f"it, or it is not a publish of {branch!r}",
-                table=main.name,
+                f"it, or it is not a publish of {branch!r}"
             )
     before, schema = main.snapshot(snapshot_id - 1), main.schema()
     whole = published.properties.get(f"{_PREFIX}operation") in _WHOLE
@@ -206,7 +203,6 @@ def _verify_files(view: Table, published: Snapshot, merge: FileMerge) -> dict[st
         other = sorted(i.file_name for i in have ^ should)[:_LISTED]
         raise FormatError(
             f"{view.label}: snapshot {published.id} added or deleted other files than the publish: {', '.join(other)}",
-            table=view.name,
             details={"files": other},
         )
     return _report(view, before, published, change)
@@ -241,7 +237,6 @@ def _verify(view: Table, *, source: Snapshot, published: Snapshot, wanted: set[B
             listed = ", ".join(sorted(buckets)[:_LISTED])
             raise FormatError(
                 f"{view.label}: after snapshot {published.id}, {len(buckets)} buckets {fault}: {listed}",
-                table=view.name,
                 details={"buckets": sorted(buckets)[:_LISTED]},
             )
     return _report(view, before, published, change)

@@ -98,7 +98,7 @@ def check_request(main: Table, request: ReplaceMain) -> None:
     for view in (main, main.branch(request.branch)):
         if view.schema().options.get(_ICEBERG, "disabled").strip().lower() != "disabled":
             raise UnsupportedFeatureError(
-                f"{view.label}: option {_ICEBERG} is set; its Iceberg metadata would not follow", table=main.name
+                f"{view.label}: option {_ICEBERG} is set; its Iceberg metadata would not follow"
             )
     if request.keep_old_as is not None and check_branch_name(request.keep_old_as) == request.branch:
         raise InvalidInputError(f"{main.name}: main can't be kept as branch {request.branch!r}, which replaces it")
@@ -109,8 +109,7 @@ def _check_name_is_free(main: Table, name: str, head: Snapshot) -> None:
     carried = carried_over(head)
     if name in main.branch_names() or (carried is not None and carried.kept_old_as == name):
         raise AlreadyExistsError(
-            f"{main.name}: branch {name!r} exists; choose another name for --keep-old-as, or delete it first",
-            table=main.name,
+            f"{main.name}: branch {name!r} exists; choose another name for --keep-old-as, or delete it first"
         )
 
 

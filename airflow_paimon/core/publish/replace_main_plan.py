@@ -102,7 +102,7 @@ def parse_options(table: str, given: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, equals, _ in pairs:
         if not equals or not key.strip():
-            raise InvalidInputError(f"{table}: --option {key!r} is not of the form key=value", table=table)
+            raise InvalidInputError(f"{table}: --option {key!r} is not of the form key=value")
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -120,8 +120,7 @@ def replaced_options(
         if main.options.get(key, "").strip().lower() == branch_name.lower():
             raise UnsafeOperationError(
                 f"{table}: option {key} names branch {branch_name!r}, which main reads beside its own rows; change "
-                f"that option first",
-                table=table,
+                f"that option first"
             )
 
     def own(key: str) -> bool:
@@ -147,14 +146,12 @@ def _check_options(table: str, main: TableSchema, branch: TableSchema, out: Mapp
         raise UnsupportedFeatureError(
             f"{table}: {', '.join(fixed)} would change on main ({'; '.join(options_diff(main.options, out, fixed))}), "
             f"and files that exist are read by it. Make the options equal on both sides, or copy the rows to a new "
-            f"table",
-            table=table,
+            f"table"
         )
     if buckets[1] != buckets[2]:
         raise UnsupportedFeatureError(
             f"{table}: the branch has bucket={buckets[2]}, and its files lie in these buckets; main can't have "
-            f"bucket={buckets[1]} with them. Use --options branch",
-            table=table,
+            f"bucket={buckets[1]} with them. Use --options branch"
         )
     check_options(replace(branch, options=out))
 
@@ -205,8 +202,7 @@ def plan_replaced_schemas(
         raise FormatError(f"{table}: files of the branch were written with schema {missing[0]}, which is missing there")
     if _key_ids(mine) != _key_ids(theirs):
         raise UnsupportedFeatureError(
-            f"{table}: main and the branch have different primary or partition keys; copy the rows to a new table",
-            table=table,
+            f"{table}: main and the branch have different primary or partition keys; copy the rows to a new table"
         )
     known = {repr(s.content): s.id for s in main}
     _check_field_ids(table, base, main, branch)
@@ -257,8 +253,7 @@ def _check_field_ids(table: str, base: TableSchema, main: Sequence[TableSchema],
     if taken:
         raise ConflictError(
             f"{table}: columns of the branch have field ids ({taken[0]}) that main gave to other columns since the "
-            f"branch point; create a new branch from main's head and add the columns there",
-            table=table,
+            f"branch point; create a new branch from main's head and add the columns there"
         )
 
 
@@ -282,7 +277,6 @@ def check_window(table: str, main: TableSchema, new: Sequence[TableSchema]) -> N
         raise UnsafeOperationError(
             f"{table}: {'; '.join(dict.fromkeys(faults))}: between the columns and the snapshot that brings the rows, "
             f"readers of main would fail or see wrong values. Stop them and add --readers-stopped",
-            table=table,
             details={"columns": list(dict.fromkeys(faults))},
         )
 
@@ -339,7 +333,6 @@ def plan_tags(
             raise AlreadyExistsError(
                 f"{table}: main has a tag {tag.name!r} as well, on snapshot {mine.snapshot.id}; choose --tag-conflict "
                 f"keep-main or rename, or delete one of the two",
-                table=table,
                 details={"tag": tag.name},
             )
         if mine is None or on_conflict == "rename":
@@ -377,14 +370,12 @@ def check_consumers(
     for name in wanted:
         if name not in branch:
             raise InvalidInputError(
-                f"{table}: the branch has no consumer {name!r}; it has: {', '.join(sorted(branch)) or 'none'}",
-                table=table,
+                f"{table}: the branch has no consumer {name!r}; it has: {', '.join(sorted(branch)) or 'none'}"
             )
         if name in main:
-            raise AlreadyExistsError(f"{table}: main has a consumer {name!r} already; reset it first", table=table)
+            raise AlreadyExistsError(f"{table}: main has a consumer {name!r} already; reset it first")
         if branch[name] <= head:
             raise UnsafeOperationError(
                 f"{table}: consumer {name!r} has not read the branch's snapshots from {branch[name]} to {head}, and "
-                f"on main it would go on behind them; let it catch up first",
-                table=table,
+                f"on main it would go on behind them; let it catch up first"
             )

@@ -60,7 +60,7 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
         ConflictError: with ``keep_later``, such a bucket changed again.
     """
     if (request.tag is None) == (request.snapshot is None):
-        raise InvalidInputError("rollback_to: give either a tag or a snapshot to go back to", table=context.table.name)
+        raise InvalidInputError("rollback_to: give either a tag or a snapshot to go back to")
     view = context.table.branch(request.branch).require()
     require_committable(view)
 
@@ -78,14 +78,13 @@ def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
     if expected is not None and head.id != expected:
         raise ConflictError(
             f"{view.label} is at snapshot {head.id}, not at {expected} as expected",
-            table=view.name,
             details={"expected_main_snapshot": expected, "main_snapshot": head.id},
         )
 
 
 def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None) -> Decision:
     if head is None:
-        raise NotFoundError(f"{view.label} has no snapshot to go back from", table=view.name)
+        raise NotFoundError(f"{view.label} has no snapshot to go back from")
     _check_expected(view, request, head)
     schema = view.schema()
     merge: FileMerge | None = None
@@ -136,7 +135,6 @@ def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: 
     """Refuse to go back before row tracking was switched on: Paimon fails on the ids of rows that have none."""
     if TableOptions(schema.options).row_tracking:
         refuse_without_ids(
-            view.name,
             view.label,
             (e.file for c in changes for e in c.add),
             f"snapshot {target.id} brings back",
@@ -159,8 +157,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
         raise UnsafeOperationError(
             f"{view.label}: snapshot {publish.id} is not the publish that {tag or f'snapshot {target.id}'} is the undo "
             f"of: that publish was refused, or another engine rolled it back. Roll back without --keep-later if you "
-            f"want the state of snapshot {target.id} back whole",
-            table=view.name,
+            f"want the state of snapshot {target.id} back whole"
         )
 
 
@@ -173,8 +170,7 @@ def _undo_changes(
     except NotFoundError:
         raise UnsafeOperationError(
             f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits "
-            f"don't follow from it; roll back without --keep-later (that drops everything after snapshot {target.id})",
-            table=view.name,
+            f"don't follow from it; roll back without --keep-later (that drops everything after snapshot {target.id})"
         ) from None
     _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
@@ -202,6 +198,5 @@ def _changed_again(view: Table, error: ConflictError) -> ConflictError:
     return ConflictError(
         f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
         f"changed. Correct those partitions on a new branch, or roll back without --keep-later to drop them",
-        table=view.name,
         details=error.details,
     )

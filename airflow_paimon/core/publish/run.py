@@ -190,7 +190,6 @@ def _finish(
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {landed.id} landed, but not all that has to follow it could be done "
             f"({error.message}). Run it again with the same operation id, or run repair_table, before anything expires",
-            table=target.name,
             details={"snapshot": landed.id, "uuid": landed.uuid},
         ) from error
     return warnings

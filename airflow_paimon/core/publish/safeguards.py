@@ -123,8 +123,7 @@ def undo_retention(request: Publish) -> timedelta | None:
     retained = parse_retention(text, "undo_retention")
     if retained is not None and retained.total_seconds() <= 0:
         raise InvalidInputError(
-            f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}",
-            table=request.table,
+            f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}"
         )
     return retained
 
@@ -173,7 +172,6 @@ def check_files_exist(
         raise FormatError(
             f"{view.name}: {len(lost)} of {len(adds) + len(indexes)} files to publish are missing, e.g. {lost[0]}: "
             f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
-            table=view.name,
             details={"missing": lost[:20]},
         )
     form, taken = StoredPartitions(schema).canonical, {c.bucket for c in changes}
@@ -181,8 +179,7 @@ def check_files_exist(
     for why in unreadable_vectors(view, schema, vectors):
         raise FormatError(
             f"{view.name}: deletion vectors to publish can't be read ({why}); nothing was published. Overwrite their "
-            f"partition on the branch",
-            table=view.name,
+            f"partition on the branch"
         )
     known |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
 

@@ -253,7 +253,6 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Gather
             f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of the "
             f"branch that it was made from: snapshots have expired, or that branch went on before it was published. "
             f"Rows could be doubled, so nothing was published. Make a new branch from main's head and correct it again",
-            table=main.name,
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
     return merge_branch_files(

@@ -73,7 +73,7 @@ def open_context(request: Request) -> Context:
     if table.branch_name != "main":
         takes_branch = any(f.name == "branch" for f in dataclasses.fields(request))
         rest = f" and the branch as branch={table.branch_name!r}" if takes_branch else "; it works on the whole table"
-        raise InvalidInputError(f"{request.operation}: give the table as {table.name}{rest}", table=table.name)
+        raise InvalidInputError(f"{request.operation}: give the table as {table.name}{rest}")
     now = _now_of(request)
     return Context(request, table.require() if request.needs_table else table, now, started)
 
@@ -84,4 +84,4 @@ def _now_of(request: Request) -> int:
     try:
         return parse_timestamp(request.now)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{request.operation}: now: {error.message}", table=request.table) from None
+        raise InvalidInputError(f"{request.operation}: now: {error.message}") from None

@@ -279,6 +279,5 @@ def check_engine(request: Request) -> None:
     if operation.needs_spark and request.engine == "connector" and operation.connector is None:
         raise UnsupportedFeatureError(
             f"{request.table}: {request.operation} does not run with the engine connector; use --engine embedded, or "
-            f"leave --engine out",
-            table=request.table,
+            f"leave --engine out"
         )

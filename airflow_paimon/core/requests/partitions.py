@@ -42,7 +42,7 @@ def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> 
     try:
         parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in texts]
     except InvalidInputError as error:
-        raise InvalidInputError(f"{label}: {error.message}", table=label.partition("$")[0]) from None
+        raise InvalidInputError(f"{label}: {error.message}") from None
     specs = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
     return PartitionChoice(schema.partition_keys, specs)
 

@@ -122,7 +122,6 @@ def id_space(
             f"{table}: nextRowId is {target}, lower than {shared} where the branch was made: another "
             f"engine rolled main back and reuses row ids. Make a new branch from main's head and "
             f"correct it again",
-            table=table,
             details={"next_row_id": target, "shared_row_ids": shared},
         )
     by = target - shared
@@ -148,7 +147,7 @@ def has_row_ids(file: DataFile) -> bool:
     return file.first_row_id is not None or is_stored(file)
 
 
-def refuse_without_ids(table: str, label: str, files: Iterable[DataFile], what: str, way_out: str) -> None:
+def refuse_without_ids(label: str, files: Iterable[DataFile], what: str, way_out: str) -> None:
     """Refuse to put files without row ids beside, or in place of, rows that have them.
 
     Raises:
@@ -159,7 +158,6 @@ def refuse_without_ids(table: str, label: str, files: Iterable[DataFile], what: 
         raise UnsafeOperationError(
             f"{label}: {what} {len(without)} files without row ids (e.g. {without[0]}), written before "
             f"row-tracking.enabled was set or by an engine that ignores it; nothing was changed. {way_out}",
-            table=table,
             details={"files": without[:_LISTED], "file_count": len(without)},
         )
 
@@ -303,7 +301,6 @@ def _without_ids(table: str, file: DataFile) -> FormatError:
     return FormatError(
         f"{table}: file {file.file_name} has no row ids, although row-tracking.enabled is set: it was written "
         f"before the option, or by an engine that ignores it; rewrite its rows with INSERT OVERWRITE",
-        table=table,
         details={"file": file.file_name},
     )
 
@@ -320,7 +317,6 @@ def refuse_stored(table: str, found: Renumbering) -> None:
             f"{table}: {len(taken)} files of the branch, e.g. {', '.join(taken[:_LISTED])}, store row ids that main "
             f"has given to other rows since the branch was made, so one _ROW_ID would be on two rows; nothing was "
             f"published. Run it where rows can be written, or make a new branch from main's head",
-            table=table,
             details={"files": taken[:_LISTED], "file_count": len(taken)},
         )
 

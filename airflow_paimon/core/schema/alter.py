@@ -69,7 +69,7 @@ def _carry_out(
             return altered, plan
         except AlreadyExistsError:
             altered = _look(view)
-    raise ConflictError(f"{view.label}: concurrent schema changes kept winning; try again", table=view.name)
+    raise ConflictError(f"{view.label}: concurrent schema changes kept winning; try again")
 
 
 def _result(

@@ -45,13 +45,13 @@ def plan_alter_table(altered: Altered, changes: Sequence[SchemaChange], now_ms: 
         InvalidInputError: a rule is broken.
     """
     if not changes:
-        raise InvalidInputError(f"{altered.table}: name at least one change", table=altered.table)
+        raise InvalidInputError(f"{altered.table}: name at least one change")
     current, has_data = altered.current, altered.snapshot is not None
     try:
         new = apply_changes(current, changes, has_data=has_data, now_ms=now_ms)
     except InvalidInputError as error:
         if not any(has_made(pair, changes, has_data) for pair in pairwise(altered.schemas[-2:])):
-            raise InvalidInputError(f"{altered.table}: {error.message}", table=altered.table) from None
+            raise InvalidInputError(f"{altered.table}: {error.message}") from None
         new = current
     put = [] if _same(new, current) else [new]
     reason = f"{len(changes)} changes, one version"

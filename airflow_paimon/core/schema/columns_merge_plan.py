@@ -53,7 +53,6 @@ def merge_columns(
             f"{table}: columns changed on main and on the branch since the branch point and can't be brought "
             f"together: {'; '.join(merge.problems)}. Or create a new branch from main's head, change its columns "
             f"there, and make the correction again",
-            table=table,
             details={"columns": merge.problems},
         )
     return MergedColumns(fields=fields, ids=merge.ids, highest=merge.highest)

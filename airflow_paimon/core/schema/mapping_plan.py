@@ -98,8 +98,7 @@ def _merged(
         raise UnsupportedFeatureError(
             f"{table}: the branch's new columns have other field ids than main's, and with option {_ICEBERG} its files "
             f"are read as Iceberg's, by the ids that are written in them. Create a new branch from main's head, change "
-            f"its columns there, and make the correction again",
-            table=table,
+            f"its columns there, and make the correction again"
         )
     known = {_key(s): s.id for s in main}
     by_id = {s.id: s for s in branch}

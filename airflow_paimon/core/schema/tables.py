@@ -65,7 +65,7 @@ def create_table(
     check_new_table(schema, table.name)
     try:
         if table.exists():
-            raise AlreadyExistsError(f"Table {table.name} exists", table=table.name)
+            raise AlreadyExistsError(f"Table {table.name} exists")
         put_new(table, table.paths.schema(0), schema.to_bytes())
     except AlreadyExistsError as error:
         current = table.schema()
@@ -73,8 +73,7 @@ def create_table(
             return table
         raise AlreadyExistsError(
             f"Table {table.name} exists at {table.store.uri}"
-            + (" with other columns or keys" if if_exists == "skip" else "; if_exists='skip' uses it as it is"),
-            table=table.name,
+            + (" with other columns or keys" if if_exists == "skip" else "; if_exists='skip' uses it as it is")
         ) from error
     return table
 
@@ -84,8 +83,7 @@ def _check_alone(schema: TableSchema, table: str) -> None:
         if schema.options.get(key, "").strip() not in ("", MAIN):
             raise InvalidInputError(
                 f"{table}: a new table has no branch that {key}={schema.options[key]} could name; create the table, "
-                f"then the branch, then set the option with alter_table",
-                table=table,
+                f"then the branch, then set the option with alter_table"
             )
 
 
@@ -118,8 +116,7 @@ def _check_other_branch(table: Table, changes: Sequence[SchemaChange]) -> None:
         if name and not table.branch(name).exists():
             raise InvalidInputError(
                 f"{table.label}: {change.key}={name} names no branch of the table (its branches: "
-                f"{', '.join([MAIN, *table.branch_names()])}); create the branch first",
-                table=table.name,
+                f"{', '.join([MAIN, *table.branch_names()])}); create the branch first"
             )
 
 
@@ -131,6 +128,5 @@ def _check_protection(table: Table, changes: Sequence[SchemaChange]) -> None:
     if lineage is not None and lineage.snapshot_id is not None:
         raise UnsafeOperationError(
             f"{table.label}: option {touched[0]} keeps every engine from expiring this branch, which shares files with "
-            f"{lineage.from_branch}; delete the branch when you are done with it instead",
-            table=table.name,
+            f"{lineage.from_branch}; delete the branch when you are done with it instead"
         )

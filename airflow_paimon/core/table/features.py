@@ -126,7 +126,6 @@ def _refuse(table: str, verb: str, problems: Iterable[Problem]) -> None:
     for what, way_out in problems:
         raise UnsupportedFeatureError(
             f"{table}: the embedded engine does not {verb} {what}; {way_out}",
-            table=table,
             details={"feature": what},
         )
 

@@ -197,7 +197,7 @@ def _statistics(table: Table, snapshot: Snapshot | None) -> pa.Table:
         counts = (found["snapshotId"], found["schemaId"], found.get("mergedRecordCount"), found.get("mergedRecordSize"))
         return _build_rows(columns, [(*counts, _compact(found.get("colStats") or {}))])
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise FormatError(f"{table.label}: the statistics {path} can't be read", table=table.name) from None
+        raise FormatError(f"{table.label}: the statistics {path} can't be read") from None
 
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> pa.Table:

@@ -169,7 +169,6 @@ def not_ready(view: Table, record: Lineage) -> ConflictError:
     return ConflictError(
         f"{view.name}: branch {name!r} is being {doing}, so nothing was written. Try again later; if no such operation "
         f"is running, it was interrupted: run {again} again, or see check_table for a repair",
-        table=view.name,
         details={"branch": name, "state": record.state},
     )
 

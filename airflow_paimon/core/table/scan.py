@@ -129,16 +129,14 @@ def _check_size(table: Table, name: str, data: bytes, size: int | None) -> None:
     if size is not None and len(data) != size:
         raise FormatError(
             f"{table.label}: {name} has {len(data)} bytes instead of {size}: it is truncated or replaced; "
-            f"restore it from a backup",
-            table=table.name,
+            f"restore it from a backup"
         )
 
 
 def _lost(table: Table, what: str, whose: str) -> FormatError:
     return FormatError(
         f"{table.label}: {what} of {whose} is missing: the snapshot was expired or another engine deleted a file that "
-        f"is still referenced; run check_table",
-        table=table.name,
+        f"is still referenced; run check_table"
     )
 
 

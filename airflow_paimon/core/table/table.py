@@ -83,7 +83,7 @@ class Table:
         except NotFoundError:
             if schema_id is None and self.schema_ids() != ids:
                 return self.schema()  # the branch is being deleted, or was made anew, between the listing and the read
-            raise NotFoundError(f"{self.label} has no schema {newest}", table=self.name) from None
+            raise NotFoundError(f"{self.label} has no schema {newest}") from None
         return parse_schema(data, f"{self.label}: schema-{newest}")
 
     def schemas(self) -> list[TableSchema]:
@@ -107,13 +107,11 @@ class Table:
     def missing(self) -> NotFoundError:
         """Return the error for a table or a branch that does not exist; it names what does."""
         if self.branch_name == MAIN:
-            return NotFoundError(f"There is no table {self.name}{self._why_missing()}", table=self.name)
+            return NotFoundError(f"There is no table {self.name}{self._why_missing()}")
         if not self.branch(MAIN).exists():
             return self.branch(MAIN).missing()
         names = ", ".join((MAIN, *self.branch_names()))
-        return NotFoundError(
-            f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})", table=self.name
-        )
+        return NotFoundError(f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})")
 
     def _why_missing(self) -> str:
         """Say which part of the table's address is wrong, and how to find the right one."""
@@ -159,14 +157,13 @@ class Table:
                     continue  # the first snapshot was put between the two listings
                 raise FormatError(
                     f"{self.label} has no snapshots, although {proof} proves that it had: {self.paths.snapshot_dir} "
-                    f"was deleted. Nothing was read or written; run check_table, which says what can be restored",
-                    table=self.name,
+                    f"was deleted. Nothing was read or written; run check_table, which says what can be restored"
                 )
             try:
                 return self.snapshot(latest)
             except NotFoundError:
                 continue  # rolled back or replaced between the listing and the read: list again
-        raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read", table=self.name)
+        raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read")
 
     def hinted_snapshot(self) -> Snapshot | None:
         """Read the newest snapshot with at most three small reads when the LATEST hint is right; list otherwise.
@@ -193,12 +190,10 @@ class Table:
         try:
             data = self.store.read(self.paths.snapshot(snapshot_id))
         except NotFoundError:
-            raise NotFoundError(
-                f"{self.label} has no snapshot {snapshot_id} (expired, or it never existed)", table=self.name
-            ) from None
+            raise NotFoundError(f"{self.label} has no snapshot {snapshot_id} (expired, or it never existed)") from None
         snapshot = parse_snapshot(data, f"{self.label}: snapshot-{snapshot_id}")
         if snapshot.id != snapshot_id:
-            raise FormatError(f"{self.label}: snapshot-{snapshot_id} holds id {snapshot.id}", table=self.name)
+            raise FormatError(f"{self.label}: snapshot-{snapshot_id} holds id {snapshot.id}")
         return snapshot
 
     def find_snapshot(self, snapshot_id: int) -> Snapshot | None:
@@ -228,9 +223,7 @@ class Table:
         except (NotFoundError, InvalidInputError):
             some = self.tag_names()
             listed = ", ".join(some[:20]) + (f" and {len(some) - 20} more" if len(some) > 20 else "")
-            raise NotFoundError(
-                f"{self.label} has no tag {name!r} (its tags: {listed or 'none'})", table=self.name
-            ) from None
+            raise NotFoundError(f"{self.label} has no tag {name!r} (its tags: {listed or 'none'})") from None
         return parse_tag(data, name)
 
     def find_tag(self, name: str) -> Tag | None:
@@ -387,11 +380,10 @@ def resolve_version(
         NotFoundError: no such snapshot or tag, or none that early. InvalidInputError: ambiguous, or a naive time.
     """
     if version is not None and timestamp is not None:
-        raise InvalidInputError(f"{table.label}: give version or timestamp, not both", table=table.name)
+        raise InvalidInputError(f"{table.label}: give version or timestamp, not both")
     if version is not None and (isinstance(version, bool) or not isinstance(version, int | str)):
         raise InvalidInputError(
-            f"{table.label}: version is a snapshot id (int) or the name of a tag (str), not {version!r}",
-            table=table.name,
+            f"{table.label}: version is a snapshot id (int) or the name of a tag (str), not {version!r}"
         )
     if timestamp is not None:
         return table, _snapshot_at(table, parse_timestamp(timestamp))
@@ -420,7 +412,7 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
                 found.append((f"snapshot {rest} of branch {name!r}", other, other.snapshot(int(rest))))
     if len(found) > 1:
         meanings = " or ".join(what for what, _, _ in found)
-        raise InvalidInputError(f"{table.label}: version {version!r} is ambiguous: {meanings}", table=table.name)
+        raise InvalidInputError(f"{table.label}: version {version!r} is ambiguous: {meanings}")
     if found:
         return found[0][1:]
     return table, table.tag(version).snapshot  # raises NotFoundError with the existing tags
@@ -459,7 +451,7 @@ def _snapshot_at(table: Table, time_ms: int) -> Snapshot:
         else:
             high = middle - 1
     if best is None:
-        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms", table=table.name)
+        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms")
     return best
 
 

@@ -201,7 +201,6 @@ class _Run:
         raise ConflictError(
             f"{self._context.table.label}: anchor or deltas of {', '.join(texts[:5])} changed in each of {MAX_ROUNDS} "
             f"tries while they were compacted; run it again when there are fewer writers",
-            table=self._context.table.name,
             details={"partitions": texts},
         )
 

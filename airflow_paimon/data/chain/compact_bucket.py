@@ -122,7 +122,6 @@ def _check_levels(state: ChainState, plan: ScanPlan) -> None:
             f"{state.layout.label}: {', '.join(waiting[:_SHOWN])} of branch {plan.table.branch_name} hold rows that no "
             f"reader of a table with deletion vectors sees until they are compacted: let Paimon compact those "
             f"partitions first (sys.compact on that branch), then make them full",
-            table=state.layout.label,
             details={"feature": "level-0 files with deletion vectors", "partitions": waiting[:_SHOWN]},
         )
 

@@ -91,15 +91,14 @@ def chain_read_mode(table: Table, version: int | str | None, chain_read: str) ->
     """
     modes: dict[str, ChainReadMode] = {"full": "full", "incremental": "incremental", "hybrid": "hybrid"}
     if chain_read not in modes:
-        raise InvalidInputError(f"chain_read must be one of {', '.join(modes)}, not {chain_read!r}", table=table.name)
+        raise InvalidInputError(f"chain_read must be one of {', '.join(modes)}, not {chain_read!r}")
     if is_chain_read(table, version):
         return modes[chain_read]
     if chain_read != "full":
         what = table.label if version is None else f"version {version!r} of {table.label}"
         raise InvalidInputError(
             f"chain_read={chain_read!r} needs the main view of a chain table, and {what} is read as it is stored: "
-            f"leave chain_read out",
-            table=table.name,
+            f"leave chain_read out"
         )
     return None
 
@@ -218,7 +217,7 @@ def _pinned(
     if timestamp is not None:
         plans = [_plan_or_nothing(t, timestamp) for t in (table, *others)]
         if all(p.snapshot is None for p in plans):
-            raise NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}", table=table.name)
+            raise NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}")
         return plans
     if version is None:
         return pin_together((table, *others))

@@ -133,8 +133,7 @@ def _check_bucket_counts(
         )
         raise InvalidInputError(
             f"{layout.label}: partitions of one chain have different numbers of buckets ({where}): write them again "
-            f"with one number of buckets",
-            table=layout.label,
+            f"with one number of buckets"
         )
 
 

@@ -194,8 +194,7 @@ def _other_side(
     if base is None:
         raise UnsafeOperationError(
             f"{branch.label} shares no snapshot with main (created empty, or the history is expired), so it has no "
-            f"base; compare it with a branch: --against main",
-            table=main.name,
+            f"base; compare it with a branch: --against main"
         )
     return branch, base, schema
 
@@ -210,8 +209,7 @@ def _check_keys(branch: Table, schema: TableSchema, other: Table, other_schema: 
     if ours != theirs or types[0] != types[1]:
         raise InvalidInputError(
             f"{branch.label} and {other.label} have different primary keys or partition columns, so their rows can't "
-            f"be matched",
-            table=branch.name,
+            f"be matched"
         )
 
 

@@ -43,7 +43,7 @@ def conform_rows(
     """
     given = set(rows.schema.names)
     if len(given) != len(rows.schema.names):
-        raise InvalidInputError(f"{label}: the rows to write have two columns of the same name", table=label)
+        raise InvalidInputError(f"{label}: the rows to write have two columns of the same name")
     unknown = [n for n in rows.schema.names if n not in schema.field_names and n != ROW_KIND]
     needed = {*schema.primary_keys, *schema.partition_keys}
     missing = [
@@ -56,8 +56,7 @@ def conform_rows(
         what = [f"unknown columns {', '.join(unknown)}"] if unknown else []
         what += [f"missing columns {', '.join(missing)}"] if missing else []
         raise InvalidInputError(
-            f"{label}: the rows to write have {' and '.join(what)}; the table has {', '.join(schema.field_names)}",
-            table=label,
+            f"{label}: the rows to write have {' and '.join(what)}; the table has {', '.join(schema.field_names)}"
         )
     keys = set(schema.primary_keys)
     masked = {name.lower() for name in listed(schema)}
@@ -84,11 +83,10 @@ def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, columns: Sequen
     kinds = pc.index_in(texts.cast(pa.string()), value_set=known).cast(pa.int8())
     if kinds.null_count:
         strange = texts.filter(kinds.is_null())[0].as_py()
-        raise InvalidInputError(f"{label}: {name} must be one of {' '.join(ROW_KINDS)}, not {strange!r}", table=label)
+        raise InvalidInputError(f"{label}: {name} must be one of {' '.join(ROW_KINDS)}, not {strange!r}")
     if not schema.primary_keys and pc.any(pc.is_in(kinds, value_set=_RETRACTS)).as_py():
         raise InvalidInputError(
-            f"{label} has no primary key, so rows can't be deleted by {ROW_KIND}: overwrite the partition instead",
-            table=label,
+            f"{label} has no primary key, so rows can't be deleted by {ROW_KIND}: overwrite the partition instead"
         )
     return kinds
 
@@ -102,50 +100,49 @@ def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _column(rows: pa.Table | pa.RecordBatch, field: DataField, label: str, required: bool, masked: bool) -> pa.Array:
     where = f"{label}: column {field.name!r}"
     if field.name in rows.schema.names:
-        column = _fitted(_one(rows.column(field.name)), field.type, where, label, masked)
+        column = _fitted(_one(rows.column(field.name)), field.type, where, masked)
     else:
         column = pa.nulls(rows.num_rows, arrow_type(field.type))
     if field.default_value is not None and column.null_count:
-        column = pc.fill_null(column, _default(field, where, label))
+        column = pc.fill_null(column, _default(field, where))
     if required and column.null_count:
-        raise InvalidInputError(f"{where} is part of the primary key and must not be null", table=label)
-    _check_nulls(column, field.type, where, label)
+        raise InvalidInputError(f"{where} is part of the primary key and must not be null")
+    _check_nulls(column, field.type, where)
     return column
 
 
-def _default(field: DataField, where: str, label: str) -> pa.Scalar:
+def _default(field: DataField, where: str) -> pa.Scalar:
     try:
         return pa.scalar(field.default_value).cast(arrow_type(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidInputError(f"{where} has the default value {field.default_value!r}, which is not a {field.type}; "
-                                f"give the column's values", table=label) from None  # fmt: skip
+                                f"give the column's values") from None  # fmt: skip
 
 
-def _check_nulls(column: pa.Array, data_type: DataType, where: str, label: str) -> None:
+def _check_nulls(column: pa.Array, data_type: DataType, where: str) -> None:
     if not data_type.nullable and column.null_count:
-        raise InvalidInputError(f"{where} is NOT NULL, but a row has null there", table=label)
+        raise InvalidInputError(f"{where} is NOT NULL, but a row has null there")
     if isinstance(data_type, RowType):
         for i, child in enumerate(data_type.fields):
             # flatten() would add the parent's nulls: if the whole ROW is null its fields don't count
             values = column.field(i) if not column.null_count else column.drop_null().field(i)
-            _check_nulls(values, child.type, f"{where}.{child.name}", label)
+            _check_nulls(values, child.type, f"{where}.{child.name}")
     elif isinstance(data_type, ArrayType):
-        _check_nulls(column.flatten(), data_type.element, f"{where}.element", label)
+        _check_nulls(column.flatten(), data_type.element, f"{where}.element")
     elif isinstance(data_type, MapType):
         present = column.drop_null() if column.null_count else column
         first, last = (present.offsets[0].as_py(), present.offsets[-1].as_py()) if len(present) else (0, 0)
-        _check_nulls(present.items.slice(first, last - first), data_type.value, f"{where}.value", label)
+        _check_nulls(present.items.slice(first, last - first), data_type.value, f"{where}.value")
 
 
-def _fitted(column: pa.Array, data_type: DataType, where: str, label: str, masked: bool) -> pa.Array:
+def _fitted(column: pa.Array, data_type: DataType, where: str, masked: bool) -> pa.Array:
     """Cast to the type in the file, if no value changes. ``masked``: no error shows a value."""
     target = arrow_type(data_type)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if not _fits(column.type, data_type):
         raise InvalidInputError(
-            f"{where} is {_name(data_type)}; a column of Arrow type {column.type} does not fit{_way_out(data_type)}",
-            table=label,
+            f"{where} is {_name(data_type)}; a column of Arrow type {column.type} does not fit{_way_out(data_type)}"
         )
     if column.type != target:
         try:
@@ -154,12 +151,12 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, label: str, maske
             fitted = column.cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise InvalidInputError(
-                f"{where} is {_name(data_type)}; a value does not fit" + ("" if masked else f": {error}"), table=label
+                f"{where} is {_name(data_type)}; a value does not fit" + ("" if masked else f": {error}")
             ) from None
         if pa.types.is_float64(column.type) and not fitted.cast(pa.float64()).equals(column):
-            _check_float(column, fitted, where, label, masked)
+            _check_float(column, fitted, where, masked)
         column = fitted
-    _check_length(column, data_type, where, label)
+    _check_length(column, data_type, where)
     return column
 
 
@@ -172,22 +169,22 @@ def _name(data_type: DataType) -> str:
     return str(data_type) if isinstance(data_type, AtomicType) else data_type.root
 
 
-def _check_float(column: pa.Array, fitted: pa.Array, where: str, label: str, masked: bool) -> None:
+def _check_float(column: pa.Array, fitted: pa.Array, where: str, masked: bool) -> None:
     before = column.fill_null(0).to_numpy(zero_copy_only=False)
     after = fitted.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
     lost = (before != after) & ~(np.isnan(before) & np.isnan(after))
     if lost.any():
         shown = "a double" if masked else f"the double {before[lost][0]!r}"
-        raise InvalidInputError(f"{where} is FLOAT; {shown} would lose digits: cast it to FLOAT first", table=label)
+        raise InvalidInputError(f"{where} is FLOAT; {shown} would lose digits: cast it to FLOAT first")
 
 
-def _check_length(column: pa.Array, data_type: DataType, where: str, label: str) -> None:
+def _check_length(column: pa.Array, data_type: DataType, where: str) -> None:
     if not isinstance(data_type, AtomicType) or not data_type.args or data_type.root not in (*_TEXT, *_BYTES):
         return
     lengths = pc.utf8_length(column) if data_type.root in _TEXT else pc.binary_length(column)
     longest = pc.max(lengths).as_py()
     if longest is not None and longest > data_type.args[0]:
-        raise InvalidInputError(f"{where} is {data_type}; a value has a length of {longest}", table=label)
+        raise InvalidInputError(f"{where} is {data_type}; a value has a length of {longest}")
 
 
 def _fits(source: pa.DataType, data_type: DataType) -> bool:

@@ -61,8 +61,7 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
     if not isinstance(where, pc.Expression):
         raise InvalidInputError(
             f"{label}: where must be an Arrow expression (pyarrow.compute.field('k') == 1), not {where!r}; "
-            f"airflow_paimon.spark.read_table takes SQL",
-            table=label,
+            f"airflow_paimon.spark.read_table takes SQL"
         )
     problem = _binding_problem(where, schema)
     if problem is not None:
@@ -70,7 +69,7 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
         unknown = re.match(r"No match for FieldRef\.Name\((.*?)\) in ", problem)
         what = f"names column {unknown[1]!r}, which the table does not have" if unknown else "does not fit the table"
         why = "" if unknown else f": {problem.splitlines()[0]}"
-        raise InvalidInputError(f"{label}: where {what}{why} {known}", table=label)
+        raise InvalidInputError(f"{label}: where {what}{why} {known}")
     text = str(where)  # Arrow does not expose the columns of an expression; its text contains at least those
     some = pa.schema([f for f in schema if f.name in text])
     names = some.names if _binding_problem(where, some) is None else schema.names

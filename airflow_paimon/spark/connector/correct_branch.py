@@ -137,7 +137,7 @@ def _correct(
     try:
         frame = fitted(given, base.schema, base.table)
         what = f"correct_branch {base.table.label}: engine connector"
-        with query_errors(source_name(request), base.table.name), progress(reader.spark, what):
+        with query_errors(source_name(request)), progress(reader.spark, what):
             counts = count_rows(given, frame, base.schema, base.table)
             check_rows(frame, counts, base.choice, base.schema, base.table, request)
             if request.mode == "upsert":
@@ -194,8 +194,7 @@ def _append(reader: Reader, staging: Staging, rows: DataFrame) -> None:
         rows.writeTo(reader.name(staging.view)).append()
     except AnalysisException as error:
         raise InvalidInputError(
-            f"{staging.onto.label}: Paimon's connector refuses the rows: {str(error).splitlines()[0]}",
-            table=staging.onto.name,
+            f"{staging.onto.label}: Paimon's connector refuses the rows: {str(error).splitlines()[0]}"
         ) from error
 
 

@@ -66,8 +66,7 @@ class Reader:
         if snapshot.id not in view.snapshot_ids() or number in {*view.tag_names(), *view.branch(MAIN).tag_names()}:
             raise UnsupportedFeatureError(
                 f"{view.label}: the columns were altered since snapshot {number}, which is expired or has a tag's "
-                f"name, so Paimon's connector can't read it",
-                table=view.name,
+                f"name, so Paimon's connector can't read it"
             )
         return self.spark.sql(f"SELECT * FROM {self.name(view)} VERSION AS OF {number}")
 
@@ -79,8 +78,7 @@ def _pin(view: Table, snapshot: Snapshot) -> dict[str, str]:
     if tag is None:
         raise NotFoundError(
             f"{view.label}: snapshot {snapshot.id} is expired, and no tag of this branch holds it, so the connector "
-            f"can't read it",
-            table=view.name,
+            f"can't read it"
         )
     return {"scan.tag-name": tag}
 

@@ -51,7 +51,6 @@ def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
     if problem is not None:
         raise UnsupportedFeatureError(
             f"{branch.label}: correct_branch with engine=connector does not write {problem[0]}; {problem[1]}",
-            table=branch.name,
             details={"feature": problem[0]},
         )
 
@@ -78,7 +77,6 @@ def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> No
         f"{base.table.label}: {where}{more} hold{'s' * (len(names) == 1)} {len(hidden)} files with {rows} committed "
         f"rows that wait for a compaction. No query sees them before, so a correction would lose them. Compact the "
         f"branch first, in a Spark session with Paimon's connector: {call}",
-        table=base.table.name,
         details={"partitions": names[:_LISTED], "files": len(hidden), "rows": rows},
     )
 
@@ -92,8 +90,7 @@ def require_compacted(staging: Staging, base: Base) -> None:
         raise UnsafeOperationError(
             f"{base.table.label}: Paimon's connector did not compact {len(hidden)} of the files that it wrote, so the "
             f"branch would not show their rows; nothing was published. Remove table options that put compaction off "
-            f"(lookup-wait, lookup-compact)",
-            table=base.table.name,
+            f"(lookup-wait, lookup-compact)"
         )
 
 
@@ -108,8 +105,7 @@ def fitted(rows: DataFrame, schema: TableSchema, branch: Table) -> DataFrame:
     if ROW_KIND in rows.columns:
         raise InvalidInputError(
             f"{branch.label}: engine=connector can't delete rows by {ROW_KIND}; overwrite the partition with the rows "
-            f"that stay",
-            table=branch.name,
+            f"that stay"
         )
     try:
         check_frame(rows, schema, branch.label)
@@ -135,7 +131,7 @@ def count_rows(given: DataFrame, rows: DataFrame, schema: TableSchema, branch: T
     for i, (_, what) in enumerate(problems):
         bad = sum(n or 0 for n in counted.column(f"__x{i}").to_pylist())
         if bad:
-            raise InvalidInputError(f"{branch.label}: {bad} rows to write have {what}", table=branch.name)
+            raise InvalidInputError(f"{branch.label}: {bad} rows to write have {what}")
     found = partition_values_of(counted, schema)
     return {v: n for v, n in zip(found, counted.column(_COUNT).to_pylist(), strict=True) if n}
 
@@ -173,8 +169,7 @@ def check_rows(
         if strange is not None:
             raise InvalidInputError(
                 f"{branch.label}: the rows hold partition {partition_text(schema, strange)}, which is not among those "
-                f"to correct: name it with --partitions, or filter it out",
-                table=branch.name,
+                f"to correct: name it with --partitions, or filter it out"
             )
     if schema.primary_keys and TableOptions(schema.options).merge_engine in ("deduplicate", "first-row"):
         _check_unique(rows, schema, branch)
@@ -190,6 +185,5 @@ def _check_unique(rows: DataFrame, schema: TableSchema, branch: Table) -> None:
         named = ", ".join(f"{n} = {shown_value(schema, n, some[1][n])}" for n in schema.primary_keys)
         raise InvalidInputError(
             f"{branch.label}: the rows hold {some[0]} primary keys more than once, such as {named}: a key may "
-            f"occur only once, as it is undefined which of its rows is right",
-            table=branch.name,
+            f"occur only once, as it is undefined which of its rows is right"
         )

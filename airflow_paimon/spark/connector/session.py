@@ -62,8 +62,7 @@ def _set_up(spark: SparkSession, settings: dict[str, str], request: Request) -> 
         raise InvalidInputError(
             f"{request.table}: engine=connector needs a catalog of the session for {path}, which says how Spark gets "
             f"there; set spark.sql.catalog.paimon={CATALOG}, spark.sql.catalog.paimon.warehouse={path} and the "
-            f"storage's own settings (spark.sql.catalog.paimon.s3.endpoint, ...), and add the jar paimon-s3",
-            table=request.table,
+            f"storage's own settings (spark.sql.catalog.paimon.s3.endpoint, ...), and add the jar paimon-s3"
         )
     name = f"{_OWN_NAME}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     spark.conf.set(f"spark.sql.catalog.{name}", CATALOG)
@@ -87,14 +86,12 @@ def _require_connector(spark: SparkSession, name: str, settings: dict[str, str],
         raise UnsupportedFeatureError(
             f"{request.table}: engine=connector needs Apache Paimon's Spark connector, and its classes are not on this "
             f"session's class path. Add the Maven artifact {artifact(spark.version)} with --packages or --jars "
-            f"(operators: spark_options={{'packages': ...}} or {{'jars': ...}}), or use engine=embedded",
-            table=request.table,
+            f"(operators: spark_options={{'packages': ...}} or {{'jars': ...}}), or use engine=embedded"
         ) from None
     if EXTENSIONS not in settings.get(EXTENSIONS_CONF, ""):
         raise UnsupportedFeatureError(
             f"{request.table}: engine=connector needs {EXTENSIONS_CONF}={EXTENSIONS}, set before the Spark session "
-            f"starts",
-            table=request.table,
+            f"starts"
         )
 
 

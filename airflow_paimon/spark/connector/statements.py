@@ -55,7 +55,6 @@ def check_request(request: CorrectBranch, base: Base, statement: Statement, dyna
         raise UnsupportedFeatureError(
             f"{base.table.label}: with the option {found[0]} Paimon's connector may drop what {statement.kind} says; "
             f"use engine=embedded, or a SELECT",
-            table=base.table.name,
             details={"feature": found[0]},
         )
 
@@ -104,7 +103,7 @@ def _execute(reader: Reader, base: Base, statement: Statement, tables: NamedTabl
 
     spark = reader.spark
     parts = reader.parts(staging.view)
-    with statement_errors(statement, base.table.name):
+    with statement_errors(statement):
         try:
             plan = with_target(spark, parse_plan(spark, statement.text), parts)
             planned_frame(spark, tables.plan(plan, lambda: reader.read(base.table, base.head, base.schema)))
@@ -112,8 +111,7 @@ def _execute(reader: Reader, base: Base, statement: Statement, tables: NamedTabl
             cause = error.java_exception
             if str(cause.getClass().getName()) in _REFUSALS:
                 raise InvalidInputError(
-                    f"{base.table.label}: Paimon's connector refuses the {statement.kind}: {cause.getMessage()}",
-                    table=base.table.name,
+                    f"{base.table.label}: Paimon's connector refuses the {statement.kind}: {cause.getMessage()}"
                 ) from None
             raise
 

@@ -38,7 +38,7 @@ def compact_chain_table(spark: SparkSession, context: Context, request: CompactC
         frame = map_tasks(
             spark, _groups(works, cores), lambda work: ship(lambda: [compact_bucket(compaction, work)]), SCHEMA
         )
-        with task_errors(context.table.name), progress(spark, what):
+        with task_errors(), progress(spark, what):
             return collect(frame)
 
     return compact_chain.compact_chain_table(

@@ -198,8 +198,7 @@ def refuse_blurred(base: Base) -> None:
     if blurred:
         raise UnsupportedFeatureError(
             f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
-            f"that is rewritten; write the rows with airflow_paimon.data.write_arrow",
-            table=branch.name,
+            f"that is rewritten; write the rows with airflow_paimon.data.write_arrow"
         )
 
 
@@ -237,7 +236,6 @@ def refuse_lost_deletes(base: _Base) -> None:
             f"{base.table.label}: {', '.join(names[:5])} holds deletes, which hide rows of earlier partitions and "
             f"would be lost, as no SELECT returns them: change rows by UPDATE, DELETE or MERGE, or with --mode upsert; "
             f"write_table with mode overwrite replaces deletes, too",
-            table=base.table.name,
             details={"partitions": names[:100]},
         )
 
@@ -287,7 +285,7 @@ def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: D
         return ship(lambda: correct_buckets(correction, batches))
 
     what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
-    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request), base.table.name), progress(spark, what):
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what):
         few = few_rows(rows)
         if few is not None and _touches_little(request, base, few):
             return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))

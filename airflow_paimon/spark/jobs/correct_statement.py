@@ -53,7 +53,7 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
     try:
         statement = parse_statement(spark, sql)
     except InvalidInputError as error:
-        raise InvalidInputError(f"--sql: {error.message}", table=request.table) from None
+        raise InvalidInputError(f"--sql: {error.message}") from None
     if statement is None:
         return None
     target = statement.target
@@ -107,7 +107,7 @@ def correct_by_statement(
 def _inserted(spark: SparkSession, statement: Statement, base: Base, tables: NamedTables) -> Iterator[DataFrame]:
     plan = plan_snapshot(base.table, base.head, base.schema)
     own = partial(own_rows, spark, statement.text, plan)
-    with statement_errors(statement, base.table.name), tables.bound(statement, own) as bound:
+    with statement_errors(statement), tables.bound(statement, own) as bound:
         yield insert_rows(spark, bound, base.schema)
 
 

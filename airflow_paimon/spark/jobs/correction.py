@@ -115,8 +115,7 @@ def read_heads(context: Context, request: CorrectBranch, branch: Table) -> Base:
     schema, head = branch.schema(), branch.latest_snapshot()
     if head is None:
         raise UnsafeOperationError(
-            f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main",
-            table=branch.name,
+            f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main"
         )
     return Base(
         table=branch,
@@ -177,11 +176,10 @@ def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -
     """Refuse an upsert without keys, and an overwrite that names no partition of a partitioned table."""
     if request.mode == "upsert" and not schema.primary_keys:
         raise InvalidInputError(
-            f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions", table=branch.name
+            f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions"
         )
     if request.mode == "overwrite" and schema.partition_keys and not request.partitions:
         raise InvalidInputError(
             f"{branch.label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite "
-            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=...",
-            table=branch.name,
+            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=..."
         )

@@ -50,7 +50,7 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
     )
     found: Found = []
     if plan.differing:
-        with task_errors(context.table.name), progress(spark, what):
+        with task_errors(), progress(spark, what):
             found = _compare_keyed(spark, plan, request) if plan.keys else _compare_plain(spark, plan, request)
     return diff_result(context, request, plan, found)
 

@@ -65,9 +65,9 @@ def _check_statement(spark: SparkSession, request: ReplayBranch, text: str, sour
     try:
         statement = parse_statement(spark, text)
     except InvalidInputError as error:
-        raise InvalidInputError(f"--sql: {error.message}", table=request.table) from None
+        raise InvalidInputError(f"--sql: {error.message}") from None
     if statement is None:
-        raise InvalidInputError(f"{request.table}: --sql takes {TAKEN}, not {text[:80]!r}", table=request.table)
+        raise InvalidInputError(f"{request.table}: --sql takes {TAKEN}, not {text[:80]!r}")
 
 
 def _run_statements(run: ReplayRun) -> None:

@@ -132,8 +132,7 @@ def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str
     if not store.uri.startswith("file:"):
         raise InvalidInputError(
             f"{request.table} is not on a local disk: name a folder for checkpoints that Spark can reach, "
-            f"e.g. --checkpoint s3a://bucket/checkpoints",
-            table=request.table,
+            f"e.g. --checkpoint s3a://bucket/checkpoints"
         )
     return f"{store.uri}/{replay_path(folder)}"
 
@@ -176,9 +175,7 @@ def _require_rows(sources: Mapping[str, Table]) -> None:
     """Refuse an empty source of a batch: no snapshot of it could be the same one in each try."""
     for name, table in sources.items():
         if table.latest_snapshot_id() is None:
-            raise InvalidInputError(
-                f"{table.label} (source {name}) has no snapshot yet; replay it when it has rows", table=table.name
-            )
+            raise InvalidInputError(f"{table.label} (source {name}) has no snapshot yet; replay it when it has rows")
 
 
 def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Table]) -> dict[str, Table]:
@@ -194,7 +191,7 @@ def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Tabl
         raise InvalidInputError(f"{request.table}: two targets are the same branch of the same table")
     both = next((v for v in found.values() if any(_same(v, s) for s in sources.values())), None)
     if both is not None:
-        raise InvalidInputError(f"{both.label} is a source and a target: replay into another branch", table=both.name)
+        raise InvalidInputError(f"{both.label} is a source and a target: replay into another branch")
     return found
 
 
@@ -206,15 +203,14 @@ def _check_target(view: Table) -> None:
     if view.branch_name == MAIN:
         raise InvalidInputError(
             f"{view.name}: replay_branch writes a branch, which is published when it is right, not main; create one "
-            f"first (create_branch), and name it with --branch, or as db.table$branch_b in --target",
-            table=view.name,
+            f"first (create_branch), and name it with --branch, or as db.table$branch_b in --target"
         )
     view.require()
     require_committable(view)
     check_writable(view.schema(), table=view.label, branch=view.branch_name)
     if view.latest_snapshot_id() is None:
         raise UnsafeOperationError(
-            f"{view.label} is empty: create it from the tag or snapshot that the replay starts from", table=view.name
+            f"{view.label} is empty: create it from the tag or snapshot that the replay starts from"
         )
 
 
@@ -250,8 +246,7 @@ def _behind(table: Table, snapshot_id: int, identity: str) -> Position:
     found = table.snapshot(snapshot_id)
     if identity and found.identity != identity:
         raise UnsafeOperationError(
-            f"{table.label}: its snapshot {snapshot_id} is another one than the tag's: the branch was not made from it",
-            table=table.name,
+            f"{table.label}: its snapshot {snapshot_id} is another one than the tag's: the branch was not made from it"
         )
     return Position(snapshot=found.id, identity=found.identity)
 

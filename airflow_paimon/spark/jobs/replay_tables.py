@@ -208,7 +208,7 @@ class ReplayTarget:
             writer = rows.writeStream.format(NAME).options(**options).trigger(availableNow=True)
             return stream.started(writer.start())
 
-        with query_errors(f"--function {run.request.function}", self._view.name), task_errors(self._view.name):
+        with query_errors(f"--function {run.request.function}"), task_errors():
             batches = _until_reached(run, start)
         run.add(self.name, *stream.landed(self._view, run.replay.record.before[self.name]))
         return batches

@@ -58,7 +58,7 @@ def change_append(spark: SparkSession, asked: Statement, table: Table, tables: N
     """
     plan = plan_copy_on_write(table)
     with (
-        statement_errors(asked, table.name),
+        statement_errors(asked),
         tables.bound(asked, lambda: own_rows(spark, asked.text, plan.scan)) as bound,
     ):
         return _change(spark, bound, plan, dry_run)

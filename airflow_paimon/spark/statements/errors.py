@@ -15,7 +15,7 @@ _OWN_NAMES = re.compile(r", `__airflow_paimon_\w+`|`__airflow_paimon_\w+`, ")
 
 
 @contextmanager
-def statement_errors(statement: Statement, table: str) -> Iterator[None]:
+def statement_errors(statement: Statement) -> Iterator[None]:
     """Raise what Spark says of the statement as ``InvalidInputError``, in one line, with the position."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, PySparkException
@@ -24,11 +24,11 @@ def statement_errors(statement: Statement, table: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
-        found = known_error(text, table)
+        found = known_error(text)
         if found is not None:
             raise found from error
         fault = first_line(text) if isinstance(error, AnalysisException) else fault_of_query(error)
         if fault is None:
             raise
         said = f"{statement.kind} on {statement.target.text}: {_OWN_NAMES.sub('', fault_at(text, fault))}"
-        raise InvalidInputError(said, table=table) from None
+        raise InvalidInputError(said) from None

@@ -83,7 +83,7 @@ def change_keyed(
     plan = plan_snapshot(table, write.planned_on, write.schema)
     merges = asked.insert is not None and TableOptions(plan.schema.options).merge_engine != "deduplicate"
     write = replace(write, schema=without_defaults(plan.schema) if merges else without_merging(plan.schema))
-    with statement_errors(asked, table.name), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
+    with statement_errors(asked), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
         evaluation = Evaluation(spark, bound, plan.schema, (), whole=True)
         if bound.insert is not None:
             changed = inserted(spark, bound, plan.schema, ())

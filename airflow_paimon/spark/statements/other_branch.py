@@ -38,8 +38,7 @@ def refuse_rows_of_other(plan: ScanPlan, predicate: Predicate | None) -> None:
         raise UnsafeOperationError(
             f"{plan.table.label}: the statement can match rows of branch {other.table.branch_name!r}, which readers "
             f"see in {_names(plan, found)}, and a statement changes rows of one branch. Name the partitions of "
-            f"{plan.table.label} in WHERE (in ON of a MERGE), and run it on {other.table.label} for the others",
-            table=plan.table.name,
+            f"{plan.table.label} in WHERE (in ON of a MERGE), and run it on {other.table.label} for the others"
         )
 
 
@@ -64,8 +63,7 @@ def check_what_is_seen(outcome: Outcome) -> None:
         outcome.discard()
         raise UnsafeOperationError(
             f"{plan.table.label}: after the statement readers would see the rows of branch "
-            f"{other.table.branch_name!r} in {_names(plan, found)}; change or drop these partitions there first",
-            table=plan.table.name,
+            f"{other.table.branch_name!r} in {_names(plan, found)}; change or drop these partitions there first"
         )
 
 

@@ -184,7 +184,7 @@ def _insert(
         return own_rows(spark, statement.text, plan_snapshot(table, write.planned_on, write.schema))
 
     def files(write: TableWrite) -> list[CommitMessage]:
-        with statement_errors(statement, table.name), tables.bound(statement, lambda: own(write)) as bound:
+        with statement_errors(statement), tables.bound(statement, lambda: own(write)) as bound:
             return write_files(insert_rows(spark, bound, write.schema), write)
 
     receipt, _ = commit_in_tries(

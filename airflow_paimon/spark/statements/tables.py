@@ -178,7 +178,7 @@ class NamedTables:
         try:
             frame = self._frame(".".join(parts), travel, at, own)
         except PaimonError as error:
-            raise type(error)(f"{error.message}{at.where}", table=error.table, details=error.details) from None
+            raise type(error)(f"{error.message}{at.where}", details=error.details) from None
         if frame is None:
             return plan
         catalyst = self._jvm.org.apache.spark.sql.catalyst

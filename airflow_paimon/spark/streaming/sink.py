@@ -59,8 +59,7 @@ def plan_stream_writer(
     if overwrite:
         raise InvalidInputError(
             f"{table.label}: a stream writes in output mode append (with the column _row_kind also updates and "
-            f"deletes), not complete: replace the table in foreachBatch with write_table(mode='overwrite')",
-            table=table.name,
+            f"deletes), not complete: replace the table in foreachBatch with write_table(mode='overwrite')"
         )
     require_committable(table)
     write = plan_write(table, apart=True)

@@ -191,8 +191,7 @@ class PaimonStreamReader(DataSourceStreamReader):
         if gone or spark_schema(known[n] for n in self._columns).fields != wanted:
             raise InvalidInputError(
                 f"{self._table.label}: its columns have changed since the stream was started"
-                f"{f': {gone[0]} is gone' if gone else ''}; start the query again",
-                table=self._table.name,
+                f"{f': {gone[0]} is gone' if gone else ''}; start the query again"
             )
         options, branch = self._options, self._table.branch_name
         rules = stream_rules(schema, options.asked, options.row_kind, self._table.label, branch)
