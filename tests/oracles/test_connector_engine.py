@@ -17,7 +17,7 @@ import pytest
 
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.commit.staging import open_staging
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn
@@ -147,13 +147,12 @@ def put(table: Table, rows: list[dict[str, Any]]) -> None:
     write_arrow(table, pa.table([pa.array(columns[f.name], f.type) for f in types], schema=types))
 
 
-def test_an_upsert_asks_for_stopped_writers_at_the_publish(connector: Run, tmp_path: Path) -> None:
+def test_an_upsert_is_folded_by_the_publish(connector: Run, tmp_path: Path) -> None:
     main, _ = make_branch(tmp_path)
     done = connector("correct_branch", "SELECT 3L k, 'fixed' v, 'a' dt", mode="upsert")
     assert (done["changed"], done["details"]["rows"], done["details"]["partitions"]) == (True, 1, {"dt=a": 1})
-    with pytest.raises(UnsafeOperationError, match="writers-stopped"):
-        run(tmp_path, "merge_branch", branch="fix")
-    run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    assert len(run(tmp_path, "merge_branch", branch="fix", dry_run=True).details["folds"]) == 1
+    run(tmp_path, "merge_branch", branch="fix")
     assert (3, "fixed", "a") in rows_of(main) and len(rows_of(main)) == 30
 
 
