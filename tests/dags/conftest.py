@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
@@ -158,13 +159,17 @@ def answering(
     done = threading.Event()
 
     def watch() -> None:
-        try:
-            while not done.wait(0.5):
+        while not done.wait(0.5):
+            try:
                 for ti in _waiting(dag_id):
-                    seen.append(_answer(ti, at_last if seen and at_last else option, user))
-        except Exception as error:
-            errors.append(error)
-            _fail(dag_id)  # dag.test() would wait for an answer for ever
+                    if errors:  # dag.test() would wait for an answer for ever
+                        _fail(dag_id)
+                    else:
+                        seen.append(_answer(ti, at_last if seen and at_last else option, user))
+            except OperationalError:  # another process holds SQLite's lock: ask again
+                continue
+            except Exception as error:
+                errors.append(error)
 
     thread = threading.Thread(target=watch, name="approver")
     thread.start()
