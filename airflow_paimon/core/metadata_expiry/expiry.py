@@ -481,6 +481,8 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
         there = _as_chosen(table, some)
         if there is None:
             return False
+        if not there:  # another run has taken all of them away
+            continue
         steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
         side_by_side(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
         few_of_each = _FEW * len(_chains(there))

@@ -54,6 +54,22 @@ def run_on(table: Table, store: Store, operation: str, *, later_ms: int = 1000, 
     return perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request, None).details
 
 
+class OtherAtCall(_Wrapper):
+    """Lets somebody else act once, right before the n-th call of any kind."""
+
+    def __init__(self, inner: Store, number: int, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.left, self._act, self._lock = number, act, threading.Lock()
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        with self._lock:
+            self.left -= 1
+            acts = self.left == 0
+        if acts:
+            self._act()
+        return action()
+
+
 @pytest.fixture
 def table() -> Table:
     """Main and three branches that were created empty, so that nothing pins their snapshots: 10 each."""
@@ -104,3 +120,23 @@ def test_killed_at_every_change_there_is_no_gap_in_any_branch(table: Table) -> N
         for path, data in at_first.items():
             table.store.create(path, data)
     assert step > 4 * len(BRANCHES), "an entry of the trash and a deletion for each"
+
+
+def test_another_expiry_at_any_call_takes_all_of_it_away() -> None:
+    """Also right before the look at what was chosen, so that nothing of it is left."""
+    number = 0
+    while True:
+        number += 1
+        table = make_table(f"memory://{uuid.uuid4()}/wh")
+        append(table, "a")
+        for _ in range(3):
+            rewrite(table, "a")
+        store = OtherAtCall(
+            table.store, number, lambda table=table: run_on(table, table.store, "expire_snapshots", **NOW)
+        )  # type: ignore[misc]
+        run_on(table, store, "expire_snapshots", **NOW)
+        assert table.snapshot_ids() == [4]
+        assert_sound(table)
+        if store.left > 0:
+            break
+    assert number > 10
