@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.data import write_arrow
 from tests.conftest import REPO_ROOT
@@ -189,21 +189,18 @@ def test_a_session_that_is_kept_reads_the_publish(world: World) -> None:
 
 
 def test_mains_column_is_never_lost(world: World) -> None:
-    """Reference: schema change on both sides, then fast-forward: main's column is gone. Ours: a column that both added
-    is a conflict; what only main changed stays."""
-    world.run("create_branch", branch="fix", tag="base")
+    """Reference: schema change on both sides, then fast-forward: main's column is gone. Ours: both are there."""
+    for name in ("merged", "forwarded"):
+        world.run("create_branch", branch=name, tag="base")
     world.alter({"change": "add_column", "name": "mains", "type": "INT"})
-    world.alter({"change": "add_column", "name": "branchs", "type": "INT"}, branch="fix")
-    world.correct("fix", [{"p": "x", "k": 1, "v": "A", "branchs": 1}])
-    for operation in ("merge_branch", "fast_forward"):
-        with pytest.raises(ConflictError, match="mains"):
-            world.run(operation, branch="fix")
-    with pytest.raises(ConflictError, match="mains"):
-        world.run("fast_forward", branch="fix", discard_main=True)
-    world.run("create_branch", branch="other", tag="base")
-    world.correct("other", "x1=A")
-    world.run("fast_forward", branch="other")
-    assert world.same(columns=["p", "k", "v", "mains"])[0] == ("x", 1, "A", None)
+    for name, value in (("merged", "A"), ("forwarded", "AA")):
+        world.alter({"change": "add_column", "name": name, "type": "INT"}, branch=name)
+        world.correct(name, [{"p": "x", "k": 1, "v": value, name: 1}])
+    world.run("merge_branch", branch="merged")
+    assert world.same(columns=["p", "k", "v", "mains", "merged"])[0] == ("x", 1, "A", None, 1)
+    world.run("fast_forward", branch="forwarded", discard_main=True)
+    columns = ["p", "k", "v", "mains", "merged", "forwarded"]
+    assert world.same(columns=columns)[0] == ("x", 1, "AA", None, None, 1)
 
 
 def test_mains_own_commit_is_never_lost(world: World) -> None:
