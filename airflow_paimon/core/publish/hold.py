@@ -127,13 +127,14 @@ def mark_published(source: Table, wanted: Snapshot, user: str) -> str:
 
 
 def supersede_marks(source: Table, newest: str, number: int) -> None:
-    """Delete the branch's other notes of snapshots up to this one: the newest note says as much.
+    """Delete the branch's other notes, but of later snapshots that it has: the newest note says as much, and a later
+    snapshot that it lacks was rolled back, or is of a deleted branch of its name.
 
     A failure leaves them, which is harmless.
     """
     try:
-        old = [p for p, raw in _read_marks(source, _marks(source)) if p != newest and raw["snapshot"] <= number]
-        delete_files(source, old)
+        others = [(p, raw) for p, raw in _read_marks(source, _marks(source)) if p != newest]
+        delete_files(source, [p for p, raw in others if raw["snapshot"] <= number or not _has(source, raw)])
     except PaimonError as error:
         log.info("%s: older notes of publishes were left behind (%s)", source.label, error.message)
 
@@ -159,6 +160,11 @@ def published_mark(branch: Table, own: str | None = None) -> int | None:
 def _marks(branch: Table) -> str:
     """What the paths of a branch's notes begin with; names of branches contain no dot."""
     return f"{PUBLISHED_DIR}/{branch.branch_name}."
+
+
+def _has(branch: Table, mark: dict[str, Any]) -> bool:
+    then = branch.find_snapshot(mark["snapshot"])
+    return then is not None and then.identity == mark.get("identity")
 
 
 def _read_marks(branch: Table, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
