@@ -24,8 +24,8 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import bucket_folder, partition_types
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from tests.stores import CountingStore
 

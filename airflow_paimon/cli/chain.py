@@ -10,8 +10,7 @@ from typing import Any
 from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
 from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.read_plan import PartitionRead, plan_chain_read
-from airflow_paimon.core.chain.report_plan import GroupReport
+from airflow_paimon.core.chain.read_plan import GroupReport, PartitionRead, plan_chain_read
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition

@@ -28,7 +28,7 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.compact_written import compact_written

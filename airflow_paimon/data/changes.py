@@ -19,8 +19,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
 from airflow_paimon.core.streaming.stream_plan import Content, Position, Unit
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
 from airflow_paimon.data.diff.plain import COUNT, surplus

@@ -18,10 +18,9 @@ from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.partitions import choose_partitions, partition_text
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append

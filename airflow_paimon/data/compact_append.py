@@ -15,9 +15,9 @@ from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
-from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work

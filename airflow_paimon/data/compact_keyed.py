@@ -23,8 +23,8 @@ from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
-from airflow_paimon.core.table.stored_partitions import Selection
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import wrong_count
 from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_runs, top_level

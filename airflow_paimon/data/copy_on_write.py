@@ -29,8 +29,8 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
-from airflow_paimon.core.table.stored_partitions import Selection
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER
 from airflow_paimon.data.row_columns import ROW_COLUMNS

@@ -24,9 +24,9 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.dynamic_buckets_plan import Assigner, BucketRules, Packed, bucket_rules, pack, sizes_of
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.key_places import KeyPlaces, read_places
 

@@ -21,8 +21,8 @@ from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.dynamic_buckets_plan import Packed, pack_all
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.masking import HIDDEN, masks_of
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.read import read_split

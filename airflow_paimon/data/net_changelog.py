@@ -25,8 +25,8 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure

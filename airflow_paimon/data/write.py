@@ -28,10 +28,9 @@ from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
-from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, encode_partition
+from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
 from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, SNAPSHOT_PREFIX, UNDO_TAG_PREFIX, numbered, protects
 from airflow_paimon.core.table.table import Table

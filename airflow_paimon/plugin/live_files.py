@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_columns
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _SOURCES = ("append", "compaction")

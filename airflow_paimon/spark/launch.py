@@ -39,9 +39,9 @@ from airflow_paimon.core.requests.arguments import (
     peek,
     read_storage_options,
 )
+from airflow_paimon.core.requests.context import OperationResult, failure_json
 from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.requests.result import OperationResult, failure_json
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.spark.connect import connect_session, uses_connect
 from airflow_paimon.spark.parent_watch import end_with_parent

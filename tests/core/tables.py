@@ -15,9 +15,8 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
 from airflow_paimon.core.schema.tables import check_alterable, create_table
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types

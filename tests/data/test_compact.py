@@ -17,9 +17,8 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_append
 from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.scan import data_file_path, live_entries, plan_scan, read_index

@@ -26,10 +26,10 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import (
     NamedList,
     data_file_path,
@@ -38,7 +38,6 @@ from airflow_paimon.core.table.scan import (
     read_entries,
     read_named_lists,
 )
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact

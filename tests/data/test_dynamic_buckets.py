@@ -17,8 +17,8 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, 
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table

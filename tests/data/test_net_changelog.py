@@ -15,8 +15,8 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sections import Section

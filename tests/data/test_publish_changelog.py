@@ -19,8 +19,8 @@ from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows

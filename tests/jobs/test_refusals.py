@@ -11,8 +11,8 @@ import pytest
 from airflow_paimon import create_table
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.arguments import parse_arguments
+from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark import launch
 

@@ -79,7 +79,7 @@ class Connector:
             sys.path.insert(0, request["archive"])
         from airflow_paimon.core.errors import PaimonError
         from airflow_paimon.core.requests.build import build_request
-        from airflow_paimon.core.requests.result import failure_json
+        from airflow_paimon.core.requests.context import failure_json
         from airflow_paimon.spark.jobs import run_spark_operation
 
         name, values = request["operation"], request["values"]

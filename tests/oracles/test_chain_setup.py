@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.alter import alter_chain_table
-from airflow_paimon.core.chain.setup import NewColumns, create_chain_table
+from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
 from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.schema.tables import create_table

@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_paimon.core.chain.alter import alter_chain_table
-from airflow_paimon.core.chain.setup import NewColumns, create_chain_table
+from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
 from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError

@@ -29,9 +29,8 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import (

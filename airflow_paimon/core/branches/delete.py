@@ -20,11 +20,10 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.format.snapshot import parse_tag
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import (
     CREATING,

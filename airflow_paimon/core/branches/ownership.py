@@ -12,9 +12,8 @@ from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage, require_ready
 from airflow_paimon.core.table.options import parse_duration

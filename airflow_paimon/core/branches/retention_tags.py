@@ -19,8 +19,7 @@ from itertools import pairwise
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, Plan, PutNew
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import read_lineage

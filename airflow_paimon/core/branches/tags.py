@@ -19,12 +19,10 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTag, DeleteTag
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,

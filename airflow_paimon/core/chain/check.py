@@ -8,16 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.layout import (
+    SAME_OPTIONS,
+    Branch,
+    ChainLayout,
+    Values,
+    branch_problems,
+    chain_layout,
+    schema_problems,
+)
 from airflow_paimon.core.chain.provenance_plan import Provenance
-from airflow_paimon.core.chain.report_plan import GroupReport, report_groups
-from airflow_paimon.core.chain.schema_checks import SAME_OPTIONS, branch_problems, chain_layout, schema_problems
+from airflow_paimon.core.chain.read_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.setup_plan import time_column_problems
 from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
     ERROR,
     INFO,
@@ -28,7 +35,6 @@ from airflow_paimon.core.requests.findings import (
     worst_first,
 )
 from airflow_paimon.core.requests.requests import CheckChainTable
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN

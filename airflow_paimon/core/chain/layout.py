@@ -1,8 +1,11 @@
-"""The layout of a chain table: groups of partitions, each a chronological line, in three branches.
+"""The layout of a chain table: groups of partitions, each a chronological line, in three branches; and the rules for
+their schemas, from which it follows. Pure: Paimon checks most of them at the first read, or never.
 
 A partition is (group columns..., chain columns...); the chain columns form a time. The snapshot branch holds full
 partitions, the delta branch changes. ``TimeLines`` is created once per branch state; a group's line is sorted on first
 use.
+
+See docs/chain-tables.md, Set up.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
-from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.types import DataType
-from airflow_paimon.core.table.partition_time import PartitionClock
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataType, with_nullable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_time import PartitionClock, partition_clock
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
 
 Values = tuple[Any, ...]
@@ -181,3 +186,189 @@ class TimeLines:
         """Return the partitions of a group whose values are not a time."""
         timed = frozenset(self.of(group).values)
         return tuple(v for v in self._groups.get(group, ()) if v not in timed)
+
+
+MERGE_ENGINES = ("deduplicate", "partial-update")
+_FLOATS = ("FLOAT", "DOUBLE")
+_BRANCH_OPTIONS = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
+SAME_OPTIONS = {
+    **dict.fromkeys((*_BRANCH_OPTIONS, "partition.timestamp-pattern", "partition.timestamp-formatter"), ""),
+    **dict.fromkeys(("chain-table.chain-partition-keys", "bucket-key", "sequence.field"), ""),
+    "chain-table.enabled": "false",
+    "bucket": "-1",
+    "bucket-function.type": "default",
+    "merge-engine": "deduplicate",
+    "sequence.field.sort-order": "ascending",
+    "deletion-vectors.enabled": "false",
+}
+"""Options on which the three branches must agree, with their defaults."""
+
+
+def chain_layout(schema: TableSchema, label: str) -> ChainLayout:
+    """Return the layout of a chain table from main's schema.
+
+    Raises:
+        InvalidInputError: it is not a chain table, or violates rules of ``schema_problems``, all of which are listed.
+    """
+    problems = schema_problems(schema)
+    if not TableOptions(schema.options).chain_table:
+        problems = problems[:1]  # the other rules don't matter for an ordinary table
+    if problems:
+        raise _refusal(InvalidInputError, label, problems)
+    options = TableOptions(schema.options)
+    clock, _ = _clock(schema)
+    assert clock is not None and options.snapshot_branch is not None and options.delta_branch is not None
+    return ChainLayout(
+        label=label,
+        snapshot_branch=options.snapshot_branch,
+        delta_branch=options.delta_branch,
+        partition_keys=schema.partition_keys,
+        partition_types=tuple(f.type for f in schema.partition_fields),
+        group_width=len(schema.partition_keys) - len(clock.columns),
+        clock=clock,
+    )
+
+
+def _refusal(error: type[PaimonError], label: str, problems: list[str]) -> PaimonError:
+    return error(f"{label} can't be used as a chain table: {'; '.join(problems)}", details={"problems": problems})
+
+
+def schema_problems(schema: TableSchema) -> list[str]:
+    """Return the rules that one branch's schema violates; each line names the option and the way out."""
+    options = TableOptions(schema.options)
+    problems = (
+        []
+        if options.chain_table
+        else ["it is not a chain table (chain-table.enabled=true): create_chain_table makes it one"]
+    )
+    for key in _BRANCH_OPTIONS:
+        if not options.text(key):
+            problems.append(f"option {key} is missing: without it Paimon silently reads main alone")
+    names = [options.text(key).lower() for key in _BRANCH_OPTIONS]
+    if names[0] and names[0] == names[1]:
+        problems.append(f"{' and '.join(_BRANCH_OPTIONS)} name the same branch {names[0]!r}")
+    if "main" in names:
+        problems.append("main can't be its own snapshot or delta branch")
+    return problems + _key_problems(schema, options) + _merge_problems(schema, options) + _clock(schema)[1]
+
+
+def _key_problems(schema: TableSchema, options: TableOptions) -> list[str]:
+    problems = []
+    if not schema.primary_keys:
+        problems.append("a primary key is required")
+    if not schema.partition_keys:
+        problems.append("it must be partitioned")
+    elif schema.crosses_partitions:
+        problems.append("the primary key must include the partition columns")
+    if options.bucket <= 0:
+        problems.append(f"option bucket must be greater than 0, it is {options.bucket}")
+    for field in schema.partition_fields:
+        if getattr(field.type, "root", "") in _FLOATS:
+            problems.append(f"partition column {field.name} is a floating-point number, which is not comparable")
+    return problems
+
+
+def _merge_problems(schema: TableSchema, options: TableOptions) -> list[str]:
+    problems = []
+    if not options.sequence_fields:
+        problems.append("option sequence.field is required: it decides which version of a row is newer")
+    for name in options.sequence_fields:
+        if name in schema.partition_keys:
+            problems.append(f"sequence.field {name} is a partition column, so every version of a row would tie")
+        elif name not in schema.field_names:
+            problems.append(f"sequence.field {name} is not a column")
+    if options.merge_engine not in MERGE_ENGINES:
+        problems.append(f"merge-engine={options.merge_engine} is not one of {', '.join(MERGE_ENGINES)}")
+    if options.text("changelog-producer", "none").lower() not in ("none", "input"):
+        problems.append("changelog-producer must be none or input")
+    if options.deletion_vectors and options.merge_engine != "deduplicate":
+        problems.append("deletion vectors need merge-engine=deduplicate")
+    strategy = options.text("partition.expiration-strategy", "values-time").lower()
+    if options.text("partition.expiration-time") and strategy != "values-time":
+        problems.append(f"partition.expiration-strategy must be values-time, it is {strategy}")
+    return problems
+
+
+def chain_keys(schema: TableSchema) -> tuple[str, ...]:
+    """Return the partition columns that form the time: option ``chain-table.chain-partition-keys``, else all."""
+    return TableOptions(schema.options).chain_partition_keys or schema.partition_keys
+
+
+def _clock(schema: TableSchema) -> tuple[PartitionClock | None, list[str]]:
+    options = TableOptions(schema.options)
+    keys = chain_keys(schema)
+    if not keys:
+        return None, []
+    if schema.partition_keys[-len(keys) :] != keys:
+        return None, [
+            f"chain-table.chain-partition-keys ({', '.join(keys)}) must be the last partition columns in their order "
+            f"(partition columns: {', '.join(schema.partition_keys)})"
+        ]
+    group = schema.partition_keys[: -len(keys)]
+    try:
+        pattern = options.text("partition.timestamp-pattern")
+        clock = partition_clock(pattern, options.text("partition.timestamp-formatter"), keys, group)
+    except InvalidInputError as error:
+        return None, [error.message]
+    problem = clock.sort_problem
+    if problem is None:
+        return clock, []
+    return clock, [
+        f"partitions don't sort in the order of time ({problem}), so Paimon takes wrong anchors; use a form such as "
+        f"yyyyMMdd"
+    ]
+
+
+def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None) -> list[str]:
+    """Return the rules that the three branches together violate; None = the branch does not exist."""
+    problems = []
+    options = TableOptions(main.options)
+    for name, schema in ((options.snapshot_branch, snapshot), (options.delta_branch, delta)):
+        if name is None:
+            continue  # which schema_problems names
+        if schema is None:
+            problems.append(f"branch {name!r} does not exist: create it, or reset the option that names it")
+            continue
+        if _columns(schema) != _columns(main):
+            problems.append(
+                f"branch {name!r} has other columns than main: apply the same ALTER to it (alter_chain_table does so)"
+            )
+        if (schema.partition_keys, schema.primary_keys) != (main.partition_keys, main.primary_keys):
+            problems.append(f"branch {name!r} has another primary key or other partition columns than main")
+        for key, default in SAME_OPTIONS.items():
+            ours, theirs = options.text(key, default), TableOptions(schema.options).text(key, default)
+            if ours != theirs:
+                problems.append(f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal")
+        if _deletes(schema) != _deletes(main):
+            problems.append(
+                f"branch {name!r} handles deletes differently from main (options ignore-delete, "
+                f"partial-update.remove-record-on-delete), so their rows can't be merged: make them equal"
+            )
+    return problems
+
+
+def _deletes(schema: TableSchema) -> tuple[bool, bool]:
+    """The meaning of a delete when this branch's rows are merged: is it ignored, does it remove rows."""
+    options = TableOptions(schema.options)
+    removes = options.merge_engine == "partial-update" and options.flag("partial-update.remove-record-on-delete")
+    return options.ignore_delete, removes
+
+
+def _columns(schema: TableSchema) -> list[object]:
+    return [(f.name, with_nullable(f.type, True)) for f in schema.fields]
+
+
+def check_chain_branches(
+    label: str, main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None
+) -> ChainLayout:
+    """Check the schemas of all three branches and return the layout.
+
+    Raises:
+        NotFoundError: a branch does not exist. InvalidInputError: the schemas are not those of one chain table.
+    """
+    layout = chain_layout(main, label)
+    problems = branch_problems(main, snapshot, delta)
+    if problems:
+        missing = snapshot is None or delta is None
+        raise _refusal(NotFoundError if missing else InvalidInputError, label, problems)
+    return layout

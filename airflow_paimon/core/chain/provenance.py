@@ -25,16 +25,19 @@ from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, parse_json
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
+from airflow_paimon.core.table.partitions import (
+    StoredPartitions,
+    format_partition,
+    parse_partition_spec,
+    readable_value,
+)
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_snapshot
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 FOLDER = f"{PRIVATE_DIR}/chain"

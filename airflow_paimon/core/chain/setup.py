@@ -1,6 +1,7 @@
 """create_chain_table: a new chain table, or an existing primary-key table made one, with both branches and all options.
 
-Nothing is written before everything is checked; an interrupted run is finished by running it again.
+And schema changes of chain tables: of all three branches at once (alter_chain_table), or of one, checked. Nothing is
+written before everything is checked; an interrupted run is finished by running it again.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.branches.create import schema_bytes
-from airflow_paimon.core.chain.layout import ChainLayout
-from airflow_paimon.core.chain.schema_checks import chain_layout
+from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain.setup_plan import (
     BranchNow,
     ChainSettings,
+    new_chain_problems,
+    plan_alter,
     plan_conversion,
     plan_new_chain,
     same_schema,
+    set_up_problems,
 )
 from airflow_paimon.core.commit.committer import execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -33,13 +36,13 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan
-from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import CreateChainTable
-from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.schema.schema_plan import new_schema
-from airflow_paimon.core.schema.text import parse_column, parse_options
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import AlterChainTable, CreateChainTable
+from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes, new_schema
+from airflow_paimon.core.schema.text import parse_change, parse_column, parse_options
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage, require_ready
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
@@ -75,7 +78,7 @@ def create_chain_table(
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
     now_ms = int(time.time() * 1000)
-    carry_out(table, _plan(table, settings, new, now_ms))
+    carry_out(table, _plan_set_up(table, settings, new, now_ms))
     return table
 
 
@@ -91,7 +94,7 @@ def create_chain(context: Context, request: CreateChainTable) -> OperationResult
         sequence_field=request.sequence_field,
         options=parse_options(request.option),
     )
-    plan = _plan(table, settings, _new_columns(request), context.now_ms, request.operation_id)
+    plan = _plan_set_up(table, settings, _new_columns(request), context.now_ms, request.operation_id)
     changed = carry_out_once(context, plan)
     details = {"created": bool(request.column), **plan.summary}
     head = table.latest_snapshot_id()
@@ -114,7 +117,7 @@ def _new_columns(request: CreateChainTable) -> NewColumns | None:
     )
 
 
-def _plan(
+def _plan_set_up(
     table: Table, settings: ChainSettings, new: NewColumns | None, now_ms: int, operation_id: str | None = None
 ) -> Plan:
     require_committable(table)
@@ -227,3 +230,112 @@ def carry_out_once(context: Context, plan: Plan) -> bool:
     if not changed:
         tried.forget()
     return changed
+
+
+def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
+    """Apply changes to all branches of a chain table and return main's schema. ``table`` is main's view.
+
+    Changes that all branches already have are not an error; nothing is done.
+
+    Raises:
+        InvalidInputError: a rule is broken, or a branch can't take it: nothing was changed. NotFoundError: a branch
+            does not exist. ConflictError: a branch was altered meanwhile: run it again.
+    """
+    carry_out(table, _plan_alter(table, changes, int(time.time() * 1000)))
+    return table.schema()
+
+
+def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
+    """Run ``alter_chain_table`` for a job or operator."""
+    table = context.table
+    plan = _plan_alter(table, [parse_change(text) for text in request.change], context.now_ms)
+    changed = carry_out_once(context, plan)
+    head = table.latest_snapshot_id()
+    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=dict(plan.summary))
+
+
+def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
+    require_committable(table)
+    if table.branch_name != MAIN:
+        raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch")
+    main = look_at_branch(table.require(), MAIN)
+    options = TableOptions(main.current.options)
+    if not (options.chain_table and options.snapshot_branch and options.delta_branch):
+        raise InvalidInputError(
+            f"{table.name} is not a chain table (option chain-table.enabled): alter an ordinary table with "
+            f"alter_table; create_chain_table makes it a chain table"
+        )
+    branches = [look_at_branch(table, name) for name in (options.snapshot_branch, options.delta_branch)]
+    earlier = [i for i in table.schema_ids() if i < main.current.id]
+    previous = table.schema(earlier[-1]) if earlier else None
+    return plan_alter(table.name, main, branches, previous, changes, now_ms)
+
+
+def check_new_table(schema: TableSchema, name: str) -> None:
+    """Refuse a table with chain options that ``create_chain_table`` would refuse; its branches may come later.
+
+    Raises:
+        InvalidInputError: all problems are listed.
+    """
+    problems = new_chain_problems(schema, name) if TableOptions(schema.options).chain_table else []
+    if problems:
+        raise InvalidInputError(
+            f"{name} can't be created as a chain table: {'; '.join(problems)}. create_chain_table creates it with its "
+            f"branches",
+            details={"problems": problems},
+        )
+
+
+def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
+    """Refuse changes of one branch after which the three branches would not be a chain table, or not the same one.
+
+    What makes branches agree again that another engine has altered alone is allowed.
+
+    Raises:
+        InvalidInputError: names the problems and the way out.
+    """
+    main = branch.branch(MAIN).require().schema()
+    current = main if branch.branch_name == MAIN else branch.schema()
+    try:
+        has_data = branch.latest_snapshot_id() is not None
+        new = apply_changes(current, changes, has_data=has_data, now_ms=0)
+    except InvalidInputError:
+        return  # said with the table's name when the changes are made, or they have been made already
+    after = new if branch.branch_name == MAIN else main
+    if not any(TableOptions(s.options).chain_table for s in (main, after)):
+        return
+    parts = _parts(main)
+    if branch.branch_name != MAIN and branch.branch_name.lower() not in map(str.lower, parts):
+        return
+    if all(parts) and not all(isinstance(c, SetOption | RemoveOption) for c in changes):
+        raise InvalidInputError(
+            f"{branch.label} is a branch of a chain table, whose three branches must have the same columns; use "
+            f"alter_chain_table, which alters them together"
+        )
+    known = _problems(branch, main, current) if TableOptions(main.options).chain_table else []
+    problems = [p for p in _problems(branch, after, new) if p not in known]
+    if problems:
+        raise InvalidInputError(
+            f"{branch.label}: nothing was changed, as its three branches would not be one chain table any more: "
+            f"{'; '.join(problems)}. Options that may change are altered in all three by alter_chain_table; "
+            f"create_chain_table makes an ordinary table a chain table",
+            details={"problems": problems},
+        )
+
+
+def _parts(main: TableSchema) -> tuple[str, ...]:
+    options = TableOptions(main.options)
+    return options.snapshot_branch or "", options.delta_branch or ""
+
+
+def _problems(branch: Table, main: TableSchema, own: TableSchema) -> list[str]:
+    """Return the rules that the three branches would break if ``branch`` had the schema ``own``, and main ``main``."""
+
+    def schema_of(name: str) -> TableSchema | None:
+        if not name or name.lower() == branch.branch_name.lower():
+            return own if name else None
+        view = branch.branch(name)
+        return view.schema() if view.exists() else None
+
+    snapshot, delta = map(schema_of, _parts(main))
+    return schema_problems(own) + set_up_problems(own) + branch_problems(main, snapshot, delta)

@@ -19,7 +19,7 @@ from datetime import datetime
 from functools import partial
 
 from airflow_paimon.core.branches.branch_plan import is_protective
-from airflow_paimon.core.chain.schema_checks import branch_problems, chain_keys, chain_layout, schema_problems
+from airflow_paimon.core.chain.layout import branch_problems, chain_keys, chain_layout, schema_problems
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Action, Plan, Precondition, PutNew, Replace

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values
-from airflow_paimon.core.chain.schema_checks import check_chain_branches
+from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values, check_chain_branches
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition

@@ -51,11 +51,10 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
     ERROR,
     INFO,
@@ -66,8 +65,8 @@ from airflow_paimon.core.requests.findings import (
     worst_first,
 )
 from airflow_paimon.core.requests.requests import CheckTable, RepairTable
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
     INDEX_DIR,
     KEEP_TAG_PREFIX,
@@ -79,7 +78,6 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import live_entries, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 

@@ -8,7 +8,7 @@ from airflow_paimon.core.branches.branch_plan import plan_delete_branch
 from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
 from airflow_paimon.core.branches.delete import gather_removal, gather_rename
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.table.history import greatest_shared

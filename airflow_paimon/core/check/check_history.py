@@ -13,9 +13,7 @@ from itertools import pairwise
 
 from airflow_paimon.core.commit.committer import WRITER
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.json_value import parse_json
-from airflow_paimon.core.format.snapshot import Operation, Snapshot, parse_snapshot
-from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.format.snapshot import Operation, Snapshot, parse_json, parse_snapshot, parse_tag
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding

@@ -27,9 +27,9 @@ from airflow_paimon.core.row_tracking.row_ids_plan import (
 )
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import live_entries, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 HASH_INDEX = "hash-index"

@@ -26,9 +26,8 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.features import check_index
-from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
+from airflow_paimon.core.table.partitions import PartitionSpec, Selection, StoredPartitions, parse_partition_spec
 from airflow_paimon.core.table.scan import BucketSplit
-from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.scan import ScanPlan

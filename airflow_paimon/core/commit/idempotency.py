@@ -35,8 +35,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedError,
 )
-from airflow_paimon.core.format.json_value import parse_json
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, parse_json
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR

@@ -16,9 +16,9 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import KEYS_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
-from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 if TYPE_CHECKING:

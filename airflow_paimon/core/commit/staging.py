@@ -33,9 +33,9 @@ from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, 
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import STAGING_BRANCH_PREFIX, BranchPaths
 from airflow_paimon.core.table.scan import live_entries, read_index
-from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
-from airflow_paimon.core.format.json_value import parse_json
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, parse_json
 from airflow_paimon.core.table.paths import STREAMS_DIR
 from airflow_paimon.core.table.table import Table
 

@@ -1,15 +1,18 @@
-"""Snapshot files: one commit each. Unknown keys survive a round trip."""
+"""Snapshot files: one commit each; and tag files: a snapshot's JSON and, with a retention, two more keys.
+
+Unknown keys survive a round trip.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.json_value import parse_json
 
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
@@ -116,6 +119,18 @@ RESTORE = "restore it from a backup (check_table lists all that is damaged)"
 """The way out of a damaged metadata file, for messages."""
 
 
+def parse_json(data: bytes | str) -> Any:
+    """Parse JSON that anybody may have written.
+
+    Raises:
+        ValueError: it is none, is nested too deeply, or has a number of too many digits.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def load_json_object(data: bytes, name: str) -> dict[str, Any]:
     """Parse a metadata file that must hold one JSON object.
 
@@ -173,3 +188,74 @@ def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise FormatError(f"{name}: {key} is no number of 64 bits; {RESTORE}")
     return value
+
+
+_TAG_KEYS = ("tagCreateTime", "tagTimeRetained")
+_MARKER = "\0tagTimeRetained\0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """A named snapshot. ``create_time`` is local time without a zone, as Paimon stores it; None without retention."""
+
+    name: str
+    snapshot: Snapshot
+    create_time: datetime | None = None
+    time_retained: timedelta | None = None
+
+    def expires_at(self) -> datetime | None:
+        """When it may be deleted (local time); None = never."""
+        if self.create_time is None or self.time_retained is None:
+            return None
+        try:
+            return self.create_time + self.time_retained
+        except OverflowError:
+            return None
+
+    def to_bytes(self) -> bytes:
+        """Return the tag file. Without a retention it is a plain snapshot, so that old releases can read it."""
+        if self.create_time is None or self.time_retained is None:
+            return self.snapshot.to_bytes()
+        t, micros = self.create_time, self.time_retained // timedelta(microseconds=1)
+        out = self.snapshot.to_json()
+        out["tagCreateTime"] = [t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond * 1000]
+        out["tagTimeRetained"] = _MARKER
+        text = json.dumps(out, indent=2, ensure_ascii=False)
+        # Java's Duration as Jackson writes it: decimal seconds with nine digits, a number and not a string
+        return text.replace(json.dumps(_MARKER), f"{micros // 1_000_000}.{micros % 1_000_000:06d}000").encode()
+
+
+def parse_tag(data: bytes, name: str) -> Tag:
+    """Parse a tag file; ``name`` is the tag's name.
+
+    Raises:
+        FormatError: truncated, or the two extra keys are not what Paimon writes.
+    """
+    where = f"Tag {name!r}"
+    raw = load_json_object(data, where)
+    snapshot = snapshot_from_json({k: v for k, v in raw.items() if k not in _TAG_KEYS}, where)
+    try:
+        return Tag(
+            name=name,
+            snapshot=snapshot,
+            create_time=_create_time(raw.get("tagCreateTime")),
+            time_retained=_retained(raw.get("tagTimeRetained")),
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise FormatError(f"{where} has an unreadable retention: {error}") from None
+
+
+def _create_time(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    year, month, day, hour, minute, second, nanos = [int(p) for p in value] + [0] * (7 - len(value))
+    return datetime(year, month, day, hour, minute, second, nanos // 1000)
+
+
+def _retained(value: Any) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return timedelta(seconds=float(value))
+    except OverflowError:
+        return timedelta.max

@@ -21,9 +21,8 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
 )
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.publish.published import is_undone
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireBranches
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
 from airflow_paimon.core.table.lineage import DELETED, Lineage, read_lineage, recorded_branches, verified_lineage
 from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects

@@ -45,9 +45,8 @@ from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT,
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import LEAST_GRACE, ExpireSnapshots, ExpireTags, Expiry
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store.base import batches, read_if_there, read_present
 from airflow_paimon.core.table.consumers import Consumer, consumer_path, read_consumers
 from airflow_paimon.core.table.lineage import read_lineage

@@ -27,10 +27,10 @@ from airflow_paimon.core.metadata_expiry.references import (
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import legacy_schema, read_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _TRIES = 3

@@ -34,9 +34,8 @@ from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Delete, Plan
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RemoveOrphanFiles
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, Tag, load_json_object
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ from typing import Any, TypeVar
 
 from airflow_paimon.core.commit.idempotency import COMMITS
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.json_value import parse_json
-from airflow_paimon.core.format.snapshot import RESTORE, parse_snapshot
-from airflow_paimon.core.format.tag import parse_tag
+from airflow_paimon.core.format.snapshot import RESTORE, parse_json, parse_snapshot, parse_tag
 from airflow_paimon.core.metadata_expiry.references import is_whole
 from airflow_paimon.core.metadata_expiry.root_values import (
     CHANGELOG,

@@ -20,9 +20,8 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     expiry_rule,
     plan_partition_expiry,
 )
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpirePartitions
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table

@@ -38,13 +38,12 @@ from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.plan import DropPartition, Plan, Precondition
-from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.properties import CUTOFF_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 MAX_ROUNDS = 10

@@ -12,8 +12,8 @@ from airflow_paimon.core.publish.draft import Publication
 from airflow_paimon.core.publish.row_ids import delete_files
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_entries, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import CAME_BACK_PROPERTY, ROW_IDS_PROPERTY, ROW_VERSIONS_PROPERTY
 from airflow_paimon.core.table.scan import read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 

@@ -49,9 +49,8 @@ from airflow_paimon.core.publish.schema_records import (
 )
 from airflow_paimon.core.publish.sides import gather_sides, keys_stay
 from airflow_paimon.core.publish.ways import Gathered, Merge, way_of
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import (
@@ -62,6 +61,7 @@ from airflow_paimon.core.table.history import (
     snapshots_between,
 )
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BASE_SNAPSHOT_PROPERTY,
@@ -70,7 +70,6 @@ from airflow_paimon.core.table.properties import (
     BRANCH_SNAPSHOT_PROPERTY,
 )
 from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries, read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _SPARE_IDS = 100_000

@@ -17,8 +17,7 @@ from airflow_paimon.core.branches.create import create_branch
 from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,

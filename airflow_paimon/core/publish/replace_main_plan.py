@@ -20,7 +20,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import field_ids, with_nullable
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.schema.option_checks import check_options

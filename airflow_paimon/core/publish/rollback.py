@@ -35,17 +35,16 @@ from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.safeguards import bucket_namer
 from airflow_paimon.core.publish.schema_records import reconcile_records
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import KEEP_LATER_PROPERTY, TARGET_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.scan import read_index
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 

@@ -12,8 +12,8 @@ from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.publish.draft import Publication
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)

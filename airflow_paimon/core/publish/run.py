@@ -32,8 +32,7 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import ManifestEntry
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.publish.changelog import ChangelogFiles, WriteChangelog, with_changelog
 from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication
@@ -44,9 +43,8 @@ from airflow_paimon.core.publish.replace_main import complete
 from airflow_paimon.core.publish.row_ids import Rewrite, RewrittenFiles, names_of
 from airflow_paimon.core.publish.safeguards import PublishMarks, check_files_exist, result_of, undo_retention
 from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, ReplaceMain
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,10 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import SetTag
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.streaming_readers import CHANGES
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.options import parse_retention
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     APPROVED_BY_PROPERTY,
@@ -36,7 +36,6 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import BucketKey, read_entries, read_lists
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 

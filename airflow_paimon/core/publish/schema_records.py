@@ -26,9 +26,8 @@ from enum import Enum
 
 from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
-from airflow_paimon.core.format.json_value import parse_json
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, parse_json
 from airflow_paimon.core.plan import Delete, FileAction, Plan, PutNew
 from airflow_paimon.core.publish.replace_main_plan import same_version
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding

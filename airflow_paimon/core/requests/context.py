@@ -1,19 +1,52 @@
-"""The context of an operation: the table, the time, and a stopwatch."""
+"""The context of an operation (the table, the time, a stopwatch), and the result that it ends with."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon import __version__
+from airflow_paimon.core.errors import InvalidInputError, error_to_json
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationResult:
+    """What jobs print and operators return (docs/design.md, One result).
+
+    ``snapshot_before``/``snapshot_after`` are of the branch that was written: main for a publish.
+    """
+
+    operation: str
+    table: str
+    branch: str
+    changed: bool
+    dry_run: bool = False
+    plan_id: str | None = None
+    snapshot_before: int | None = None
+    snapshot_after: int | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    duration_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, the keys in the order of the contract, which is that of the fields."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            **values,
+            "details": dict(self.details),
+            "duration_s": round(self.duration_s, 3),
+            "version": __version__,
+        }
+
+
+def failure_json(operation: str, table: str, error: BaseException) -> dict[str, Any]:
+    """Return the result of a failed operation."""
+    return {"operation": operation, "table": table, "error": error_to_json(error), "version": __version__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +104,7 @@ def open_context(request: Request) -> Context:
     started = time.monotonic()
     table = open_table(request.warehouse, request.table, storage_options=request.storage_options)
     if table.branch_name != "main":
-        takes_branch = any(f.name == "branch" for f in dataclasses.fields(request))
+        takes_branch = any(f.name == "branch" for f in fields(request))
         rest = f" and the branch as branch={table.branch_name!r}" if takes_branch else "; it works on the whole table"
         raise InvalidInputError(f"{request.operation}: give the table as {table.name}{rest}")
     now = _now_of(request)

@@ -16,8 +16,7 @@ from airflow_paimon.core.requests import requests
 from airflow_paimon.core.requests.requests import Request
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.requests.context import Context
-    from airflow_paimon.core.requests.result import OperationResult
+    from airflow_paimon.core.requests.context import Context, OperationResult
 
 RunsOn = Literal["metadata", "rows"]
 
@@ -162,7 +161,7 @@ _TABLE = (
     Operation(
         requests.AlterChainTable,
         "Apply one schema change to all three branches of a chain table, or to none.",
-        "core.chain.alter:alter_chain",
+        "core.chain.setup:alter_chain",
     ),
     Operation(
         requests.CompactChainTable,

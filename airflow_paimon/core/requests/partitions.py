@@ -8,9 +8,15 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.partitions import comparable, format_partition, parse_partition_spec
+from airflow_paimon.core.table.partitions import (
+    PartitionSelection,
+    Selection,
+    StoredPartitions,
+    comparable,
+    format_partition,
+    parse_partition_spec,
+)
 from airflow_paimon.core.table.scan import partition_types
-from airflow_paimon.core.table.stored_partitions import PartitionSelection, Selection, StoredPartitions
 
 
 @dataclass(frozen=True, slots=True)

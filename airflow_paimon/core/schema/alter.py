@@ -10,9 +10,8 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.plan import Plan, PutNew
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterTable
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.alter_plan import Altered, OpenBranch, has_made, plan_alter_table, publishable
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption
 from airflow_paimon.core.schema.tables import check_alterable

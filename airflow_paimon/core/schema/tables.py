@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.core.chain.alter import check_new_table, check_one_branch
+from airflow_paimon.core.chain.setup import check_new_table, check_one_branch
 from airflow_paimon.core.commit.committer import put_new, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema

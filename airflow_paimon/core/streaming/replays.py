@@ -20,7 +20,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.plan import Plan, PutNew, Replace
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR

@@ -31,9 +31,9 @@ from airflow_paimon.core.streaming.stream_plan import (
 )
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import plan_snapshot, read_delta_list, read_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 

@@ -18,7 +18,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.live_files import BucketSplit, group_by_bucket
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 
 ALL = -1
 """All units of a snapshot."""

@@ -12,6 +12,7 @@ from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     all_manifests,
@@ -19,7 +20,6 @@ from airflow_paimon.core.table.scan import (
     read_entries,
     read_index,
 )
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 Form = Callable[[bytes], bytes]

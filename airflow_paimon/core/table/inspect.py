@@ -23,11 +23,10 @@ from airflow_paimon.core.format.types import DataType, field_to_json
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import readable_value
+from airflow_paimon.core.table.partitions import StoredPartitions, readable_value
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries, partition_types
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version
 
 _TIME, _LONG, _TEXT = pa.timestamp("ms"), pa.int64(), pa.string()

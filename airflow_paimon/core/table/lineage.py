@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 

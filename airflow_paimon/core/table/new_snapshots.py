@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.new_snapshots_plan import NewSnapshot, Seen, base_of, describe_new, ids_above
-from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
 from airflow_paimon.core.table.scan import read_delta_list, read_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 _AT_ONCE = 100

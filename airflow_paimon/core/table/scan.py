@@ -26,10 +26,9 @@ from airflow_paimon.core.table.live_files import group_by_bucket as group_by_buc
 from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import partition_path
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_path
+from airflow_paimon.core.table.partitions import partition_types as partition_types
 from airflow_paimon.core.table.paths import bucket_dir, checked_name, manifest_path
-from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.stored_partitions import partition_types as partition_types
 from airflow_paimon.core.table.table import Table, resolve_version
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
-from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
-from airflow_paimon.core.format.tag import Tag, parse_tag
+from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (

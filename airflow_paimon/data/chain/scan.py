@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, Values
+from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, Values, check_chain_branches
 from airflow_paimon.core.chain.read_plan import (
     ChainReadMode,
     Choose,
@@ -20,7 +20,6 @@ from airflow_paimon.core.chain.read_plan import (
     every_partition,
     plan_reads,
 )
-from airflow_paimon.core.chain.schema_checks import check_chain_branches
 from airflow_paimon.core.chain.state import pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema

@@ -7,14 +7,13 @@ from typing import Any
 
 from airflow_paimon.core.branches.ownership import described
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, masks_of
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.plain import compare_rows
 from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped, plan_diff

@@ -17,6 +17,7 @@ from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     BucketKey,
@@ -26,7 +27,6 @@ from airflow_paimon.core.table.scan import (
     live_entries,
     read_index,
 )
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type

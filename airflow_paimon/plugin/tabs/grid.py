@@ -8,7 +8,7 @@ from functools import partial
 
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.report_plan import GroupReport
+from airflow_paimon.core.chain.read_plan import GroupReport
 from airflow_paimon.core.requests.findings import Finding
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table

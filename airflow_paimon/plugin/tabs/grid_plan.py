@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_paimon.core.chain.layout import ChainLayout, Values
-from airflow_paimon.core.chain.report_plan import GroupReport
+from airflow_paimon.core.chain.read_plan import GroupReport
 from airflow_paimon.core.table.partitions import format_partition
 
 MEANINGS = {

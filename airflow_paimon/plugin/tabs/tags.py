@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX, KEEP_TAG_PREFIX, UNDO_TAG_PREFIX, protects
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS

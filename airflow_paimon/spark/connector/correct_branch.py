@@ -15,13 +15,12 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.manifest import ManifestEntry
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.requests.result import OperationResult
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.data.diff.compare import WITH_SAMPLES, diff_result
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.spark.connector.compare import Comparison, Found, compare_frames

@@ -13,8 +13,8 @@ from airflow_paimon.core.requests.partitions import PartitionChoice, partition_t
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_entries
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.data.files.arrow_types import ROW_KIND

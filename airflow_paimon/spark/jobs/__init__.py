@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import function_on_rows
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.requests.result import OperationResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

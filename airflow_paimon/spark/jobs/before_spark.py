@@ -5,7 +5,7 @@ Imports no pyspark: under plain ``python`` a wrong request is answered in the ti
 
 from __future__ import annotations
 
-from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import check_engine
 from airflow_paimon.core.requests.requests import (
     Compact,
@@ -15,7 +15,6 @@ from airflow_paimon.core.requests.requests import (
     ReplayBranch,
     Request,
 )
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
 from airflow_paimon.data.compact import check_compact, compact

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.data import compact as compact_files
 from airflow_paimon.spark.compaction import in_tasks
 from airflow_paimon.spark.tasks import TASK_BYTES, cores_of

@@ -27,10 +27,9 @@ from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureE
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot

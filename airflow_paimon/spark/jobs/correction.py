@@ -17,10 +17,9 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     DETAILS_PROPERTY,

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.data.diff.compare import Found, compare_here, diff_result, is_small, plan_units, unchanged
 from airflow_paimon.data.diff.keyed import KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.datasource import register

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.layers import head_of_other, shown_of_other
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.statements.outcome import Outcome

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.files.arrow_types import FILE_POSITION, FILE_POSITION_FIELD, repeated
 from airflow_paimon.data.row_columns import with_row_columns

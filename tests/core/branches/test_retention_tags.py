@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.requests.build import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform

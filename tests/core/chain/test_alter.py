@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.alter import alter_chain_table
+from airflow_paimon.core.chain.setup import alter_chain_table
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.requests.build import build_request

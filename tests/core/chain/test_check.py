@@ -12,7 +12,7 @@ import pytest
 
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.chain.layout import Partitions
-from airflow_paimon.core.chain.report_plan import MAX_GRID, report_groups
+from airflow_paimon.core.chain.read_plan import MAX_GRID, report_groups
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.schema_plan import AddColumn, RemoveOption, SetOption

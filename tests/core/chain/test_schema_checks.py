@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_paimon.core.chain.schema_checks import branch_problems, chain_layout, check_chain_branches, schema_problems
+from airflow_paimon.core.chain.layout import branch_problems, chain_layout, check_chain_branches, schema_problems
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.schema_checks import check_chain_branches
+from airflow_paimon.core.chain.layout import check_chain_branches
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -15,9 +15,8 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
 )
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table

@@ -20,8 +20,8 @@ from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.scan import all_manifests, read_index
-from airflow_paimon.core.table.stored_partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
 from tests.core.tables import append, files, make_table, message, names, rewrite, run

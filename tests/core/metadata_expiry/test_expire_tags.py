@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.tag import Tag
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule, expired_tags
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
 from airflow_paimon.core.requests.build import build_request

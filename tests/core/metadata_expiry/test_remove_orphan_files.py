@@ -18,9 +18,8 @@ from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputE
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import stream_leftovers
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.streaming.replays import ReplayRecord, batch_key, record_replay, replay_path, stream_key

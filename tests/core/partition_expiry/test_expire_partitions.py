@@ -21,9 +21,8 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     plan_partition_expiry,
 )
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import plan_scan

@@ -14,9 +14,8 @@ import pytest
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table

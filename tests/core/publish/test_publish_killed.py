@@ -28,8 +28,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.publish.schema_records import FOLDER
 from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow

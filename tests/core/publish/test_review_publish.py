@@ -14,9 +14,8 @@ from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, Stora
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX

@@ -10,9 +10,8 @@ import pytest
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import make_table, overwrite, run

@@ -23,9 +23,8 @@ from airflow_paimon.core.format.manifest_io import describe_manifest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition
 from airflow_paimon.core.table.scan import live_entries, plan_scan
-from airflow_paimon.core.table.stored_partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
 from tests.stores import CountingStore

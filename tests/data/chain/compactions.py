@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.core.commit.files import drop_partitions
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.table import Table

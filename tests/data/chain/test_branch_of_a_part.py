@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.alter import alter_chain_table
+from airflow_paimon.core.chain.setup import alter_chain_table
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption

@@ -14,9 +14,8 @@ import pytest
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.requests.result import OperationResult
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow

@@ -7,7 +7,7 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.chain.alter import alter_chain_table
+from airflow_paimon.core.chain.setup import alter_chain_table
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.data.chain.tables import Writes, chain_table, seen

@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_paimon.core.chain.alter import alter_chain_table
-from airflow_paimon.core.chain.setup import NewColumns, create_chain_table
+from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
 from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import UnsafeOperationError

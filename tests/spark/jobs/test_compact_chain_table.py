@@ -9,7 +9,7 @@ import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.requests.build import build_request
-from airflow_paimon.core.requests.result import OperationResult
+from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.data.chain.compactions import compact, full, outcomes
 from tests.data.chain.tables import PARTIAL_DELETES, TWO_VALUES, chain_table, seen

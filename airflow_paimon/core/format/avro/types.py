@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.json_value import parse_json
+from airflow_paimon.core.format.snapshot import parse_json
 
 NAMESPACE: Final = "org.apache.paimon.avro.generated"
 _PLAIN = {"null": "null", "boolean": "boolean", "int": "long", "long": "long", "float": "float", "double": "double",
