@@ -22,7 +22,7 @@ import pyarrow as pa
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, drop_partitions
 from airflow_paimon.core.format.binary_row import encode_row
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.bucket import bucket_of_rows

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries

@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_paimon.bundled import job_path
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.data.arrow_write import write_arrow

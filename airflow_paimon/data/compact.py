@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of, commit_identity, digest_of
-from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -25,7 +26,7 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PRO
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
-from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, run_here
+from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, landed_earlier, run_here
 from airflow_paimon.data.write import discard_files
 
 log = logging.getLogger(__name__)
@@ -135,16 +136,9 @@ class _Run:
 
     def _count_landed(self, tried: Attempt) -> None:
         """Count an earlier try's commits. Expired ones don't matter: what they wrote is not small any more."""
-        if not tried.retried:
-            return
-        for number in range(tried.head + 1, (self._table.latest_snapshot_id() or 0) + 1):
-            try:
-                snapshot = self._table.snapshot(number)
-            except NotFoundError:
-                continue
-            if snapshot.commit_user == tried.operation_id and DETAILS_PROPERTY in snapshot.properties:
-                self._before = min(self._before or number, number - 1) or None
-                self._add(snapshot, json.loads(snapshot.properties[DETAILS_PROPERTY]))
+        for snapshot, details in landed_earlier(self._table, tried):
+            self._before = min(self._before or snapshot.id, snapshot.id - 1) or None
+            self._add(snapshot, details)
 
     def _chunks(self, groups: Sequence[Group]) -> Iterator[list[Group]]:
         """Divide into commits: many small groups of files, or few large ones."""
@@ -173,8 +167,9 @@ class _Run:
             "expired_rows": sum(o.expired_rows for o in outputs),
         }
         properties = {OPERATION_PROPERTY: "compact", DETAILS_PROPERTY: json.dumps(details)}
+        options = CommitOptions(identity=self._identity(tried, chunk), properties=properties)
         try:
-            receipt = planned.commit(self._table, chunk, messages, self._identity(tried, chunk), properties)
+            receipt = planned.commit(self._table, chunk, messages, options)
         except REFUSALS as error:
             discard_files(planned.write, messages)
             if not isinstance(error, ConflictError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
@@ -98,20 +98,10 @@ class AppendCompaction:
         ]
 
     def commit(
-        self,
-        table: Table,
-        chunk: Sequence[Group],
-        messages: Sequence[CommitMessage],
-        identity: CommitIdentity,
-        properties: dict[str, str],
+        self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit it; see ``commit_rewrite``."""
-        return commit_rewrite(
-            *(table, messages, CommitOptions(identity=identity, properties=properties)),
-            read=self.plan.scan,
-            kind=CommitKind.COMPACT,
-            operation=None,
-        )
+        return commit_rewrite(*(table, messages, options), read=self.plan.scan, kind=CommitKind.COMPACT, operation=None)
 
 
 def plan_append(table: Table, request: Compact, selection: Selection | None) -> AppendCompaction:

@@ -3,12 +3,18 @@
 Each key keeps its newest version, with its sequence number; deletes and expired records are dropped, deletion vectors
 applied. Every part of a bucket is a task, which streams: nothing is shuffled. What writers append to the bucket
 meanwhile stays above the result.
+
+A write compacts its buckets itself where readers get its rows only from a compaction: those with deletion vectors and
+first-row, and streaming readers of the changelog producers lookup and full-compaction. As Paimon's batch writers do,
+it is an APPEND of level-0 files, and then a COMPACT. The rows are committed with the first; if the second does not
+succeed, they wait for any later compaction of their bucket.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,17 +24,22 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.compaction import commit_compaction
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.format.manifest import DataFile, FileSource
-from airflow_paimon.core.format.snapshot import Operation
+from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
+from airflow_paimon.core.commit.landed import find_landed
+from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import Selection
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot, read_delta_lists, selected_entries
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_append import wrong_count
 from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_runs, top_level
-from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
+from airflow_paimon.data.compaction_tasks import Group, RunTasks, TaskOutput, Work, run_here
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
@@ -37,7 +48,7 @@ from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of,
 from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows, plan_read
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, discard_files
 
 TASK_BYTES = 256 << 20
 """About as many bytes of rows does a task hold in memory, whatever the size of a bucket."""
@@ -180,16 +191,10 @@ class KeyedCompaction:
         return works
 
     def commit(
-        self,
-        table: Table,
-        chunk: Sequence[Group],
-        messages: Sequence[CommitMessage],
-        identity: CommitIdentity,
-        properties: dict[str, str],
+        self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit it; see ``commit_compaction``."""
         read = _narrowed(self.scan, [g.bucket for g in chunk])
-        options = CommitOptions(identity=identity, properties=properties)
         return commit_compaction(table, messages, options, read=read, operation=self.operation)
 
 
@@ -244,3 +249,101 @@ def _narrowed(scan: ScanPlan, buckets: Sequence[BucketSplit]) -> ScanPlan:
 
 def _without_files(bucket: BucketSplit) -> BucketSplit:
     return BucketSplit(bucket.partition, bucket.values, bucket.bucket, bucket.total_buckets, ())
+
+
+log = logging.getLogger(__name__)
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """``snapshot``: the id of the compaction's, also of an earlier try's; None: there was nothing to compact.
+    ``warning``: the rows wait for a later compaction.
+    """
+
+    snapshot: int | None = None
+    warning: str | None = None
+
+
+def compact_written(table: Table, landed: Snapshot | None, run: RunTasks = run_here) -> Compacted:
+    """Compact the buckets in which a write has added files of level 0, if its readers wait for that.
+
+    ``landed``: the snapshot of the write, or of an earlier try of it; None = it has written nothing. A bucket that has
+    been compacted since is left alone. What an overwrite has written is no change that a changelog tells.
+
+    Raises:
+        PaimonError: why the files could not be merged; ``details["done"]`` is the snapshot that holds the rows.
+    """
+    if landed is None or not waits_for_compaction(table.schema(), table.branch_name):
+        return Compacted()
+    try:
+        return _compact(table, landed, run)
+    except PaimonError as error:
+        error.details.setdefault("done", [landed.id])
+        raise
+
+
+def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
+    delta = selected_entries(table, read_delta_lists(table, [landed]), None)
+    new = [e for e in delta if e.kind == FileKind.ADD and e.file.level == 0]
+    if not new:
+        return Compacted()
+    identity = commit_identity(landed.commit_user, table.branch_name, f"compact {landed.id}")
+    names = {e.file.file_name for e in new}
+    selection = StoredPartitions(table.schema()).those({e.partition for e in new})
+    for _ in range(_TRIES):
+        planned = plan_buckets(
+            table, selection, lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files)
+        )
+        if not planned.groups:
+            return Compacted(snapshot=_earlier(table, identity, landed))
+        planned = replace(planned, operation=Operation.WRITE)  # as Paimon's writers name it
+        files = {f.file_name for g in planned.groups for f in g.bucket.files}
+        if landed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
+            planned = replace(planned, changelog=None)
+        done = _commit(table, planned, run, identity)
+        if done is not None:
+            return done
+    warning = (
+        f"the rows are committed (snapshot {landed.id}), but other commits changed their buckets in each of {_TRIES} "
+        f"tries to compact them: readers get them from the next compaction (compact)"
+    )
+    log.warning("%s: %s", table.label, warning)
+    return Compacted(warning=warning)
+
+
+def _earlier(table: Table, identity: CommitIdentity, landed: Snapshot) -> int | None:
+    """Return the compaction of an earlier try; None: somebody else's, or it has expired."""
+    try:
+        found = find_landed(table, identity, landed.id)
+    except OutcomeUnknownError:
+        return None
+    return None if found is None else found.id
+
+
+def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, identity: CommitIdentity) -> Compacted | None:
+    """Merge the buckets and commit them; None = another commit has changed one."""
+    outputs = _outputs(planned, run(planned.works(planned.groups)))
+    messages = [m for o in outputs for m in o.messages]
+    options = CommitOptions(identity=identity, properties={OPERATION_PROPERTY: "compact"})
+    try:
+        receipt = planned.commit(table, planned.groups, messages, options)
+    except REFUSALS as error:
+        discard_files(planned.write, messages)
+        if not isinstance(error, ConflictError):
+            raise
+        log.warning("%s; the buckets are planned again", error.message)
+        return None
+    return Compacted(snapshot=receipt.snapshot.id if receipt.snapshot is not None else None)
+
+
+def _outputs(planned: KeyedCompaction, outputs: Iterable[TaskOutput]) -> list[TaskOutput]:
+    done: list[TaskOutput] = []
+    try:
+        for output in outputs:
+            done.append(output)
+    except BaseException:
+        discard_files(planned.write, [m for o in done for m in o.messages])
+        raise
+    return done

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import Receipt
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import Attempt
 from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.write import TableWrite
@@ -65,14 +70,18 @@ class Planned(Protocol):
         """Return the tasks of some groups."""
 
     def commit(
-        self,
-        table: Table,
-        chunk: Sequence[Group],
-        messages: Sequence[CommitMessage],
-        identity: CommitIdentity,
-        properties: dict[str, str],
+        self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit what they have written; ``ConflictError``: plan again."""
+
+
+def landed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
+    """Read the commits of an earlier try of an operation that there still are, with their part of its result."""
+    newest = (view.latest_snapshot_id() or 0) if tried.retried else 0
+    for number in range(tried.head + 1, newest + 1):
+        found = view.find_snapshot(number)
+        if found is not None and found.commit_user == tried.operation_id and DETAILS_PROPERTY in found.properties:
+            yield found, json.loads(found.properties[DETAILS_PROPERTY])
 
 
 def run_here(works: Sequence[Work]) -> Iterator[TaskOutput]:

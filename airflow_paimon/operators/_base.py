@@ -20,7 +20,7 @@ from airflow_paimon._compat import (
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.form_policy import FIELDS

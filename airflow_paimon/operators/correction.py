@@ -67,7 +67,7 @@ def start_from_base(
     Raises:
         UnsafeOperationError: the branch belongs to somebody else, or holds somebody else's commits.
     """
-    from airflow_paimon.core.requests.build import build_request
+    from airflow_paimon.core.requests.arguments import build_request
     from airflow_paimon.core.requests.operations import run_operation
     from airflow_paimon.core.table.lineage import verified_lineage
 

@@ -260,7 +260,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
 
     def _undo(self, publish: Published, context: Context) -> dict[str, Any]:
         """Take back a publish; who let it be published lets the undo, too."""
-        from airflow_paimon.core.requests.build import build_request
+        from airflow_paimon.core.requests.arguments import build_request
         from airflow_paimon.core.requests.operations import run_operation
 
         hook = PaimonHook(self.paimon_conn_id)

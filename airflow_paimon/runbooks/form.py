@@ -111,7 +111,7 @@ def open_main(params: Mapping[str, Any]) -> Table:
 
 def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Request:
     """Build a request about the form's table."""
-    from airflow_paimon.core.requests.build import build_request
+    from airflow_paimon.core.requests.arguments import build_request
 
     hook = PaimonHook(params["paimon_conn_id"])
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}

@@ -45,7 +45,7 @@ from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
-from airflow_paimon.data.compact_written import compact_written
+from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.moving_keys import completed

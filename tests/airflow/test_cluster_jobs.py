@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow.triggers.base import TriggerEvent
 
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, UnsupportedFeatureError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks._drivers import GONE, StandaloneDriver

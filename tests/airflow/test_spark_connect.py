@@ -16,7 +16,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.spark_connect_job import SparkConnectJobHook, open_job_hook

@@ -23,7 +23,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.hooks._job_files import JobFolder, ResultFile
@@ -260,7 +260,7 @@ def test_on_kill_ends_the_driver_within_five_seconds(stuck: Path) -> None:
 
 WORKER = """
 import sys
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.hooks.spark_job import SparkJobHook
 request = build_request("check_table", {"warehouse": sys.argv[1], "table": "stuck.t"})
 SparkJobHook().run_job(request, result_name="r.json", results_folder="/nowhere")

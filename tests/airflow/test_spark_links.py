@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.operators.branch import CorrectBranchOperator
 from tests.airflow.conftest import RunDag, set_connection

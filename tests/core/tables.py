@@ -14,7 +14,7 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_append, commi
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.paths import MAIN

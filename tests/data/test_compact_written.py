@@ -16,7 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import arrow_write, compact_written, read_arrow, write_arrow
+from airflow_paimon.data import arrow_write, compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data.compact_keyed import plan_buckets
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
@@ -145,7 +145,7 @@ def test_rows_that_can_not_be_compacted_are_committed(tmp_path: Path, monkeypatc
         return planned
 
     with monkeypatch.context() as patched:
-        patched.setattr(compact_written, "plan_buckets", late)
+        patched.setattr(compact_keyed, "plan_buckets", late)
         (warning,) = put(table, ("x", 2, 2, "ours"), operation_id="op")["details"]["warnings"]
     assert warning.startswith("the rows are committed (snapshot 1), but other commits")
     assert (shown(table), levels(table)) == ([], [0])
@@ -164,7 +164,7 @@ def test_a_bucket_that_moved_is_planned_again(tmp_path: Path, monkeypatch: pytes
             put(table, row)
         return planned
 
-    monkeypatch.setattr(compact_written, "plan_buckets", late)
+    monkeypatch.setattr(compact_keyed, "plan_buckets", late)
     reader = Follower(table, row_kind=True)
     put(table, ("x", 1, 1, "ours"))
     assert (shown(table), levels(table)) == ([("x", 1, 11, "other"), ("x", 3, 1, "other")], [5])
@@ -286,6 +286,6 @@ def test_what_another_writer_adds_to_an_overwrite_is_told(tmp_path: Path, monkey
 
     reader = Follower(table, row_kind=True, **{"streaming-read-overwrite": "false"})
     assert len(reader.all()) == 1
-    monkeypatch.setattr(compact_written, "plan_buckets", late)
+    monkeypatch.setattr(compact_keyed, "plan_buckets", late)
     put(table, ("x", 1, 2, "new"), mode="overwrite")
     assert reader.all() == [("x", 1, 2, "new", "+I"), ("x", 2, 2, "other", "+I")]

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark.jobs.before_spark import run_before_spark

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table

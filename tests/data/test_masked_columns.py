@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.masking import HIDDEN, masks_of, shown_value

@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.publish.changelog import ReplacedBuckets
 from airflow_paimon.core.publish.merge import publish_branch
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption

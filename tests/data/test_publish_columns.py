@@ -12,7 +12,7 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.publish.schema_records import read_records
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table

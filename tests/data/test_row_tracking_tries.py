@@ -18,7 +18,7 @@ import pytest
 
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, PaimonError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.requests import Compact

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import Table, open_table

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import plan_scan

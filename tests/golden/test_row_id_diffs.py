@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow

@@ -3,7 +3,7 @@
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.spark.connector.session import CATALOG, EXTENSIONS, artifact, configured, with_extensions
 from airflow_paimon.spark.jobs import run_spark_operation
 

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_paimon.bundled import job_names, job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.spark.jobs.before_spark import run_before_spark

@@ -78,7 +78,7 @@ class Connector:
         if request["archive"] not in sys.path:
             sys.path.insert(0, request["archive"])
         from airflow_paimon.core.errors import PaimonError
-        from airflow_paimon.core.requests.build import build_request
+        from airflow_paimon.core.requests.arguments import build_request
         from airflow_paimon.core.requests.context import failure_json
         from airflow_paimon.spark.jobs import run_spark_operation
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import commit_buckets
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, live_entries, plan_scan

@@ -19,7 +19,7 @@ from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.commit.staging import open_staging
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import parse_type
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table

@@ -21,7 +21,7 @@ import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.options import TableOptions

@@ -29,7 +29,7 @@ def where_from(_: Iterator[Any]) -> Iterator[str]:
 def operations(spark: SparkSession, warehouse: str) -> dict[str, Any]:
     """Correct the branch, which must not be tried again when it is refused, and compare it with its base."""
     from airflow_paimon.core.errors import InvalidInputError
-    from airflow_paimon.core.requests.build import build_request
+    from airflow_paimon.core.requests.arguments import build_request
     from airflow_paimon.spark.jobs import run_spark_operation
 
     common = {"warehouse": warehouse, "table": "d.t", "branch": "fix"}

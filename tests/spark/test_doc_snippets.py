@@ -23,8 +23,7 @@ import pytest
 
 from airflow_paimon import create_table, open_table
 from airflow_paimon.cli.main import run
-from airflow_paimon.core.requests.arguments import parse_arguments
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request, parse_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from airflow_paimon.data import write_arrow
 from airflow_paimon.plugin import macros

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.spark.jobs.operations import correct, make_branch, put, rows_of

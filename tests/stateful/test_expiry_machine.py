@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.metadata_expiry.roots import RootReader
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries

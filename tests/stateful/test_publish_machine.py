@@ -22,7 +22,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.schema_plan import AddColumn

@@ -76,7 +76,7 @@ _TABLE = (
     Operation(
         requests.AlterTable,
         "Change columns and options of a table's branch, all changes as one schema version.",
-        "core.schema.alter:alter",
+        "core.schema.tables:alter",
     ),
     Operation(
         requests.MergeBranch,

@@ -15,8 +15,8 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
-from airflow_paimon.core.table.aggregate_options import aggregate_problems
 from airflow_paimon.core.table.bucket import function_problem
+from airflow_paimon.core.table.merge_options import aggregate_problems
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})

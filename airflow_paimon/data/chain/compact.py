@@ -6,7 +6,6 @@ they changed before, the partition is planned again; if after, it is rebuilt. Th
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -24,16 +23,16 @@ from airflow_paimon.core.chain.provenance import prune_records, read_provenances
 from airflow_paimon.core.chain.staleness import find_stale
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.commit.committer import require_committable
-from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
-from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
-from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets, plan_buckets
 from airflow_paimon.data.chain.compaction_commit import CompactionCommits, InputSnapshots, known_of, plan_row
+from airflow_paimon.data.compaction_tasks import landed_earlier
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def compact_chain_table(
     run_ = _Run(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
-            return run_.finish(_landed(snapshot, tried))
+            return run_.finish(list(landed_earlier(snapshot, tried)))
         except PaimonError as error:
             if run_.done:
                 error.details.setdefault("done", run_.done)
@@ -97,21 +96,6 @@ def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
         overwrite=request.overwrite,
         gap_policy=cast(GapPolicy, request.gap_policy),
     )
-
-
-def _landed(snapshot: Table, tried: Attempt) -> list[tuple[Snapshot, dict[str, Any]]]:
-    """Find the commits of an earlier try of this operation. Expired ones don't matter: repeating them is safe."""
-    if not tried.retried:
-        return []
-    found = []
-    for snapshot_id in range(tried.head + 1, (snapshot.latest_snapshot_id() or 0) + 1):
-        try:
-            one = snapshot.snapshot(snapshot_id)
-        except NotFoundError:
-            continue
-        if one.commit_user == tried.operation_id and DETAILS_PROPERTY in one.properties:
-            found.append((one, json.loads(one.properties[DETAILS_PROPERTY])))
-    return found
 
 
 def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list[PartitionCompaction], InputSnapshots]:
@@ -204,7 +188,9 @@ class _Run:
         )
 
     def _take_over(self, state: ChainState, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
-        """Count an earlier try's commits as done, except those whose inputs have changed since they were read."""
+        """Count an earlier try's commits as done, except those whose inputs have changed since they were read. Expired
+        ones don't matter: repeating them is safe.
+        """
         by_text = {state.layout.text_of(v): v for v in state.partitions.snapshot | state.partitions.delta}
         for snapshot, row in landed:
             values = by_text.get(row["partition"])

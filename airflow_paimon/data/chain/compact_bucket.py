@@ -27,7 +27,7 @@ from airflow_paimon.core.table.features import check_compactable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
 from airflow_paimon.data.chain.read import merged_rows
-from airflow_paimon.data.chain.scan import Inputs, Pinned, plan_partitions
+from airflow_paimon.data.chain.scan import Inputs, plan_partitions
 from airflow_paimon.data.chain.splits import ChainSplit
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
@@ -87,9 +87,9 @@ def plan_buckets(
     for part in (state.snapshot, state.delta):
         _check_levels(state, part)
     reads = [PartitionRead(target=t, source=Source.CHAIN, anchor=a, deltas=d) for t, a, d in chains]
-    pinned = Pinned(main=ScanPlan(state.main.table, None, state.main.schema), snapshot=plan, delta=state.delta)
+    without_main = replace(state, main=ScanPlan(state.main.table, None, state.main.schema))
     totals = [{s.values: s.total_buckets for s in p.splits} for p in (state.delta, plan)]
-    read = plan_partitions(state.layout, pinned, reads, time_travel=True)
+    read = plan_partitions(without_main, reads, time_travel=True)
     files = [f for s in read.splits for f in s.files]
     inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in read.inputs))
     compaction = Compaction(

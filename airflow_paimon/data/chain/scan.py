@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, Values, check_chain_branches
+from airflow_paimon.core.chain.layout import GapPolicy, Values, check_chain_branches
 from airflow_paimon.core.chain.read_plan import (
     ChainReadMode,
     Choose,
@@ -20,7 +20,7 @@ from airflow_paimon.core.chain.read_plan import (
     every_partition,
     plan_reads,
 )
-from airflow_paimon.core.chain.state import pin_together
+from airflow_paimon.core.chain.state import ChainState, pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -34,7 +34,7 @@ from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.layers import Layer, check_types, read_as_one, snapshot_at_time_of
+from airflow_paimon.data.layers import Layer, check_types, none_as_early, read_as_one, snapshot_at_time_of
 from airflow_paimon.data.scan import TableRead, plan_read
 
 
@@ -44,14 +44,6 @@ class Inputs(NamedTuple):
     main: TableRead
     anchors: TableRead
     deltas: TableRead
-
-
-class Pinned(NamedTuple):
-    """The three branches, each at one snapshot."""
-
-    main: ScanPlan
-    snapshot: ScanPlan
-    delta: ScanPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,20 +119,17 @@ def plan_chain(
     others = [table.branch(options.snapshot_branch or ""), table.branch(options.delta_branch or "")]
     found = [b.schema() if b.exists() else None for b in others]
     layout = check_chain_branches(table.label, latest, *found)
-    pinned = Pinned(*_pinned(table, others, version, timestamp))
-    if version is not None or timestamp is not None:
-        pinned = Pinned(*read_as_one(pinned, newest=timestamp is not None))
-    for plan in pinned[1:]:
-        check_types(table.label, plan.table.label, pinned.main.schema, plan.schema)
-    rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), table.label)
-    partitions = Partitions(main=_held(pinned.main), snapshot=_held(pinned.snapshot), delta=_held(pinned.delta))
-    wanted = _wanted(rows, pinned.main.schema)
-    reads = plan_reads(layout, partitions, wanted, mode=mode, gap_policy=gap_policy)
     travels = version is not None or timestamp is not None
+    pinned = _pinned(table, others, version, timestamp)
+    main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
+    for plan in (snapshot, delta):
+        check_types(table.label, plan.table.label, main.schema, plan.schema)
+    rows = bind_where(where, predicate, arrow_schema(main.schema.fields), table.label)
+    state = ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
+    wanted = _wanted(rows, main.schema)
     return plan_partitions(
-        layout,
-        pinned,
-        reads,
+        state,
+        plan_reads(layout, state.partitions, wanted, mode=mode, gap_policy=gap_policy),
         columns=columns,
         where=where,
         predicate=predicate,
@@ -150,8 +139,7 @@ def plan_chain(
 
 
 def plan_partitions(
-    layout: ChainLayout,
-    pinned: Pinned,
+    state: ChainState,
     reads: Sequence[PartitionRead],
     *,
     columns: Sequence[str] | None = None,
@@ -166,8 +154,8 @@ def plan_partitions(
         UnsupportedFeatureError: a feature that this engine does not read.
         InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
     """
-    label = pinned.main.table.label
-    rows = bind_where(where, predicate, arrow_schema(pinned.main.schema.fields), label)
+    label = state.main.table.label
+    rows = bind_where(where, predicate, arrow_schema(state.main.schema.fields), label)
 
     def stored(plan: ScanPlan, source: Source) -> Layer:
         part = _only(plan, {r.target for r in reads if r.source == source})
@@ -181,33 +169,29 @@ def plan_partitions(
             batch_rows=batch_rows,
         )
 
-    main, snapshot = stored(pinned.main, Source.MAIN), stored(pinned.snapshot, Source.SNAPSHOT)
-    changes = stored(pinned.delta, Source.DELTA)
+    main, snapshot = stored(state.main, Source.MAIN), stored(state.snapshot, Source.SNAPSHOT)
+    changes = stored(state.delta, Source.DELTA)
     chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
-    inner = _inner_columns(pinned.main.schema, main[0].columns, rows)
+    inner = _inner_columns(state.main.schema, main[0].columns, rows)
 
     def part(plan: ScanPlan, values: set[Values]) -> TableRead:
         # without the filter, which would let older versions win
         some = _only(plan, values)
         return plan_read(some, columns=inner, time_travel=time_travel, chained=True, batch_rows=batch_rows)[0]
 
-    anchors = part(pinned.snapshot, {r.anchor for r in chains if r.anchor is not None})
-    deltas = part(pinned.delta, {d for r in chains for d in r.deltas})
+    anchors = part(state.snapshot, {r.anchor for r in chains if r.anchor is not None})
+    deltas = part(state.delta, {d for r in chains for d in r.deltas})
     return ChainRead(
         inputs=Inputs(main[0], anchors, deltas),
         layers=(main, snapshot, changes),
-        splits=tuple(chain_splits(layout, chains, pinned.snapshot, pinned.delta, rows)),
+        splits=tuple(chain_splits(state.layout, chains, state.snapshot, state.delta, rows)),
         partitions=tuple(reads),
-        snapshots={p.table.branch_name: None if p.snapshot is None else p.snapshot.id for p in pinned},
+        snapshots=state.snapshot_ids,
     )
 
 
 def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
     return replace(plan, splits=tuple(s for s in plan.splits if s.values in values))
-
-
-def _held(plan: ScanPlan) -> frozenset[Values]:
-    return frozenset(s.values for s in plan.splits)
 
 
 def _pinned(
@@ -216,7 +200,7 @@ def _pinned(
     if timestamp is not None:
         plans = [_plan_or_nothing(t, timestamp) for t in (table, *others)]
         if all(p.snapshot is None for p in plans):
-            raise NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}")
+            raise none_as_early(table, timestamp)
         return plans
     if version is None:
         return pin_together((table, *others))

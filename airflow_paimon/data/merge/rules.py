@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.aggregate_options import configured_function
-from airflow_paimon.core.table.merge_options import sequence_groups
+from airflow_paimon.core.table.merge_options import configured_function, sequence_groups
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.merge.aggregates.choose import aggregator
 from airflow_paimon.data.merge.engine import Aggregation, Deduplicate, FirstRow, MergeEngine, MergeRules

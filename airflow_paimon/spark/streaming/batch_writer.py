@@ -14,7 +14,7 @@ from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import commit_in_tries
-from airflow_paimon.data.compact_written import compact_written
+from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.streaming.sink import QUERY_ID

@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
-from airflow_paimon.data.compact_written import compact_written
+from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.rows_digest import RowsDigest, rows_digest, total_of
 from airflow_paimon.data.task_messages import merged_messages

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption

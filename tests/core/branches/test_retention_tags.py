@@ -11,7 +11,7 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
 )
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn

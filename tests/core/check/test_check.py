@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
 from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
 from airflow_paimon.core.plan import Plan
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption

@@ -13,7 +13,7 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_append, commi
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table

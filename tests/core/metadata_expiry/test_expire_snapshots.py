@@ -28,7 +28,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.metadata_expiry.references import read_names
 from airflow_paimon.core.metadata_expiry.roots import RootReader
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.tables import create_table

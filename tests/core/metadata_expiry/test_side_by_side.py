@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store

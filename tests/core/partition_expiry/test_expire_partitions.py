@@ -20,7 +20,7 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     expiry_rule,
     plan_partition_expiry,
 )
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table

@@ -16,7 +16,7 @@ import pytest
 from airflow_paimon import create_table
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.publish.hold import HOLDS_DIR, PUBLISHED_DIR
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries

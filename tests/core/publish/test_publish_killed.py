@@ -27,7 +27,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.publish.schema_records import FOLDER
 from airflow_paimon.core.requests import operations
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
 from airflow_paimon.core.table.table import Table

@@ -13,7 +13,7 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.arguments import parse_arguments, peek, to_arguments
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request, parse_arguments, peek, to_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import flag_name
 from airflow_paimon.core.store.secrets import secret_values

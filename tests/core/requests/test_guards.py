@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.arguments import parse_arguments
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request, parse_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.paths import parse_identifier

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS, function_on_rows, operation_of, resolve
 
 
@@ -28,7 +28,9 @@ def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
 
 def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
     heavy = ("pyspark", "pyarrow", "fsspec", "airflow_paimon.core.table.table", "airflow_paimon.core.branches.create")
-    code = f"import sys; import airflow_paimon.core.requests.build; print([m for m in {heavy!r} if m in sys.modules])"
+    code = (
+        f"import sys; import airflow_paimon.core.requests.arguments; print([m for m in {heavy!r} if m in sys.modules])"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store, open_store

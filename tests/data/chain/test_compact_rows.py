@@ -14,7 +14,7 @@ from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.data import read_arrow

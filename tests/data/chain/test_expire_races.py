@@ -13,7 +13,7 @@ import pytest
 
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import open_store

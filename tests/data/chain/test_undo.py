@@ -9,7 +9,7 @@ import pytest
 
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING
 from airflow_paimon.core.requests.operations import perform

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.table.aggregate_options import AggregateOptions
+from airflow_paimon.core.table.merge_options import AggregateOptions
 
 EXACT = Context(prec=100)
 UNSUPPORTED = "unsupported"

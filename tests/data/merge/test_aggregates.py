@@ -13,7 +13,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
-from airflow_paimon.core.table.aggregate_options import AggregateOptions, aggregate_problems
+from airflow_paimon.core.table.merge_options import AggregateOptions, aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import live_entries

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.data.chain.compactions import compact, full, outcomes

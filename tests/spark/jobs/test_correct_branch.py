@@ -124,7 +124,7 @@ def test_rows_outside_the_partitions_and_double_keys_are_refused(spark: SparkSes
 
 
 def _correct_main(spark: SparkSession, warehouse: Path, sql: str) -> None:
-    from airflow_paimon.core.requests.build import build_request
+    from airflow_paimon.core.requests.arguments import build_request
     from airflow_paimon.spark.jobs import run_spark_operation
     from tests.spark.jobs.operations import values
 

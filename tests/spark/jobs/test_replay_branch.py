@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, parse_timestamp

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.requests.build import build_request
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.table.aggregate_options import AggregateOptions
+from airflow_paimon.core.table.merge_options import AggregateOptions
 from airflow_paimon.data.merge.aggregates.records import Flags, Indices, Records, nothing, scatter
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from airflow_paimon.core.format.types import DataField
-from airflow_paimon.core.table.aggregate_options import SKETCHES, aggregate_options, function_of
+from airflow_paimon.core.table.merge_options import SKETCHES, aggregate_options, function_of
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
 from airflow_paimon.data.merge.aggregates.nested import (
