@@ -110,7 +110,7 @@ def _warnings(params: Mapping[str, Any], one: Mapping[str, Any]) -> list[str]:
 
 def _changed_since(params: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[str]:
     """Return the partitions that main of an upstream table has changed since the run's tag."""
-    from airflow_paimon.core.publish.safeguards import bucket_namer
+    from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
     from airflow_paimon.core.table.history import difference
 
     main = open_main({**params, "table": name})

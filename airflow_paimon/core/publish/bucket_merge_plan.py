@@ -20,6 +20,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
 
 MAX_LISTED = 20
@@ -53,6 +54,21 @@ class BucketChange:
     add: tuple[ManifestEntry, ...]
 
 
+def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
+    """Return a function that formats a bucket for people: ``dt=2025-01-01/bucket-3``."""
+    text = StoredPartitions(schema).text
+
+    def name(bucket: BucketKey) -> str:
+        partition = text(bucket.partition)
+        return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
+
+    return name
+
+
+def _names(schema: TableSchema, buckets: Iterable[BucketKey]) -> list[str]:
+    return sorted(map(bucket_namer(schema), buckets))
+
+
 Scope = Callable[[BucketKey], object]
 """Maps buckets between which a key may move to the same value: a change of one concerns all of them."""
 
@@ -84,15 +100,16 @@ def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
     return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
 
 
-def merge_buckets(table: str, sides: Sides, name_bucket: Any, scope: Scope, target: str = MAIN) -> list[BucketChange]:
+def merge_buckets(table: str, sides: Sides, schema: TableSchema, target: str = MAIN) -> list[BucketChange]:
     """Choose the buckets of a three-way merge. ``target``: the branch that is published onto.
 
     Raises:
-        ConflictError: buckets that both sides changed, formatted by ``name_bucket``.
+        ConflictError: buckets that both sides changed.
     """
+    scope = key_scope(schema)
     ours = {scope(b) for b in _ours(sides)}
     theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
-    conflicts = sorted(name_bucket(b) for b in theirs if scope(b) in ours)
+    conflicts = _names(schema, (b for b in theirs if scope(b) in ours))
     if conflicts:
         raise ConflictError(
             f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
@@ -108,14 +125,14 @@ def _ours(sides: Sides) -> set[BucketKey]:
 
 
 def fast_forward_buckets(
-    table: str, sides: Sides, name_bucket: Any, *, discard_main: bool, what: str = "a fast-forward"
+    table: str, sides: Sides, schema: TableSchema, *, discard_main: bool, what: str
 ) -> list[BucketChange]:
     """Take the branch's whole state.
 
     Raises:
         UnsafeOperationError: main changed since the branch point and ``discard_main`` is not given.
     """
-    lost = sorted(name_bucket(b) for b in _ours(sides))
+    lost = _names(schema, _ours(sides))
     if lost and not discard_main:
         raise UnsafeOperationError(
             f"{table}: main changed {listed(lost)} since the branch point, and {what} would drop that. "
@@ -151,7 +168,7 @@ def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, Man
 
 
 def check_bucket_counts(
-    table: str, sides: Sides, changes: Sequence[BucketChange], name_bucket: Any, target: str = MAIN
+    table: str, sides: Sides, changes: Sequence[BucketChange], schema: TableSchema, target: str = MAIN
 ) -> None:
     """Refuse if one side changed a partition's bucket count while the other side changed its rows.
 
@@ -168,7 +185,7 @@ def check_bucket_counts(
     for partition, counts in by_partition.items():
         touched = {b for b in sides.theirs.buckets | sides.ours.buckets if b.partition == partition}
         if len(counts) > 1 and touched & taken and touched - taken:
-            where = sorted(name_bucket(b) for b in touched)
+            where = _names(schema, touched)
             raise ConflictError(
                 f"{table}: the number of buckets of {listed(where)} changed since the branch point, and both sides "
                 f"wrote there; create a new branch from {target}'s head",
@@ -208,15 +225,19 @@ def _files(change: BucketChange) -> list[DataFile]:
     return [e.file for e in change.add]
 
 
-def sequences_too_high(table: str, buckets: Iterable[BucketKey], name_bucket: Any) -> UnsafeOperationError:
+def sequences_too_high(table: str, buckets: Iterable[BucketKey], schema: TableSchema) -> UnsafeOperationError:
     """Return the refusal of buckets that nobody can fold here."""
-    high = sorted(map(name_bucket, buckets))
-    return UnsafeOperationError(
+    high = _names(schema, buckets)
+    return _unsafe(
+        high,
         f"{table}: {listed(high)} of the branch hold rows that were appended there, with sequence numbers above those "
         f"at the branch point: a writer that stays open on main would lose its newer rows to them. Publish with the "
         f"job or the operator, which fold those buckets first, or with --writers-stopped when no writer is open",
-        details={"buckets": high[:MAX_LISTED], "bucket_count": len(high)},
     )
+
+
+def _unsafe(buckets: Sequence[str], message: str) -> UnsafeOperationError:
+    return UnsafeOperationError(message, details={"buckets": buckets[:MAX_LISTED], "bucket_count": len(buckets)})
 
 
 def check_hash_indexes(
@@ -224,36 +245,34 @@ def check_hash_indexes(
     changes: Sequence[BucketChange],
     theirs: Difference,
     head: Sequence[IndexEntry],
-    form: Callable[[bytes], bytes],
-    name_bucket: Any,
+    schema: TableSchema,
     whose: str = "the branch",
 ) -> None:
     """Refuse other keys in dynamic buckets: a writer that stays open remembers which bucket a key lives in.
 
-    ``head``: index entries of the branch that is written; ``form``: ``StoredPartitions.canonical`` of the table's
-    schema; ``whose``: the source of ``theirs``, for people.
+    ``head``: index entries of the branch that is written; ``whose``: the source of ``theirs``, for people.
 
     Raises:
         UnsafeOperationError: lists the buckets.
     """
+    form = StoredPartitions(schema).canonical
     mine = {BucketKey(form(i.partition), i.bucket): i.file_name for i in head if i.index_type == INDEX_TYPE}
     other = []
     for bucket in {c.bucket for c in changes} & theirs.index.keys():
         their = next((i.file_name for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
         if their != mine.get(bucket):
-            other.append(name_bucket(bucket))
+            other.append(bucket)
     if other:
-        raise UnsafeOperationError(
-            f"{table}: {listed(sorted(other))} of {whose} hold other keys than the table has now: a writer that stays "
+        names = _names(schema, other)
+        raise _unsafe(
+            names,
+            f"{table}: {listed(names)} of {whose} hold other keys than the table has now: a writer that stays "
             f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
             f"--writers-stopped when no writer is open",
-            details={"buckets": sorted(other)[:MAX_LISTED], "bucket_count": len(other)},
         )
 
 
-def check_snapshot_numbers(
-    table: str, changes: Sequence[BucketChange], schema: TableSchema, publish: int, name_bucket: Any
-) -> None:
+def check_snapshot_numbers(table: str, changes: Sequence[BucketChange], schema: TableSchema, publish: int) -> None:
     """Refuse rows whose numbers, the ids of the branch's snapshots, are above that of the publish (``publish``).
 
     With ``sequence.snapshot-ordering`` main's next commits would lose to them.
@@ -263,19 +282,19 @@ def check_snapshot_numbers(
     """
     if not TableOptions(schema.options).flag(SNAPSHOT_ORDERING):
         return
-    highest = {name_bucket(c.bucket): highest_sequence([e.file for e in c.add]) for c in changes}
-    names = sorted(name for name, number in highest.items() if number > publish)
+    highest = {c.bucket: highest_sequence(_files(c)) for c in changes}
+    names = _names(schema, (bucket for bucket, number in highest.items() if number > publish))
     if names:
-        raise UnsafeOperationError(
+        raise _unsafe(
+            names,
             f"{table}: {listed(names)} of the branch hold rows of its snapshots up to {max(highest.values())}, and "
             f"the publish would be snapshot {publish}: with {SNAPSHOT_ORDERING} the next commits of main would lose "
             f"to them. Make a new branch of main's head and write the correction there in one commit",
-            details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
         )
 
 
 def check_moving_keys(
-    table: str, changes: Sequence[BucketChange], schema: TableSchema, name_bucket: Any, whose: str = "the branch"
+    table: str, changes: Sequence[BucketChange], schema: TableSchema, whose: str = "the branch"
 ) -> None:
     """Refuse rows for partitions between which keys may move: a writer that stays open remembers where each key lives.
 
@@ -286,13 +305,13 @@ def check_moving_keys(
     """
     if not schema.crosses_partitions or TableOptions(schema.options).bucket > 0:
         return
-    names = sorted(name_bucket(c.bucket) for c in changes)
+    names = _names(schema, (c.bucket for c in changes))
     if names:
-        raise UnsafeOperationError(
+        raise _unsafe(
+            names,
             f"{table}: {listed(names)} of {whose} may hold keys that were in other partitions, as the primary key "
             f"lacks partition columns: a writer that stays open remembers the partition of each key, and would add a "
             f"second row. Use --writers-stopped when no writer is open",
-            details={"buckets": names[:MAX_LISTED], "bucket_count": len(names)},
         )
 
 
@@ -346,7 +365,7 @@ def publish_actions(
     view: str,
     undo: SetTag,
     changes: Sequence[BucketChange],
-    name_bucket: Callable[[BucketKey], str],
+    schema: TableSchema,
     new_schemas: Sequence[TableSchema],
     snapshot: PutSnapshot,
     whose: str,
@@ -356,7 +375,7 @@ def publish_actions(
 
     Retention tags on the new snapshot itself are set after it (``protect_published``) and not listed.
     """
-    paths = BranchPaths(view)
+    paths, name_bucket = BranchPaths(view), bucket_namer(schema)
     schemas = [
         PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added") for s in new_schemas
     ]

@@ -15,6 +15,7 @@ from airflow_paimon.core.plan import Plan, Precondition, PutSnapshot
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
+    bucket_namer,
     mapped_entries,
     merged_index,
     publish_actions,
@@ -22,7 +23,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.follow import Follows
-from airflow_paimon.core.publish.safeguards import bucket_namer, deletes_again, undo_tag_action
+from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
@@ -46,6 +47,7 @@ class Decision:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
+    ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
     """
 
     target: Table
@@ -56,6 +58,7 @@ class Decision:
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
     new_schemas_pending: bool = False
+    fixes_schema: bool = False
     preconditions: tuple[Precondition, ...]
     properties: Mapping[str, str]
     summary: Mapping[str, Any]
@@ -123,8 +126,8 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool = Fal
     if d.changes_anything:
         snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
         undo = undo_tag_action(request, d.target, d.head)
-        branch, namer = d.target.branch_name, bucket_namer(schema)
-        actions = (*keep.actions, *publish_actions(branch, undo, d.changes, namer, d.schemas.new, snapshot, d.reason))
+        branch = d.target.branch_name
+        actions = (*keep.actions, *publish_actions(branch, undo, d.changes, schema, d.schemas.new, snapshot, d.reason))
     plan = Plan(
         operation=request.operation,
         table=d.target.name,

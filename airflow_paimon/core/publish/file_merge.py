@@ -10,6 +10,7 @@ from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.publish.file_merge_plan import (
     Change,
     Commit,
@@ -23,10 +24,9 @@ from airflow_paimon.core.publish.file_merge_plan import (
     merges_by_file,
     needs_history,
 )
-from airflow_paimon.core.publish.safeguards import bucket_namer
-from airflow_paimon.core.publish.sides import LastPublish, gather_sides
+from airflow_paimon.core.publish.sides import Compared, gather_sides
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
-from airflow_paimon.core.table.history import Difference, branch_point, difference, snapshots_between
+from airflow_paimon.core.table.history import branch_point, difference, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import TARGET_PROPERTY
@@ -38,27 +38,14 @@ _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Opera
 """Operations that change the rows that they name; an OVERWRITE by another one replaces whole partitions."""
 
 
-def merge_branch_files(
-    main: Table,
-    branch: Table,
-    *,
-    base: Snapshot,
-    head: Snapshot,
-    theirs: Snapshot,
-    differences: tuple[Difference, Difference],
-    last: LastPublish | None,
-    schema: TableSchema,
-    keep_appended: bool = False,
-    rewrite: bool = False,
-) -> FileMerge:
-    """Merge a branch into main's head. ``differences``: ``theirs`` and ``head`` compared with the base; ``last``: the
-    publish of the branch that main still stands on.
+def merge_branch_files(main: Table, branch: Table, g: Compared, *, keep_appended: bool, rewrite: bool) -> FileMerge:
+    """Merge a branch into main's head.
 
     Raises:
         ConflictError: see ``merge_files``.
     """
-    sides = _sides_of(main, branch, (base, head, theirs), differences, last, schema)
-    return _merge(main, sides, base, head, schema, keep_appended=keep_appended, rewrite=rewrite)
+    sides = _sides_of(main, branch, g)
+    return _merge(main, sides, g.base, g.head, g.schema, keep_appended=keep_appended, rewrite=rewrite)
 
 
 def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapshot) -> dict[str, Any] | None:
@@ -72,35 +59,27 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
     compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
     if not compared.is_known:
         return None
-    differences = compared.sides.theirs, compared.sides.ours
-    sides = _sides_of(main, branch, (base, head, theirs), differences, compared.standing, schema)
-    files = appended_files(_comparable(main, sides, schema), StoredPartitions(schema).canonical)
+    sides = _comparable(main, _sides_of(main, branch, compared), schema)
+    files = appended_files(sides, StoredPartitions(schema).canonical)
     return describe_appended(files, bucket_namer(schema)) if files else None
 
 
-def _sides_of(
-    main: Table,
-    branch: Table,
-    heads: tuple[Snapshot, Snapshot, Snapshot],
-    differences: tuple[Difference, Difference],
-    last: LastPublish | None,
-    schema: TableSchema,
-) -> FileSides:
-    (base, head, theirs), (theirs_diff, ours_diff) = heads, differences
-    commits = _commits(branch, base, theirs)
+def _sides_of(main: Table, branch: Table, g: Compared) -> FileSides:
+    schema, commits = g.schema, _commits(branch, g.base, g.theirs)
     published = None
-    if last is not None:
+    if g.standing is not None:
+        then = g.standing.branch
         published = Change(
-            difference=difference(branch, base, last.branch),
-            vectors=_vectors(branch, last.branch, schema),
-            commits=_commits(branch, base, last.branch),
+            difference=difference(branch, g.base, then),
+            vectors=_vectors(branch, then, schema),
+            commits=_commits(branch, g.base, then),
         )
-        commits_since = _commits(branch, last.branch, theirs)
+        commits_since = _commits(branch, then, g.theirs)
         commits = None if commits is None else _replacing_only(commits, commits_since)
     return FileSides(
-        theirs=Change(difference=theirs_diff, vectors=_vectors(branch, theirs, schema), commits=commits),
-        ours=Change(difference=ours_diff, vectors=_vectors(main, head, schema)),
-        vectors=_vectors(main, base, schema),
+        theirs=Change(difference=g.sides.theirs, vectors=_vectors(branch, g.theirs, schema), commits=commits),
+        ours=Change(difference=g.sides.ours, vectors=_vectors(main, g.head, schema)),
+        vectors=_vectors(main, g.base, schema),
         published=published,
     )
 

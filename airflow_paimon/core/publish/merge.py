@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.tags import expire_undo_tags
@@ -25,6 +24,7 @@ from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
+    bucket_namer,
     check_bucket_counts,
     check_deletion_vectors,
     check_hash_indexes,
@@ -40,15 +40,14 @@ from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import published_mark, while_there
 from airflow_paimon.core.publish.row_ids import Rewrite
 from airflow_paimon.core.publish.run import Decide, run_publication
-from airflow_paimon.core.publish.safeguards import bucket_namer
 from airflow_paimon.core.publish.schema_records import (
     is_continued_by,
     read_records,
     reconcile_records,
     withdrawn_versions,
 )
-from airflow_paimon.core.publish.sides import gather_sides, keys_stay
-from airflow_paimon.core.publish.ways import Gathered, Merge, way_of
+from airflow_paimon.core.publish.sides import Compared, gather_sides, keys_stay
+from airflow_paimon.core.publish.ways import Merge, SchemaLogs, way_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
@@ -140,12 +139,12 @@ def _decider(way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | Non
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
-        g = _gather(way, wanted, head, marked)
-        decision, high = _decide(way, g, pending, about, spare)
+        g, logs = _gather(way, wanted, head, marked, pending)
+        decision, high = _decide(way, g, logs, about, spare)
         if not high or way.request.dry_run:
             return decision
         if fold is None or wanted is not theirs:
-            raise sequences_too_high(main.name, high, bucket_namer(g.main_schemas[-1]))
+            raise sequences_too_high(main.name, high, g.schema)
         wanted = fold_branch(branch, theirs, high, fold)
         return decide(head)
 
@@ -166,7 +165,9 @@ def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
     return theirs
 
 
-def _gather(way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | None) -> Gathered:
+def _gather(
+    way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | None, pending: int | None
+) -> tuple[Compared, SchemaLogs]:
     main, branch, request, base = way.main, way.branch, way.request, way.base()
     onto = main.branch_name
     if base is None or head is None:
@@ -192,44 +193,31 @@ def _gather(way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | N
         whole=way.takes_all,
         marked=marked,
     )
-    return Gathered(
-        head=head,
-        theirs=theirs,
-        base=base,
-        sides=way.compared(base, head, compared.sides),
-        last=compared.last,
-        standing=compared.standing,
-        is_known=compared.is_known,
-        main_schemas=main_schemas,
-        branch_schemas=branch.schemas(),
-        withdrawn=frozenset(withdrawn_versions(main, branch.branch_name)),
-    )
+    compared = replace(compared, sides=way.compared(base, head, compared.sides))
+    withdrawn = frozenset(withdrawn_versions(main, branch.branch_name))
+    return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), withdrawn=withdrawn, pending=pending)
 
 
 def _decide(
-    way: Merge, g: Gathered, pending: int | None, about: Mapping[str, str], spare: _SpareIds
+    way: Merge, g: Compared, logs: SchemaLogs, about: Mapping[str, str], spare: _SpareIds
 ) -> tuple[Decision, Mapping[BucketKey, int]]:
-    """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have.
-
-    ``pending``: main's schema version before an interrupted try, which has brought its columns already.
-    """
-    main, request, schema = way.main, way.request, g.main_schemas[-1]
+    """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have."""
+    main, request, schema = way.main, way.request, g.schema
     if TableOptions(schema.options).flag("data-evolution.enabled"):
         raise UnsupportedFeatureError(
             f"{main.name}: data-evolution.enabled is set; its column files can't be published by reference. Write the "
             f"corrected rows to main instead"
         )
-    check_deletion_vectors(main.name, theirs=g.branch_schemas[-1], ours=schema)
-    name = bucket_namer(schema)
-    planned = way.plan(g, pending)
+    check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
+    planned = way.plan(g, logs)
     changes, by_file = planned.changes, planned.merge is not None
-    check_bucket_counts(main.name, g.sides, changes, name, main.branch_name)
-    high = _too_high(way, g, changes, name)
-    if changes or planned.schemas.new or pending is not None:
+    check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name)
+    high = _too_high(way, g, changes)
+    if changes or planned.schemas.new or logs.pending is not None:
         _check_approved(main, request, g.head, changes, by_file=by_file)
     summary = {**_summary(request, g, changes, planned.schemas), **planned.summary}
     if high:
-        summary["folds"] = sorted(map(name, high))[:MAX_LISTED]
+        summary["folds"] = sorted(map(bucket_namer(schema), high))[:MAX_LISTED]
     tracked = TableOptions(schema.options).row_tracking
     removed = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
     decision = Decision(
@@ -240,10 +228,11 @@ def _decide(
         since=g.base.id,
         changes=changes,
         schemas=planned.schemas,
-        new_schemas_pending=pending is not None,
+        new_schemas_pending=logs.pending is not None,
+        fixes_schema=planned.fixes_schema,
         preconditions=(
             _precondition(main.branch_name, g.head, schema),
-            _precondition(request.branch, g.theirs, g.branch_schemas[-1]),
+            _precondition(request.branch, g.theirs, logs.branch[-1]),
         ),
         properties={**_properties(request, g), **about, **planned.properties},
         summary=summary,
@@ -258,7 +247,7 @@ def _decide(
     return decision, high
 
 
-def _properties(request: PublishBranch, g: Gathered) -> dict[str, str]:
+def _properties(request: PublishBranch, g: Compared) -> dict[str, str]:
     return {
         BRANCH_PROPERTY: request.branch,
         BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
@@ -268,7 +257,7 @@ def _properties(request: PublishBranch, g: Gathered) -> dict[str, str]:
 
 
 def _summary(
-    request: PublishBranch, g: Gathered, changes: Sequence[BucketChange], schemas: SchemaMapping
+    request: PublishBranch, g: Compared, changes: Sequence[BucketChange], schemas: SchemaMapping
 ) -> dict[str, object]:
     return {
         "branch": request.branch,
@@ -285,20 +274,19 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
     return Precondition(branch=branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id)
 
 
-def _too_high(way: Merge, g: Gathered, changes: Sequence[BucketChange], name: Any) -> dict[BucketKey, int]:
+def _too_high(way: Merge, g: Compared, changes: Sequence[BucketChange]) -> dict[BucketKey, int]:
     """Check what numbers and hash indexes allow; return the buckets to fold first, with the highest number allowed.
 
     The base's manifests are read only if the replaced files are not sufficient.
     """
-    main, request, schema = way.main, way.request, g.main_schemas[-1]
-    check_snapshot_numbers(main.name, changes, schema, g.head.id + 1, name)
+    main, request, schema = way.main, way.request, g.schema
+    check_snapshot_numbers(main.name, changes, schema, g.head.id + 1)
     if not schema.primary_keys:
         return {}
     if not request.writers_stopped:
         if not keys_stay(way.branch, g.base, g.theirs, g.sides):
-            check_moving_keys(main.name, changes, schema, name)
-        form = StoredPartitions(schema).canonical
-        check_hash_indexes(main.name, changes, g.sides.theirs, read_index(main, g.head), form, name)
+            check_moving_keys(main.name, changes, schema)
+        check_hash_indexes(main.name, changes, g.sides.theirs, read_index(main, g.head), schema)
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
     return too_high(changes, base_highest(main, g.base, g.sides.theirs, changes))
@@ -339,7 +327,7 @@ def _check_approved(
     )
 
 
-def _id_space(table: Table, g: Gathered, changes: Sequence[BucketChange], *, spare: int, by_file: bool) -> IdSpace:
+def _id_space(table: Table, g: Compared, changes: Sequence[BucketChange], *, spare: int, by_file: bool) -> IdSpace:
     """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
 
     It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
@@ -357,7 +345,7 @@ def _id_space(table: Table, g: Gathered, changes: Sequence[BucketChange], *, spa
     )
 
 
-def _published_versions(g: Gathered, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
+def _published_versions(g: Compared, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
     if g.last is None:
         return ()
     if not by_file:

@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.publish.file_merge import merge_branch_files, undo_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
-from airflow_paimon.core.publish.safeguards import bucket_namer
 from airflow_paimon.core.publish.sides import gather_sides
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
@@ -177,17 +177,7 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
     compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole)
     sides = compared.sides
     if merges_by_file(schema) and not whole:
-        merge = merge_branch_files(
-            *(main, view),
-            base=base,
-            head=before,
-            theirs=theirs,
-            differences=(sides.theirs, sides.ours),
-            last=compared.standing,
-            schema=schema,
-            keep_appended=True,
-            rewrite=True,
-        )
+        merge = merge_branch_files(main, view, compared, keep_appended=True, rewrite=True)
         return _verify_files(main, published, merge)
     wanted = sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
     return _verify(main, source=theirs, published=published, wanted=wanted)

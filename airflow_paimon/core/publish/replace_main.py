@@ -8,38 +8,31 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
 from airflow_paimon.core.commit.committer import execute, put_new
-from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.errors import AlreadyExistsError, FormatError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,
     CarriedTag,
     CarriedTags,
-    check_consumers,
-    check_window,
-    columns_diff,
-    options_diff,
     parse_carried_over,
     parse_options,
-    plan_replaced_schemas,
     plan_tags,
-    replaced_options,
     same_version,
 )
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
-from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.consumers import consumer_path, find_consumer
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
 from airflow_paimon.core.table.lineage import KEPT_MAIN
-from airflow_paimon.core.table.paths import check_branch_name
+from airflow_paimon.core.table.paths import CONSUMER_PREFIX, check_branch_name
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     REPLACED_PROPERTY,
@@ -51,40 +44,6 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 _ICEBERG = "metadata.iceberg.storage"
-_CONSUMER = "consumer-"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replacement:
-    """What main takes over beside the rows. ``tags``: and what stays in the branch."""
-
-    schemas: SchemaMapping
-    carried: CarriedOver
-    tags: CarriedTags
-    options: Sequence[str]
-    columns: Sequence[str]
-    skipping: Sequence[str]
-
-    @property
-    def properties(self) -> dict[str, str]:
-        return {REPLACED_PROPERTY: self.carried.to_text()}
-
-    @property
-    def summary(self) -> dict[str, object]:
-        """Describe it for people: one line for each option and column that main gets."""
-        out: dict[str, object] = {
-            "options": list(self.options),
-            "columns": list(self.columns),
-            "tags": [t.name for t in self.tags.carried],
-            "tags_that_stay": list(self.tags.stay),
-            "kept_old_as": self.carried.kept_old_as,
-        }
-        if self.carried.consumers:
-            out["moved_consumers"] = list(self.carried.consumers)
-        if self.skipping:
-            names = ", ".join(self.skipping)
-            out["warnings"] = [f"main has consumers: {names}; streaming_readers says what they get of this snapshot"]
-        return out
 
 
 def check_request(main: Table, request: ReplaceMain) -> None:
@@ -103,69 +62,15 @@ def check_request(main: Table, request: ReplaceMain) -> None:
         raise InvalidInputError(f"{main.name}: main can't be kept as branch {request.branch!r}, which replaces it")
 
 
-def _check_name_is_free(main: Table, name: str, head: Snapshot) -> None:
+def check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
     """Refuse the name of a branch, or of the one that another replacement of main is about to make."""
+    if name is None:
+        return
     carried = carried_over(head)
     if name in main.branch_names() or (carried is not None and carried.kept_old_as == name):
         raise AlreadyExistsError(
             f"{main.name}: branch {name!r} exists; choose another name for --keep-old-as, or delete it first"
         )
-
-
-def replacement(
-    context: Context,
-    request: ReplaceMain,
-    branch: Table,
-    logs: tuple[TableSchema, Sequence[TableSchema], Sequence[TableSchema]],
-    used: set[int],
-    head: Snapshot,
-    theirs: Snapshot,
-    pending: int | None,
-) -> Replacement:
-    """Decide what main takes over from the branch. Reads tags and consumers, writes nothing.
-
-    ``logs``: the schema at the branch point, main's schemas, the branch's. ``used``: those of the branch's files.
-    ``pending``: main's schema version before an interrupted try, which has brought its columns already.
-
-    Raises:
-        AlreadyExistsError: there is a branch, or a tag, of a name that is asked for.
-    """
-    base, main_schemas, branch_schemas = logs
-    main, mine, newest = context.table, main_schemas[-1], branch_schemas[-1]
-    if request.keep_old_as is not None:
-        _check_name_is_free(main, request.keep_old_as, head)
-    given = parse_options(main.name, request.option)
-    options = replaced_options(main.name, mine, newest, request.options, given, request.branch)
-    comment = newest.comment if request.options == "branch" else mine.comment
-    schemas = plan_replaced_schemas(
-        main.name, base, main_schemas, branch_schemas, used, options, comment, context.now_ms
-    )
-    if not request.readers_stopped:
-        check_window(main.name, mine, schemas.new)
-    tags = tags_for_main(context, request.tag_conflict, branch, theirs, is_state=True)
-    ours = _consumers(main)
-    check_consumers(main.name, request.move_consumer, _consumers(branch), ours, theirs.id)
-    carried = CarriedOver(
-        branch=request.branch,
-        branch_snapshot=theirs.id,
-        kept_old_as=request.keep_old_as,
-        kept_schema=None if request.keep_old_as is None else mine.id if pending is None else pending,
-        tags=tags.carried,
-        consumers=tuple(request.move_consumer),
-    )
-    after = schemas.new[-1] if schemas.new else mine
-    return Replacement(
-        schemas=schemas,
-        carried=carried,
-        tags=tags,
-        options=[*options_diff(mine.options, options), *_comment_diff(mine.comment, comment)],
-        columns=columns_diff(mine, after),
-        skipping=sorted(ours),
-    )
-
-
-def _comment_diff(before: str | None, after: str | None) -> list[str]:
-    return [] if before == after else [f"(comment): {before or '(none)'} -> {after or '(none)'}"]
 
 
 def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapshot, *, is_state: bool) -> CarriedTags:
@@ -188,29 +93,14 @@ def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapsh
     )
 
 
-def _consumers(view: Table) -> dict[str, int]:
+def consumer_positions(view: Table) -> dict[str, int]:
     """The next snapshot that each consumer reads; an unreadable one counts as having read nothing."""
-    found = {}
-    for name in sorted(view.store.names(view.paths.consumer_dir)):
-        if not name.startswith(_CONSUMER):
-            continue
-        try:
-            found[name.removeprefix(_CONSUMER)] = int(
-                json.loads(view.store.read(f"{view.paths.consumer_dir}/{name}"))["nextSnapshot"]
-            )
-        except (NotFoundError, ValueError, KeyError, TypeError):
-            found[name.removeprefix(_CONSUMER)] = 0
+    files = (f for f in view.store.names(view.paths.consumer_dir) if f.startswith(CONSUMER_PREFIX))
+    found = dict.fromkeys((f.removeprefix(CONSUMER_PREFIX) for f in files), 0)
+    for name in found:
+        with suppress(FormatError):
+            found[name] = find_consumer(view, name) or 0
     return found
-
-
-def is_brought(context: Context, branch: Table) -> bool:
-    """Whether main has the columns, options and comment already that this operation would bring."""
-    request, mine, theirs = context.request, context.table.schema(), branch.schema()
-    assert isinstance(request, ReplaceMain)
-    given = parse_options(context.table.name, request.option)
-    options = replaced_options(context.table.name, mine, theirs, request.options, given, request.branch)
-    comment = theirs.comment if request.options == "branch" else mine.comment
-    return mine.fields == theirs.fields and (dict(mine.options), mine.comment) == (options, comment)
 
 
 def changed_since_kept(
@@ -258,8 +148,8 @@ def complete(context: Context, main: Table, landed: Snapshot) -> list[str]:
         actions += _tag_actions(main, landed, tag)
     there = set(main.store.names(main.paths.consumer_dir))
     for name in carried.consumers:
-        path = f"{main.paths.consumer_dir}/{_CONSUMER}{name}"
-        if f"{_CONSUMER}{name}" not in there:
+        path = consumer_path(main, name)
+        if path.rpartition("/")[2] not in there:
             data = json.dumps({"nextSnapshot": landed.id + 1}).encode()
             actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
     for action in actions:

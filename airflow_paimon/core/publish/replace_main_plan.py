@@ -164,6 +164,10 @@ def options_diff(before: Mapping[str, str], after: Mapping[str, str], only: Coll
     ]
 
 
+def comment_diff(before: str | None, after: str | None) -> list[str]:
+    return [] if before == after else [f"(comment): {before or '(none)'} -> {after or '(none)'}"]
+
+
 def columns_diff(before: TableSchema, after: TableSchema) -> list[str]:
     """Return one line for each column that differs, by field id, such as ``price: (none) -> DOUBLE``."""
     old, new = ({f.id: f for f in s.fields} for s in (before, after))
@@ -295,6 +299,10 @@ class CarriedTags:
 
     carried: tuple[CarriedTag, ...]
     stay: tuple[str, ...]
+
+    @property
+    def summary(self) -> dict[str, object]:
+        return {"tags": [t.name for t in self.carried], "tags_that_stay": list(self.stay)}
 
 
 def plan_tags(

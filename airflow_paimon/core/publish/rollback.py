@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import (
@@ -21,7 +20,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     check_bucket_counts,
     check_hash_indexes,
     check_moving_keys,
-    key_scope,
     merge_buckets,
     neutral_kinds,
     state_buckets,
@@ -33,7 +31,6 @@ from airflow_paimon.core.publish.file_merge import undo_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.run import Decide, run_publication
-from airflow_paimon.core.publish.safeguards import bucket_namer
 from airflow_paimon.core.publish.schema_records import reconcile_records
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
@@ -41,7 +38,6 @@ from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import KEEP_LATER_PROPERTY, TARGET_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.scan import read_index
@@ -88,9 +84,8 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
     schema = view.schema()
     merge: FileMerge | None = None
     follows: Follows | None = None
-    name = bucket_namer(schema)
     if request.keep_later:
-        changes, theirs, merge = _undo_changes(view, request.tag, target, head, name)
+        changes, theirs, merge = _undo_changes(view, request.tag, target, head)
         follows = BucketReach(buckets=frozenset(theirs.buckets))
         if merge is not None:
             follows = FileReach(files=merge.relies_on, partitions=frozenset())
@@ -98,9 +93,9 @@ def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot |
         theirs = difference(view, head, target)
         changes = state_buckets(theirs)
     if not request.writers_stopped:
-        form, whose = StoredPartitions(schema).canonical, f"snapshot {target.id}"
-        check_moving_keys(view.label, changes, schema, name, whose)
-        check_hash_indexes(view.label, changes, theirs, read_index(view, head), form, name, whose)
+        whose = f"snapshot {target.id}"
+        check_moving_keys(view.label, changes, schema, whose)
+        check_hash_indexes(view.label, changes, theirs, read_index(view, head), schema, whose)
     _check_row_ids(view, schema, target, changes)
     return Decision(
         target=view,
@@ -161,7 +156,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
 
 
 def _undo_changes(
-    view: Table, tag: str | None, target: Snapshot, head: Snapshot, name: Any
+    view: Table, tag: str | None, target: Snapshot, head: Snapshot
 ) -> tuple[list[BucketChange], Difference, FileMerge | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
     try:
@@ -185,10 +180,10 @@ def _undo_changes(
     ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
     sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
     try:
-        changes = merge_buckets(view.name, sides, name, key_scope(schema))
+        changes = merge_buckets(view.name, sides, schema)
     except ConflictError as error:
         raise _changed_again(view, error) from None
-    check_bucket_counts(view.name, sides, changes, name)
+    check_bucket_counts(view.name, sides, changes, schema)
     return changes, theirs, None
 
 

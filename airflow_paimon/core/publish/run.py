@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from airflow_paimon.core.branches.retention_tags import (
     drop_held,
@@ -32,6 +33,7 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.publish.changelog import ChangelogFiles, WriteChangelog, with_changelog
@@ -44,7 +46,7 @@ from airflow_paimon.core.publish.row_ids import Rewrite, RewrittenFiles, names_o
 from airflow_paimon.core.publish.safeguards import PublishMarks, check_files_exist, result_of, undo_retention
 from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import Publish, ReplaceMain
+from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -251,24 +253,18 @@ def _protected(
     for tag in (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head)):
         own.hold_tag(tag, context.now_local)
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
-    if d.schemas.new:
-        draft = replace(draft, prepare=_bringing(planned, marks.identity, own))
-    elif isinstance(request, ReplaceMain):  # another schema since then would be main's instead of the branch's
-        newest = draft.schema.id
-        draft = replace(draft, prepare=lambda: d.target.schema_ids()[-1] == newest)
+    draft = replace(draft, prepare=partial(_brings_schemas, d, draft.schema, marks.identity, own))
     if d.follows is None or request.expected_main_snapshot is not None:
         return draft
     ids_from = None if d.id_space is None else d.id_space.first_free
     return with_follow(d.target, draft, d.head, d.follows, moved, ids_from)
 
 
-def _bringing(planned: Publication, identity: CommitIdentity, own: _OwnWrites) -> Callable[[], bool]:
-    d = planned.decision
+def _brings_schemas(d: Decision, schema: TableSchema, identity: CommitIdentity, own: _OwnWrites) -> bool:
+    """Put the schema versions of a decision, right before the snapshot of ``schema``. False: decide again."""
     new = d.schemas.new
+    if not new:  # another schema since then would be main's instead of the branch's
+        return not d.fixes_schema or d.target.schema_ids()[-1] == schema.id
+    own.columns = True
     record = record_of(d.source.branch_name, identity, d.head, new[0].id - 1, new)
-
-    def prepare() -> bool:
-        own.columns = True
-        return bring_schemas(d.target, record, new, latest_first=d.schemas.latest_first)
-
-    return prepare
+    return bring_schemas(d.target, record, new, latest_first=d.schemas.latest_first)

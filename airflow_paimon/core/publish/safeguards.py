@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_paimon.core.branches.retention_tags import (
-    try_name,
-)
+from airflow_paimon.core.branches.retention_tags import try_name
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.idempotency import Attempt, name_part
 from airflow_paimon.core.errors import FormatError, InvalidInputError
@@ -181,17 +179,6 @@ def check_files_exist(
             f"partition on the branch"
         )
     known |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
-
-
-def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
-    """Return a function that formats a bucket for people: ``dt=2025-01-01/bucket-3``."""
-    text = StoredPartitions(schema).text
-
-    def name(bucket: BucketKey) -> str:
-        partition = text(bucket.partition)
-        return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
-
-    return name
 
 
 def undo_tag_name(operation_id: str) -> str:

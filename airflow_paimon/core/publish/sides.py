@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import NotFoundError
@@ -62,15 +63,21 @@ class LastPublish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Both sides, and the last publish of the branch. ``standing``: the newest one that main's head still stands on;
-    None: there is none, or a rollback has taken it back. ``is_known``: whether main's history tells so; else a publish,
-    or what became of it, may have expired.
+    """A consistent reading of both sides: ``head`` of main and ``theirs`` of the branch, compared with their ``base``.
+
+    ``schema``: main's newest. ``last``: the last publish of the branch. ``standing``: the newest one that main's head
+    still stands on; None: there is none, or a rollback has taken it back. ``is_known``: whether main's history tells
+    so; else a publish, or what became of it, may have expired.
     """
 
+    base: Snapshot
+    head: Snapshot
+    theirs: Snapshot
+    schema: TableSchema
     sides: Sides
     last: LastPublish | None
-    standing: LastPublish | None
-    is_known: bool
+    standing: LastPublish | None = None
+    is_known: bool = True
 
 
 def gather_sides(
@@ -89,6 +96,7 @@ def gather_sides(
     ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
     ``marked``: what ``published_mark`` said before this publish made its own note.
     """
+    compared = partial(Compared, base=base, head=head, theirs=theirs, schema=schema)
     their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
     between = snapshots_between(main, base.id, head.id)
     since = _main_since(main, base, head) if between is None else between
@@ -100,7 +108,8 @@ def gather_sides(
         newest = (found[s.id] for s in reversed(since) if s.id in found) if found is not None else ()
         last = _with_history(next(iter(newest), None), history)
         sides = Sides(theirs=their_diff, ours=our_diff, theirs_real=their_diff.buckets, ours_real=our_diff.buckets)
-        return Compared(sides=sides, last=last, standing=standing, is_known=found is not None and not lost)
+        is_known = found is not None and not lost
+        return compared(sides=sides, last=last, standing=standing, is_known=is_known)
     last = _with_history(last_publish_of(main, branch, since), history)
     neutral = neutral_kinds(schema)
     taken, untouched, published = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
@@ -117,7 +126,7 @@ def gather_sides(
         theirs_real=real | withdrawn,
         ours_real=(really_changed(main, between, candidates, neutral) - untouched) | given_back,
     )
-    return Compared(sides=sides, last=last, standing=None, is_known=True)
+    return compared(sides=sides, last=last)
 
 
 def _with_history(last: LastPublish | None, history: Sequence[Snapshot] | None) -> LastPublish | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.errors import ConflictError
@@ -12,8 +12,8 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
+    bucket_namer,
     fast_forward_buckets,
-    key_scope,
     merge_buckets,
 )
 from airflow_paimon.core.publish.file_merge import merge_branch_files
@@ -21,49 +21,49 @@ from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appe
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
+    check_name_is_free,
     check_request,
-    is_brought,
-    replacement,
+    consumer_positions,
     tags_for_main,
 )
-from airflow_paimon.core.publish.replace_main_plan import CarriedOver
-from airflow_paimon.core.publish.safeguards import bucket_namer
-from airflow_paimon.core.publish.sides import LastPublish
+from airflow_paimon.core.publish.replace_main_plan import (
+    CarriedOver,
+    check_consumers,
+    check_window,
+    columns_diff,
+    comment_diff,
+    options_diff,
+    parse_options,
+    plan_replaced_schemas,
+    replaced_options,
+)
+from airflow_paimon.core.publish.sides import Compared
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import before_first, branch_point, difference
 from airflow_paimon.core.table.lineage import verified_lineage
-from airflow_paimon.core.table.properties import TAGS_PROPERTY
-from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.properties import REPLACED_PROPERTY, TAGS_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """A consistent reading of both sides: the input of the plan."""
+class SchemaLogs:
+    """The schema versions of both sides. ``withdrawn``: those of main that an earlier publish of the branch added.
 
-    head: Snapshot
-    theirs: Snapshot
-    base: Snapshot
-    sides: Sides
-    last: LastPublish | None
-    standing: LastPublish | None
-    is_known: bool
-    main_schemas: Sequence[TableSchema]
-    branch_schemas: Sequence[TableSchema]
+    ``pending``: main's version before an interrupted try, which has brought its columns already; None: there was none.
+    """
+
+    main: Sequence[TableSchema]
+    branch: Sequence[TableSchema]
     withdrawn: frozenset[int]
-
-    def base_schema(self, main: Table) -> TableSchema:
-        """Return the schema at the branch point."""
-        by_id = {s.id: s for s in self.branch_schemas}
-        return by_id.get(self.base.schema_id) or main.schema(self.base.schema_id)
+    pending: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What main gets. ``properties`` and ``summary``: of what it gets beside rows and columns. ``merge``: if the table
-    is merged by file. ``follows``: see ``Decision``.
+    is merged by file. ``follows``, ``fixes_schema``: see ``Decision``.
     """
 
     changes: Sequence[BucketChange]
@@ -72,6 +72,7 @@ class Planned:
     summary: Mapping[str, object] = field(default_factory=dict)
     merge: FileMerge | None = None
     follows: Follows | None = None
+    fixes_schema: bool = False
     watermark: int | None = None
 
 
@@ -112,33 +113,37 @@ class Merge:
         """Return the sides as this way sees them."""
         return sides
 
-    def plan(self, g: Gathered, pending: int | None) -> Planned:
-        """Plan for a head. ``pending``: main's schema version before an interrupted try, which has brought its columns.
+    def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
+        """Plan for a head.
 
         Raises:
             ConflictError: both sides changed a bucket, or the columns.
         """
-        schema = g.main_schemas[-1]
-        name = bucket_namer(schema)
-        if not merges_by_file(schema):
-            changes = merge_buckets(self.main.name, g.sides, name, key_scope(schema), self.main.branch_name)
+        if not merges_by_file(g.schema):
+            changes = merge_buckets(self.main.name, g.sides, g.schema, self.main.branch_name)
             reach = BucketReach(buckets=frozenset(g.sides.theirs.buckets | g.sides.theirs_real))
-            return self._with_tags(g, Planned(changes=changes, schemas=self._schemas(g, changes), follows=reach))
+            return self._with_tags(g, Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach))
         merge = _merge_by_file(self.request, self.main, self.branch, g)
         planned = Planned(
             changes=merge.changes,
-            schemas=self._schemas(g, merge.changes, merge.known),
-            summary=_kept(merge, name),
+            schemas=self._schemas(g, logs, merge.changes, merge.known),
+            summary=_kept(merge, g.schema),
             merge=merge,
             follows=FileReach(files=merge.relies_on, partitions=merge.replaced),
         )
         return self._with_tags(g, planned)
 
-    def _schemas(self, g: Gathered, changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> SchemaMapping:
-        logs = (g.base_schema(self.main), g.main_schemas, g.branch_schemas)
-        return plan_schemas(self.main.name, *logs, used_schemas(changes, own), self.context.now_ms, g.withdrawn)
+    def _base_schema(self, g: Compared, logs: SchemaLogs) -> TableSchema:
+        by_id = {s.id: s for s in logs.branch}
+        return by_id.get(g.base.schema_id) or self.main.schema(g.base.schema_id)
 
-    def _with_tags(self, g: Gathered, planned: Planned) -> Planned:
+    def _schemas(
+        self, g: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], own: Collection[FileId] = ()
+    ) -> SchemaMapping:
+        base, used = self._base_schema(g, logs), _used_schemas(changes, own)
+        return plan_schemas(self.main.name, base, logs.main, logs.branch, used, self.context.now_ms, logs.withdrawn)
+
+    def _with_tags(self, g: Compared, planned: Planned) -> Planned:
         """Give main the branch's own tags, if that was asked for."""
         if not self.request.tags:
             return planned
@@ -151,7 +156,7 @@ class Merge:
         return replace(
             planned,
             properties={TAGS_PROPERTY: carried.to_text()} if tags.carried else {},
-            summary={**planned.summary, "tags": [t.name for t in tags.carried], "tags_that_stay": list(tags.stay)},
+            summary={**planned.summary, **tags.summary},
             follows=None if on_head else planned.follows,
         )
 
@@ -166,15 +171,14 @@ class Forward(Merge):
     def takes_all(self) -> bool:
         return True
 
-    def plan(self, g: Gathered, pending: int | None) -> Planned:
+    def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
         changes = self._changes(g, "a fast-forward")
-        planned = Planned(changes=changes, schemas=self._schemas(g, changes), watermark=g.theirs.watermark)
+        planned = Planned(changes=changes, schemas=self._schemas(g, logs, changes), watermark=g.theirs.watermark)
         return self._with_tags(g, planned)
 
-    def _changes(self, g: Gathered, what: str) -> Sequence[BucketChange]:
-        name = bucket_namer(g.main_schemas[-1])
+    def _changes(self, g: Compared, what: str) -> Sequence[BucketChange]:
         discard = self.request.discard_main
-        return fast_forward_buckets(self.main.name, g.sides, name, discard_main=discard, what=what)
+        return fast_forward_buckets(self.main.name, g.sides, g.schema, discard_main=discard, what=what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,15 @@ class Replacing(Forward):
         check_request(self.main, self.request)
 
     def is_brought(self) -> bool:
-        return is_brought(self.context, self.branch)
+        mine, theirs = self.main.schema(), self.branch.schema()
+        brought = self._options(mine, theirs)
+        return mine.fields == theirs.fields and (dict(mine.options), mine.comment) == brought
+
+    def _options(self, mine: TableSchema, theirs: TableSchema) -> tuple[dict[str, str], str | None]:
+        """Return the options and the comment that main gets."""
+        which, given = self.request.options, parse_options(self.main.name, self.request.option)
+        options = replaced_options(self.main.name, mine, theirs, which, given, self.request.branch)
+        return options, theirs.comment if which == "branch" else mine.comment
 
     def base(self) -> Snapshot | None:
         """Also of a branch that was created empty: all that it has comes after that, and all of main as well."""
@@ -207,16 +219,48 @@ class Replacing(Forward):
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
         return sides if since is None else replace(sides, ours_real=since)
 
-    def plan(self, g: Gathered, pending: int | None) -> Planned:
+    def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
+        main, request, mine = self.main, self.request, g.schema
         changes = self._changes(g, "replacing it")
-        logs = (g.base_schema(self.main), g.main_schemas, g.branch_schemas)
-        used = used_schemas(changes)
-        taken = replacement(self.context, self.request, self.branch, logs, used, g.head, g.theirs, pending)
+        check_name_is_free(main, request.keep_old_as, g.head)
+        options, comment = self._options(mine, logs.branch[-1])
+        base, used = self._base_schema(g, logs), _used_schemas(changes)
+        schemas = plan_replaced_schemas(
+            main.name, base, logs.main, logs.branch, used, options, comment, self.context.now_ms
+        )
+        if not request.readers_stopped:
+            check_window(main.name, mine, schemas.new)
+        tags = tags_for_main(self.context, request.tag_conflict, self.branch, g.theirs, is_state=True)
+        ours = consumer_positions(main)
+        check_consumers(main.name, request.move_consumer, consumer_positions(self.branch), ours, g.theirs.id)
+        kept = mine.id if logs.pending is None else logs.pending
+        carried = CarriedOver(
+            branch=request.branch,
+            branch_snapshot=g.theirs.id,
+            kept_old_as=request.keep_old_as,
+            kept_schema=None if request.keep_old_as is None else kept,
+            tags=tags.carried,
+            consumers=tuple(request.move_consumer),
+        )
+        summary: dict[str, object] = {
+            "options": [*options_diff(mine.options, options), *comment_diff(mine.comment, comment)],
+            "columns": columns_diff(mine, schemas.latest or mine),
+            **tags.summary,
+            "kept_old_as": request.keep_old_as,
+        }
+        if carried.consumers:
+            summary["moved_consumers"] = list(carried.consumers)
+        if ours:
+            names = ", ".join(sorted(ours))
+            summary["warnings"] = [
+                f"main has consumers: {names}; streaming_readers says what they get of this snapshot"
+            ]
         return Planned(
             changes=changes,
-            schemas=taken.schemas,
-            properties=taken.properties,
-            summary=taken.summary,
+            schemas=schemas,
+            properties={REPLACED_PROPERTY: carried.to_text()},
+            summary=summary,
+            fixes_schema=True,
             watermark=g.theirs.watermark,
         )
 
@@ -228,12 +272,12 @@ def way_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
     return Forward(context, request, branch) if isinstance(request, FastForward) else Merge(context, request, branch)
 
 
-def used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:
+def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:
     """Return the schema ids of the branch's files that main gets; ``own``: files of main's."""
     return {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
 
 
-def _becomes(branch: Table, g: Gathered, changes: Sequence[BucketChange]) -> bool:
+def _becomes(branch: Table, g: Compared, changes: Sequence[BucketChange]) -> bool:
     """Whether these changes make main's head what the branch is, file by file."""
     left = difference(branch, g.head, g.theirs)
     made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
@@ -247,7 +291,7 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     return {e.file.file_name for e in entries}
 
 
-def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Gathered) -> FileMerge:
+def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Compared) -> FileMerge:
     if not g.is_known:
         raise ConflictError(
             f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of the "
@@ -255,25 +299,15 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Gather
             f"Rows could be doubled, so nothing was published. Make a new branch from main's head and correct it again",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
-    return merge_branch_files(
-        main,
-        branch,
-        base=g.base,
-        head=g.head,
-        theirs=g.theirs,
-        differences=(g.sides.theirs, g.sides.ours),
-        last=g.standing,
-        schema=g.main_schemas[-1],
-        keep_appended=isinstance(request, MergeBranch) and request.keep_appended,
-        rewrite=request.rewrite,
-    )
+    keep_appended = isinstance(request, MergeBranch) and request.keep_appended
+    return merge_branch_files(main, branch, g, keep_appended=keep_appended, rewrite=request.rewrite)
 
 
-def _kept(merge: FileMerge, name: Callable[[BucketKey], str]) -> dict[str, object]:
+def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:
     """Say which rows of main stay beside the branch's, and which of its compactions are taken back."""
     out: dict[str, object] = {}
     if merge.kept:
-        out["appended_on_main"] = describe_appended(merge.kept, name)
+        out["appended_on_main"] = describe_appended(merge.kept, bucket_namer(schema))
     if merge.restored:
         out["compactions_taken_back"] = merge.restored
     return out
