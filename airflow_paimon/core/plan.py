@@ -19,12 +19,7 @@ class Precondition:
     schema_id: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "branch": self.branch,
-            "snapshot_id": self.snapshot_id,
-            "identity": self.identity,
-            "schema_id": self.schema_id,
-        }
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

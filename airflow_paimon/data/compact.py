@@ -20,8 +20,8 @@ from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.partitions import choose_partitions, partition_text
 from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.table.partitions import choose_partitions, shown_partition
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
@@ -194,7 +194,7 @@ class _Run:
             self._counts[name] += details.get(name, 0)
 
     def _name(self, planned: Planned, one: Group) -> str:
-        return partition_text(planned.write.schema, one.bucket.values)
+        return shown_partition(planned.write.schema, one.bucket.values)
 
     def _result(self) -> OperationResult:
         details = {

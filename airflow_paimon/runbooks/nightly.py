@@ -75,7 +75,7 @@ def _plans(
 ) -> tuple[list[PartitionCompaction], list[str]]:
     """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long."""
     from airflow_paimon.core.chain.compaction_plan import Staleness, plan_compaction
-    from airflow_paimon.core.chain.staleness import stale_partitions
+    from airflow_paimon.core.chain.provenance import stale_partitions
 
     known = Staleness()
     if "pending" in asked:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, StorageError
-from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.partitions import choose_partitions
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, rewrite, write_arrow

@@ -17,10 +17,10 @@ from airflow_paimon.core.chain.layout import (
     chain_layout,
     schema_problems,
 )
+from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.read_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.setup_plan import time_column_problems
-from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema

@@ -12,8 +12,8 @@ from typing import Any
 
 from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions, TimeLines, Values
+from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.provenance_plan import Provenance
-from airflow_paimon.core.chain.staleness import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.state import ChainState, chain_views
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.commit.conditions import Condition, HeadState

@@ -19,10 +19,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Values, chain_layout
-from airflow_paimon.core.chain.provenance import ASSUMED, files_digest, is_proven, record_provenance
+from airflow_paimon.core.chain.provenance import (
+    ASSUMED,
+    NEUTRAL,
+    StalePartition,
+    find_stale,
+    gather_provenances,
+    is_proven,
+    record_provenance,
+)
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
-from airflow_paimon.core.chain.staleness import NEUTRAL, StalePartition, find_stale, gather_provenances
-from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, partitions_in, splits_by_partition
+from airflow_paimon.core.chain.state import (
+    ChainState,
+    chain_views,
+    files_digest,
+    gather_chain,
+    partitions_in,
+    splits_by_partition,
+)
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
     BuiltFrom,

@@ -26,13 +26,7 @@ from airflow_paimon.core.chain.setup_plan import (
 )
 from airflow_paimon.core.commit.committer import execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    InvalidInputError,
-    NotFoundError,
-    PaimonError,
-)
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan

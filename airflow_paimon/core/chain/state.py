@@ -1,16 +1,24 @@
-"""Reads the three branches of a chain table, each at one snapshot."""
+"""Reads the three branches of a chain table, each at one snapshot; tells later whether one still holds what was read.
+
+The files of a partition are identified by a digest of their names, which are never reused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values, check_chain_branches
+from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
 
 _MAX_LOOKS = 20
@@ -113,3 +121,65 @@ def splits_by_partition(plan: ScanPlan) -> dict[Values, tuple[BucketSplit, ...]]
     for split in plan.splits:
         out.setdefault(split.values, []).append(split)
     return {v: tuple(sorted(found, key=lambda s: s.bucket)) for v, found in out.items()}
+
+
+def files_digest(splits: Iterable[BucketSplit]) -> str:
+    """Return a digest of the files of a partition."""
+    return names_digest(f.file_name for s in splits for f in s.files)
+
+
+def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
+    """Return a digest of each partition's deletion vectors, which delete rows without changing files."""
+    types = partition_types(plan.schema)
+    found: dict[Values, list[str]] = {}
+    for entry in plan.index_entries:
+        ranges = f"{entry.bucket}/{entry.index_type}/{entry.file_name}/{entry.deletion_vector_ranges}"
+        found.setdefault(decode_row(entry.partition, types), []).append(ranges)
+    return {values: names_digest(ranges) for values, ranges in found.items()}
+
+
+def state_digests(state: ChainState, branch: Branch) -> dict[Values, str]:
+    """Return a digest of each partition's files in a branch."""
+    return {v: files_digest(splits) for v, splits in splits_by_partition(state.plan(branch)).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Contents of partitions of one branch at the snapshot ``seen``. ``held``: the digests of those that ``concerns``.
+
+    A partition that ``concerns`` and that is not in ``held`` did not exist.
+    """
+
+    table: Table
+    schema: TableSchema
+    seen: Snapshot | None
+    held: Mapping[Values, str]
+    concerns: Callable[[Values], bool]
+
+    def moved(self, head: Snapshot | None) -> list[Values]:
+        """Return the partitions with other files at ``head``. No reads for an unmoved branch, few otherwise."""
+        if _same(self.seen, head) or not self._may_have_moved(head):
+            return []
+        concerned = StoredPartitions(self.schema).where(self.concerns)
+        now = splits_by_partition(plan_snapshot(self.table, head, self.schema, concerned))
+        digests = {v: files_digest(splits) for v, splits in now.items()}
+        return sorted((v for v in {*digests, *self.held} if digests.get(v) != self.held.get(v)), key=repr)
+
+    def _may_have_moved(self, head: Snapshot | None) -> bool:
+        """Read only the commits in between, provided that the branch's history continues from ``seen``."""
+        if self.seen is None or head is None or head.id < self.seen.id:
+            return True
+        found = self.table.find_snapshot(self.seen.id)
+        if found is None or found.identity != self.seen.identity:
+            return True
+        between = snapshots_between(self.table, self.seen.id, head.id)
+        buckets = None if between is None else touched(self.table, between)
+        if buckets is None:
+            return True
+        return any(map(StoredPartitions(self.schema).where(self.concerns), {b.partition for b in buckets}))
+
+
+def _same(seen: Snapshot | None, head: Snapshot | None) -> bool:
+    if seen is None or head is None:
+        return seen is head
+    return seen.id == head.id and seen.identity == head.identity

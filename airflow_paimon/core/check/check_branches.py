@@ -24,13 +24,7 @@ from airflow_paimon.core.table.lineage import (
     read_lineage,
     recorded_branches,
 )
-from airflow_paimon.core.table.paths import (
-    MAIN,
-    BranchPaths,
-    protective_tag,
-    protects,
-    published_tag,
-)
+from airflow_paimon.core.table.paths import MAIN, BranchPaths, protective_tag, protects, published_tag
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
 _UNDER_WAY = "The operation is still running, or was interrupted"

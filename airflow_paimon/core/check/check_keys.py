@@ -18,13 +18,7 @@ from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.row_tracking.row_ids_plan import (
-    beyond,
-    files_without_ids,
-    overlapping,
-    ranged,
-    torn_groups,
-)
+from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions

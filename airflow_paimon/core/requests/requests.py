@@ -45,6 +45,16 @@ def flag(
     return field(default=default, metadata={"help": help_text, **more})
 
 
+def texts(help_text: str) -> Any:
+    """Define a field of any number of texts, whose flag is repeated."""
+    return flag(help_text, (), repeat=True)
+
+
+def switch(help_text: str) -> Any:
+    """Define a field that is off by default."""
+    return flag(help_text, False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Fields common to all operations (docs/design.md, One result)."""
@@ -59,7 +69,7 @@ class Request:
     storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
     now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs", may_be_blank=True)
-    dry_run: bool = flag("Print the plan, change nothing", False)
+    dry_run: bool = switch("Print the plan, change nothing")
 
 
 def flag_name(field_name: str) -> str:
@@ -83,8 +93,8 @@ class CreateBranch(Request):
         "How long the branch is to live, e.g. '14 d', or 'forever'; expire_branches deletes it afterwards",
         may_be_blank=True,
     )
-    protected: bool = flag("Refuse to delete, rename, replace or publish the branch without --force", False)
-    force: bool = flag("With --if-exists replace: replace a protected branch too", False)
+    protected: bool = switch("Refuse to delete, rename, replace or publish the branch without --force")
+    force: bool = switch("With --if-exists replace: replace a protected branch too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +106,9 @@ class AlterBranch(Request):
     retention: str | None = flag(
         "How long the branch is to live from its creation, e.g. '14 d', or 'forever'", may_be_blank=True
     )
-    protect: bool = flag("From now on refuse to delete, rename, replace or publish the branch without --force", False)
+    protect: bool = switch("From now on refuse to delete, rename, replace or publish the branch without --force")
     protected_by: str | None = flag("Who protects it; by default its owner", may_be_blank=True)
-    unprotect: bool = flag("End the protection", False)
+    unprotect: bool = switch("End the protection")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +117,7 @@ class DeleteBranch(Request):
     branch: str = flag("Branch to delete", "")
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
     if_missing: str = flag("What to do if the branch does not exist", "fail", choices=IF_MISSING)
-    force: bool = flag("Delete a protected branch too", False)
+    force: bool = switch("Delete a protected branch too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +125,7 @@ class RenameBranch(Request):
     operation = "rename_branch"
     branch: str = flag("Branch to rename", "")
     to_branch: str = flag("Its new name", "")
-    force: bool = flag("Rename a protected branch too", False)
+    force: bool = switch("Rename a protected branch too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +152,7 @@ class DeleteTag(Request):
 class AlterTable(Request):
     operation = "alter_table"
     branch: str = flag("Branch to alter", "main")
-    change: tuple[str, ...] = flag(f"Schema change (repeat): {'; '.join(GRAMMAR)}", (), repeat=True)
+    change: tuple[str, ...] = texts(f"Schema change (repeat): {'; '.join(GRAMMAR)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +163,7 @@ class Publish(Request):
     undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
     approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
     requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
-    four_eyes: bool = flag("Refuse unless somebody other than --requested-by approved (--approved-by)", False)
+    four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
     changelog: str = flag(
         "Whether streaming readers of a table with a changelog-producer get the changes; auto reads both sides of the "
         "replaced buckets and writes what differs, none reads nothing",
@@ -169,18 +179,15 @@ class PublishBranch(Publish):
     approved_main_snapshot: int | None = flag(
         "Main's head as the approver saw it: refuse (conflict) if main has since changed what this publish replaces"
     )
-    rewrite: bool = flag(
+    rewrite: bool = switch(
         "Tables without keys: take a compaction of main back that has merged files that the branch changed (with keys, "
-        "appended rows are always rewritten with lower sequence numbers before the publish)",
-        False,
+        "appended rows are always rewritten with lower sequence numbers before the publish)"
     )
-    writers_stopped: bool = flag(
-        "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless", False
+    writers_stopped: bool = switch(
+        "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless"
     )
-    force: bool = flag("Publish a protected branch too", False)
-    tags: bool = flag(
-        "Main gets the branch's own tags on states that main has then; replace_main always does so", False
-    )
+    force: bool = switch("Publish a protected branch too")
+    tags: bool = switch("Main gets the branch's own tags on states that main has then; replace_main always does so")
     tag_conflict: str = flag(
         "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
         "fail",
@@ -191,17 +198,16 @@ class PublishBranch(Publish):
 @dataclass(frozen=True, kw_only=True)
 class MergeBranch(PublishBranch):
     operation = "merge_branch"
-    keep_appended: bool = flag(
+    keep_appended: bool = switch(
         "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
-        "branch's rows",
-        False,
+        "branch's rows"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastForward(PublishBranch):
     operation = "fast_forward"
-    discard_main: bool = flag("Replace main with the branch even if main changed since the branch point", False)
+    discard_main: bool = switch("Replace main with the branch even if main changed since the branch point")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,15 +219,12 @@ class ReplaceMain(FastForward):
         "branch",
         choices=("branch", "main"),
     )
-    option: tuple[str, ...] = flag("Table option that main gets besides, e.g. bucket=8 (repeat)", (), repeat=True)
-    move_consumer: tuple[str, ...] = flag(
-        "Consumer of the branch that goes on after this publish on main; it must have read everything (repeat)",
-        (),
-        repeat=True,
+    option: tuple[str, ...] = texts("Table option that main gets besides, e.g. bucket=8 (repeat)")
+    move_consumer: tuple[str, ...] = texts(
+        "Consumer of the branch that goes on after this publish on main; it must have read everything (repeat)"
     )
-    readers_stopped: bool = flag(
-        "Confirm that nobody reads main meanwhile, so that columns may get narrower types right before their rows",
-        False,
+    readers_stopped: bool = switch(
+        "Confirm that nobody reads main meanwhile, so that columns may get narrower types right before their rows"
     )
 
 
@@ -231,13 +234,12 @@ class RollbackTo(Publish):
     branch: str = flag("Branch to roll back", "main")
     tag: str | None = flag("Roll back to the live files of this tag")
     snapshot: int | None = flag("Roll back to the live files of this snapshot")
-    keep_later: bool = flag(
+    keep_later: bool = switch(
         "Undo a publish: restore only the buckets that it changed, keep later changes of other buckets, "
-        "and refuse (conflict) if one of these buckets (tables without keys: files) has changed again",
-        False,
+        "and refuse (conflict) if one of these buckets (tables without keys: files) has changed again"
     )
-    writers_stopped: bool = flag(
-        "Confirm that no writer stays open during the rollback, so that dynamic buckets may lose or regain keys", False
+    writers_stopped: bool = switch(
+        "Confirm that no writer stays open during the rollback, so that dynamic buckets may lose or regain keys"
     )
 
 
@@ -250,12 +252,10 @@ class DiffBranches(Request):
         "snapshot id of it)",
         "base",
     )
-    partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat)")
     sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
-    mask: tuple[str, ...] = flag(
-        "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns",
-        (),
-        repeat=True,
+    mask: tuple[str, ...] = texts(
+        "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns"
     )
 
 
@@ -268,28 +268,25 @@ class CorrectBranch(Request):
         "views branch, main and those of --view"
     )
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
-    view: tuple[str, ...] = flag("Further view, name=db.table[$branch_b][@VERSION] (repeat)", (), repeat=True)
-    restricted_sql: bool = flag(
+    view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
+    restricted_sql: bool = switch(
         "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "
-        "environment, functions that are not Spark's own",
-        False,
+        "environment, functions that are not Spark's own"
     )
-    all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
+    all_rows: bool = switch("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table")
     mode: str = flag(
         "Of a SELECT: overwrite: replace the partitions with the rows; upsert: insert or update rows by primary key",
         "overwrite",
         choices=("overwrite", "upsert"),
     )
-    partitions: tuple[str, ...] = flag(
-        "Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)", (), repeat=True
-    )
+    partitions: tuple[str, ...] = texts("Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Request):
     operation = "compact"
     branch: str = flag("Branch to compact", "main")
-    partitions: tuple[str, ...] = flag("Only these partitions, e.g. dt=2025-01-01 (repeat)", (), repeat=True)
+    partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat)")
     min_files: int = flag(
         "Append tables: leave partitions with fewer small files as they are; files with deleted rows are always "
         "written again",
@@ -312,7 +309,7 @@ class ExpireBranches(Request):
         "--older-than both must hold"
     )
     owner: str | None = flag("Only branches of this owner, or of this pattern of owners: 'data_correction/*'")
-    drop_unpublished: bool = flag("Expire branches with commits that main doesn't have, too", False)
+    drop_unpublished: bool = switch("Expire branches with commits that main doesn't have, too")
     notify_before: str | None = flag("Also list the branches that expire within this time, e.g. '3 d'")
 
 
@@ -333,14 +330,14 @@ class RemoveOrphanFiles(Request):
 class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)
-    verify_keys: bool = flag("Also read all keys of tables with dynamic buckets and compare them with the index", False)
+    verify_keys: bool = switch("Also read all keys of tables with dynamic buckets and compare them with the index")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
-    finding: tuple[str, ...] = flag(
-        "Repair only these finding ids of check_table (repeat); by default all that are safe to repair", (), repeat=True
+    finding: tuple[str, ...] = texts(
+        "Repair only these finding ids of check_table (repeat); by default all that are safe to repair"
     )
 
 
@@ -351,32 +348,24 @@ GAP_POLICIES = ("empty", "carry_forward")
 class CreateChainTable(Request):
     operation = "create_chain_table"
     needs_table = False
-    column: tuple[str, ...] = flag(
-        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); without any, an existing table is converted",
-        (),
-        repeat=True,
+    column: tuple[str, ...] = texts(
+        "Column of a new table: name TYPE [NOT NULL] ['comment'] (repeat); without any, an existing table is converted"
     )
-    primary_key: tuple[str, ...] = flag("Primary key column of a new table (repeat)", (), repeat=True)
-    partition_key: tuple[str, ...] = flag("Partition column of a new table (repeat)", (), repeat=True)
-    option: tuple[str, ...] = flag("Table option, key=value (repeat)", (), repeat=True)
+    primary_key: tuple[str, ...] = texts("Primary key column of a new table (repeat)")
+    partition_key: tuple[str, ...] = texts("Partition column of a new table (repeat)")
+    option: tuple[str, ...] = texts("Table option, key=value (repeat)")
     snapshot_branch: str = flag("Branch that holds full partitions", "snapshot")
     delta_branch: str = flag("Branch that holds changes", "delta")
-    chain_partition_key: tuple[str, ...] = flag(
-        "Partition column of the partition time (repeat); by default all", (), repeat=True
-    )
+    chain_partition_key: tuple[str, ...] = texts("Partition column of the partition time (repeat); by default all")
     timestamp_pattern: str | None = flag("Pattern of the partition time over the chain columns, e.g. '$dt'")
     timestamp_formatter: str | None = flag("Format of the partition time, e.g. yyyyMMdd")
-    sequence_field: tuple[str, ...] = flag("Column that orders the versions of a row (repeat)", (), repeat=True)
+    sequence_field: tuple[str, ...] = texts("Column that orders the versions of a row (repeat)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlterChainTable(Request):
     operation = "alter_chain_table"
-    change: tuple[str, ...] = flag(
-        f"Schema change for all three branches (repeat): {'; '.join(GRAMMAR)}",
-        (),
-        repeat=True,
-    )
+    change: tuple[str, ...] = texts(f"Schema change for all three branches (repeat): {'; '.join(GRAMMAR)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,14 +376,12 @@ class CheckChainTable(Request):
 @dataclass(frozen=True, kw_only=True)
 class CompactChainTable(Request):
     operation = "compact_chain_table"
-    partition: tuple[str, ...] = flag(
-        "Partition to compact, k=v,...; without group columns: in every group (repeat)", (), repeat=True
-    )
+    partition: tuple[str, ...] = texts("Partition to compact, k=v,...; without group columns: in every group (repeat)")
     from_: str | None = flag("First partition of a range, k=v,... of the chain columns")
     to: str | None = flag("Last partition of a range")
-    pending: bool = flag("Compact every chain of more than --max-chain-length deltas, and stale partitions", False)
+    pending: bool = switch("Compact every chain of more than --max-chain-length deltas, and stale partitions")
     max_chain_length: int | None = flag("With --pending: the most deltas that a chain may have")
-    overwrite: bool = flag("Rebuild partitions that the snapshot branch already has", False)
+    overwrite: bool = switch("Rebuild partitions that the snapshot branch already has")
     gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
     task_memory_mb: int = flag(
         "Approximate MiB of rows that a task holds in memory, whatever the size of a bucket", 256, minimum=1
@@ -426,15 +413,15 @@ class Expiry(Request):
     """Fields common to both: where, how old, and how long what was taken away waits in the trash."""
 
     branch: str = flag("Branch to expire", "main")
-    all_branches: bool = flag("Expire main and every branch", False)
+    all_branches: bool = switch("Expire main and every branch")
     older_than: str | None = flag("An age, e.g. '7 d', or an ISO time with an offset")
     grace: str = flag(
         "How long files stay after their snapshot or tag has expired, for whoever began to read or tag it before; at "
         f"least {LEAST_GRACE!r}",
         GRACE,
     )
-    writers_stopped: bool = flag(
-        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none", False
+    writers_stopped: bool = switch(
+        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none"
     )
 
 
@@ -460,34 +447,31 @@ class ExpireSnapshots(Expiry):
 class ExpireTags(Expiry):
     operation = "expire_tags"
     prefix: str | None = flag("Only tags whose name begins with this")
-    include_unlimited: bool = flag(
-        "With --older-than: also tags without a retention, by the age of the tag's file", False
-    )
+    include_unlimited: bool = switch("With --older-than: also tags without a retention, by the age of the tag's file")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayBranch(Request):
     operation = "replay_branch"
     branch: str = flag("Branch of the table to write", "")
-    source: tuple[str, ...] = flag("Upstream table, name=db.table[$branch_b] (repeat)", (), repeat=True)
-    target: tuple[str, ...] = flag("Further table to write, name=db.table$branch_b (repeat)", (), repeat=True)
+    source: tuple[str, ...] = texts("Upstream table, name=db.table[$branch_b] (repeat)")
+    target: tuple[str, ...] = texts("Further table to write, name=db.table$branch_b (repeat)")
     function: str | None = flag("module:name, called as name(spark, sources, targets, start)")
     sql: str | None = flag(
         "Path of a file with UPDATE, DELETE, MERGE or INSERT statements, separated by semicolons, on the view branch; "
         "they see the views branch, main and the sources"
     )
-    restricted_sql: bool = flag(
+    restricted_sql: bool = switch(
         "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "
-        "environment, functions that are not Spark's own",
-        False,
+        "environment, functions that are not Spark's own"
     )
-    all_rows: bool = flag("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table", False)
+    all_rows: bool = switch("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table")
     tag: str | None = flag("Start after this tag of the sources: the targets contain what it holds")
-    snapshot: tuple[str, ...] = flag("Start behind this snapshot: [name=]ID (repeat)", (), repeat=True)
+    snapshot: tuple[str, ...] = texts("Start behind this snapshot: [name=]ID (repeat)")
     timestamp: str | None = flag("Start with what was committed at this time or later, ISO with an offset")
-    available_now: bool = flag("Run the function's streams until nothing is new", False)
-    until_snapshot: tuple[str, ...] = flag(
-        "Run the function's streams until they have read this snapshot of a source: [name=]ID (repeat)", (), repeat=True
+    available_now: bool = switch("Run the function's streams until nothing is new")
+    until_snapshot: tuple[str, ...] = texts(
+        "Run the function's streams until they have read this snapshot of a source: [name=]ID (repeat)"
     )
     until_watermark: str | None = flag(
         "Run the function's streams until every source has this watermark and is read, ISO with an offset or epoch "

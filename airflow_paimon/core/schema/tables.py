@@ -18,13 +18,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterTable
 from airflow_paimon.core.schema.alter_plan import Altered, OpenBranch, has_made, plan_alter_table, publishable
 from airflow_paimon.core.schema.option_checks import check_options
-from airflow_paimon.core.schema.schema_plan import (
-    RemoveOption,
-    SchemaChange,
-    SetOption,
-    check_opening,
-    new_schema,
-)
+from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, check_opening, new_schema
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import verified_lineage

@@ -9,17 +9,12 @@ from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, Ma
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import verified_lineage
-from airflow_paimon.core.table.live_files import BucketKey, net_change
+from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import (
-    all_manifests,
-    read_delta_lists,
-    read_entries,
-    read_index,
-)
+from airflow_paimon.core.table.scan import all_manifests, read_delta_lists, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 Form = Callable[[bytes], bytes]
@@ -45,14 +40,14 @@ def changed_files(
     Reads only the manifests that the two don't share.
     """
     shared = {m.file_name for m in old} & {m.file_name for m in new}
-    own_old = _net(table, [m for m in old if m.file_name not in shared])
-    own_new = _net(table, [m for m in new if m.file_name not in shared])
-    old_deleted = own_old[1].keys() - own_old[0].keys()
-    new_deleted = own_new[1].keys() - own_new[0].keys()
-    added = {k: e for k, e in own_new[0].items() if k not in own_old[0] and k not in own_new[1]}
-    added |= {k: own_old[1][k] for k in old_deleted - new_deleted}
-    removed = {k: e for k, e in own_old[0].items() if k not in own_new[0] and k not in own_old[1]}
-    removed |= {k: own_new[1][k] for k in new_deleted - old_deleted}
+    before = _net(table, [m for m in old if m.file_name not in shared])
+    after = _net(table, [m for m in new if m.file_name not in shared])
+    old_deleted = before.deleted.keys() - before.added.keys()
+    new_deleted = after.deleted.keys() - after.added.keys()
+    added = {k: e for k, e in after.added.items() if k not in before.added and k not in after.deleted}
+    added |= {k: before.deleted[k] for k in old_deleted - new_deleted}
+    removed = {k: e for k, e in before.added.items() if k not in after.added and k not in before.deleted}
+    removed |= {k: after.deleted[k] for k in new_deleted - old_deleted}
     return added, removed
 
 
@@ -92,11 +87,8 @@ def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
     return [] if snapshot is None or snapshot.id == 0 else all_manifests(table, snapshot)
 
 
-def _net(
-    table: Table, manifests: list[ManifestFile]
-) -> tuple[dict[FileId, ManifestEntry], dict[FileId, ManifestEntry]]:
-    change = net_change((e for part in read_entries(table, manifests) for e in part), table.label)
-    return change.added, change.deleted
+def _net(table: Table, manifests: list[ManifestFile]) -> NetChange:
+    return net_change((e for part in read_entries(table, manifests) for e in part), table.label)
 
 
 def _by_bucket(entries: dict[FileId, ManifestEntry], form: Form) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
@@ -175,11 +167,8 @@ def publish_target(main: Table, branch: Table) -> Table:
 
 
 def _is_chain_part(view: Table) -> bool:
-    return (
-        view.branch_name != MAIN
-        and view.exists()
-        and is_chain_part(TableOptions(view.schema().options), view.branch_name)
-    )
+    is_there = view.branch_name != MAIN and view.exists()
+    return is_there and is_chain_part(TableOptions(view.schema().options), view.branch_name)
 
 
 def greatest_shared(main: Table, branch: Table) -> Snapshot | None:

@@ -12,6 +12,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from functools import cached_property
@@ -306,10 +307,6 @@ def _parse_stamp(value: Any, data_type: DataType) -> Timestamp:
     return stamp
 
 
-def _parse_text(value: Any, _: DataType) -> str:
-    return str(_expect(value, str))
-
-
 def _parse_bytes(value: Any, _: DataType) -> bytes:
     if isinstance(value, str):
         return bytes.fromhex(value[2:]) if value.startswith("0x") else _fail()
@@ -322,7 +319,7 @@ _PARSERS: dict[str, tuple[_Parser, str]] = {
     "BOOLEAN": (_parse_bool, "give true or false"),
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), (_parse_int, "give a whole number in its range")),
     **dict.fromkeys(("FLOAT", "DOUBLE"), (_parse_float, "give a number")),
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (_parse_text, "give a text")),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (lambda text, _: str(_expect(text, str)), "give a text")),
     **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (_parse_bytes, "give bytes or a text such as 0x01ff")),
     "DECIMAL": (_parse_decimal, "give a decimal number with no more digits"),
     "DATE": (_parse_date, "give a date or a text such as 2025-01-31"),
@@ -366,7 +363,9 @@ class StoredPartitions:
         """Return the values, in partition-key order."""
         self.identity: Callable[[bytes], tuple[Any, ...]] = _once(lambda p: tuple(map(comparable, self.values(p))))
         """Return a key that is equal for all stored forms of one partition, and only for those."""
-        self.canonical: Callable[[bytes], bytes] = _once(self._canonical)
+        self.canonical: Callable[[bytes], bytes] = _once(
+            lambda p: encode_partition(self.values(p), self.types) if self.types else p
+        )
         """Return the canonical stored form, the one that this package writes."""
 
     def text(self, stored: bytes) -> str:
@@ -386,9 +385,6 @@ class StoredPartitions:
     def where(self, test: Callable[[tuple[Any, ...]], bool]) -> Selection:
         """Select by any test of the values. It skips no manifest: use it where ``selection`` can't express the test."""
         return _Tested(_once(lambda stored: test(self.values(stored))))
-
-    def _canonical(self, stored: bytes) -> bytes:
-        return encode_partition(self.values(stored), self.types) if self.types else stored
 
 
 def _once(function: Callable[[bytes], T]) -> Callable[[bytes], T]:
@@ -474,3 +470,42 @@ class _Wanted:
         at_high = bisect_left(self._sorted, high)
         cut = self._sorted[at_high] if at_high < len(self._sorted) and isinstance(high, str) else None
         return bool(value <= high) or (cut is not None and cut.startswith(high))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChoice:
+    """The partitions of an operation: those that match any of ``specs``; without specs, all. Picklable."""
+
+    keys: tuple[str, ...]
+    specs: tuple[tuple[tuple[int, Any], ...], ...] = ()
+
+    def matches(self, values: Sequence[Any]) -> bool:
+        return not self.specs or any(
+            all(comparable(values[at]) == comparable(value) for at, value in spec) for spec in self.specs
+        )
+
+    def selection(self, schema: TableSchema) -> Selection:
+        """Return the choice as a selection of stored partitions, which can skip whole manifests."""
+        stored = StoredPartitions(schema)
+        return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
+
+
+def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> PartitionChoice:
+    """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out. ``label`` names the table in messages.
+
+    Raises:
+        InvalidInputError: malformed, not a partition column, or not a value of the column's type.
+    """
+    types = partition_types(schema)
+    at = {key: i for i, key in enumerate(schema.partition_keys)}
+    try:
+        parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in texts]
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{label}: {error.message}") from None
+    specs = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
+    return PartitionChoice(schema.partition_keys, specs)
+
+
+def shown_partition(schema: TableSchema, values: Sequence[Any]) -> str:
+    """Format a partition for people: ``dt=2025-01-01``; empty for a table without partitions."""
+    return format_partition(values, schema.partition_keys, partition_types(schema))

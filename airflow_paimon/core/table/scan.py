@@ -64,8 +64,9 @@ def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], li
     Raises:
         FormatError: one is missing or corrupt; the message names it and the snapshot.
     """
-    base, delta = _read_lists(table, [(snapshot, True), (snapshot, False)])
-    return base, delta
+    base = NamedList(snapshot.base_manifest_list, snapshot.base_manifest_list_size, f"snapshot {snapshot.id}")
+    base_rows, delta_rows = read_named_lists(table, [base, _delta_list(snapshot)])
+    return base_rows, delta_rows
 
 
 def read_delta_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
@@ -80,7 +81,7 @@ def read_delta_lists(table: Table, snapshots: Sequence[Snapshot]) -> list[Manife
 
 def read_each_delta_list(table: Table, snapshots: Sequence[Snapshot]) -> list[list[ManifestFile]]:
     """Read the delta manifest lists of several snapshots, at once; raises as ``read_lists`` does."""
-    return _read_lists(table, [(s, False) for s in snapshots])
+    return read_named_lists(table, list(map(_delta_list, snapshots)))
 
 
 def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
@@ -97,17 +98,8 @@ class NamedList(NamedTuple):
     whose: str
 
 
-def _read_lists(table: Table, wanted: Sequence[tuple[Snapshot, bool]]) -> list[list[ManifestFile]]:
-    """Read manifest lists: of each snapshot the base (True) or the delta list."""
-    return read_named_lists(
-        table,
-        [
-            NamedList(s.base_manifest_list, s.base_manifest_list_size, f"snapshot {s.id}")
-            if base
-            else NamedList(s.delta_manifest_list, s.delta_manifest_list_size, f"snapshot {s.id}")
-            for s, base in wanted
-        ],
-    )
+def _delta_list(snapshot: Snapshot) -> NamedList:
+    return NamedList(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, f"snapshot {snapshot.id}")
 
 
 def read_named_lists(table: Table, wanted: Sequence[NamedList]) -> list[list[ManifestFile]]:

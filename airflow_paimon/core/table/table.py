@@ -12,6 +12,7 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
@@ -169,20 +170,11 @@ class Table:
 
         Only for waiting: a hint that is too low *and* followed by a gap would hide newer snapshots.
         """
-        hint = self._hint(self.paths.latest_hint)
-        if hint is None:
+        hint = hint_number(read_if_there(self.store, self.paths.latest_hint) or b"")
+        snapshot = self.find_snapshot(hint) if hint else None
+        if snapshot is None or self.store.exists(self.paths.snapshot(snapshot.id + 1)):
             return self.latest_snapshot()
-        try:
-            snapshot = self.snapshot(hint)
-        except NotFoundError:
-            return self.latest_snapshot()
-        return self.latest_snapshot() if self.store.exists(self.paths.snapshot(hint + 1)) else snapshot
-
-    def _hint(self, path: str) -> int | None:
-        try:
-            return hint_number(self.store.read(path)) or None
-        except NotFoundError:
-            return None
+        return snapshot
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Read one snapshot. ``NotFoundError`` when it never existed or has expired."""

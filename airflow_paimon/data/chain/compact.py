@@ -19,9 +19,8 @@ from airflow_paimon.core.chain.compaction_plan import (
     plan_compaction,
 )
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Values
-from airflow_paimon.core.chain.provenance import prune_records, read_provenances, state_digests
-from airflow_paimon.core.chain.staleness import find_stale
-from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
+from airflow_paimon.core.chain.provenance import find_stale, prune_records, read_provenances
+from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, state_digests
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, PaimonError

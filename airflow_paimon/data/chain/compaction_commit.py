@@ -11,17 +11,15 @@ from typing import Any
 from airflow_paimon.core.chain.compaction_plan import Action, ChainTargets, PartitionCompaction, Staleness
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
-    Fence,
-    files_digest,
+    find_stale,
+    gather_provenances,
     is_proven,
     record_provenance,
     records_of,
-    vectors_digests,
     what_is_lacking,
 )
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
-from airflow_paimon.core.chain.staleness import find_stale, gather_provenances
-from airflow_paimon.core.chain.state import ChainState, splits_by_partition
+from airflow_paimon.core.chain.state import ChainState, Fence, files_digest, splits_by_partition, vectors_digests
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions

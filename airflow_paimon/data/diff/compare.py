@@ -8,11 +8,10 @@ from typing import Any
 from airflow_paimon.core.branches.ownership import described
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, masks_of
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.plain import compare_rows
@@ -37,9 +36,9 @@ def diff_details(
     masks = masks_of((main, plan.before.schema, schema), request.mask)
     by_name: dict[str, Findings] = {}
     for values, findings in found:
-        by_name.setdefault(partition_text(schema, values), Findings()).add(findings, request.sample)
+        by_name.setdefault(shown_partition(schema, values), Findings()).add(findings, request.sample)
     values_of = StoredPartitions(schema).values
-    skipped = {partition_text(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
+    skipped = {shown_partition(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
     differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
     same = (by_name.keys() | skipped.keys()) - set(differing)
     partitions = [
@@ -142,7 +141,7 @@ def _not_visible(plan: DiffPlan) -> list[str]:
         (plan.hidden_before, plan.before, plan.after),
     ):
         if hidden.files:
-            names = sorted(partition_text(plan.after.schema, v) for v in hidden.partitions)
+            names = sorted(shown_partition(plan.after.schema, v) for v in hidden.partitions)
             where = f" in {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names != [""] else ""
             notes.append(
                 f"this diff is not complete: {hidden.files} files with {hidden.rows} rows{where}, which {side.name} "

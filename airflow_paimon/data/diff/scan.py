@@ -12,21 +12,13 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.file_merge import appended_on_main
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import (
-    BucketKey,
-    BucketSplit,
-    ScanPlan,
-    group_by_bucket,
-    live_entries,
-    read_index,
-)
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, group_by_bucket, live_entries, read_index
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type

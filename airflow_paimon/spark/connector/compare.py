@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.table.partitions import shown_partition
 from airflow_paimon.data.diff.keyed import Findings, json_rows
 from airflow_paimon.spark.connector.frames import (
     collect_arrow,
@@ -48,7 +48,7 @@ def compare_frames(comparison: Comparison, before: DataFrame, after: DataFrame, 
     before, after = before.select(*columns), after.select(*columns)
     rows = _by_key(comparison, before, after) if comparison.keys else _by_content(comparison, before, after)
     found = _counts(comparison, rows)
-    differing = {partition_text(comparison.schema, v): v for v, f in found if f.added or f.changed or f.deleted}
+    differing = {shown_partition(comparison.schema, v): v for v, f in found if f.added or f.changed or f.deleted}
     if differing and comparison.sample:
         first = [differing[name] for name in sorted(differing)[:sampled]]
         here = in_partitions(comparison.schema, first, _partition_columns(comparison))

@@ -16,9 +16,8 @@ from airflow_paimon.core.commit.staging import Staging, discard_staging, open_st
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
@@ -206,7 +205,7 @@ def _details(
 ) -> dict[str, Any]:
     return base.details(
         request,
-        {partition_text(base.schema, values): n for values, n in counts.items()},
+        {shown_partition(base.schema, values): n for values, n in counts.items()},
         buckets=len(group_by_bucket([*removed, *added], StoredPartitions(base.schema).canonical)),
         files_added=len(added),
         files_deleted=len(removed),

@@ -9,11 +9,10 @@ from airflow_paimon.core.commit.staging import Staging
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
-from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
@@ -67,7 +66,7 @@ def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> No
     ]
     if not hidden:
         return
-    names = sorted({partition_text(base.schema, values(e.partition)) for e in hidden})
+    names = sorted({shown_partition(base.schema, values(e.partition)) for e in hidden})
     where = f"partition{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}" if names != [""] else "the table"
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     rows = sum(e.file.row_count for e in hidden)
@@ -168,7 +167,7 @@ def check_rows(
         strange = next((v for v in counts if not choice.matches(v)), None)
         if strange is not None:
             raise InvalidInputError(
-                f"{branch.label}: the rows hold partition {partition_text(schema, strange)}, which is not among those "
+                f"{branch.label}: the rows hold partition {shown_partition(schema, strange)}, which is not among those "
                 f"to correct: name it with --partitions, or filter it out"
             )
     if schema.primary_keys and TableOptions(schema.options).merge_engine in ("deduplicate", "first-row"):

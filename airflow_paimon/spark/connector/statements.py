@@ -14,9 +14,8 @@ from airflow_paimon.core.commit.staging import Staging, discard_staging, open_st
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import check_target, require_compacted, require_visible
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
@@ -122,7 +121,7 @@ def _details(
     statement: Statement, base: Base, removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]
 ) -> dict[str, Any]:
     values = StoredPartitions(base.schema).values
-    names = sorted({partition_text(base.schema, values(e.partition)) for e in (*removed, *added)})
+    names = sorted({shown_partition(base.schema, values(e.partition)) for e in (*removed, *added)})
     return {
         "statement": statement.kind,
         "files_added": len(added),

@@ -28,10 +28,9 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.core.table.partitions import encode_partition, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.scan import ChainRead
@@ -228,7 +227,7 @@ def refuse_lost_deletes(base: _Base) -> None:
     """
     if not is_chain_rows(base.table):
         return
-    held = {partition_text(base.schema, s.values) for s in base.live.splits if any(map(_may_hold_deletes, s.files))}
+    held = {shown_partition(base.schema, s.values) for s in base.live.splits if any(map(_may_hold_deletes, s.files))}
     if held:
         names = sorted(held)
         raise UnsafeOperationError(
@@ -398,7 +397,7 @@ def _details(
 ) -> dict[str, Any]:
     rows: dict[str, int] = {}
     for result in results:
-        name = partition_text(base.schema, result.values)
+        name = shown_partition(base.schema, result.values)
         rows[name] = rows.get(name, 0) + result.rows
     new = [f for m in messages for f in m.new_files]
     return base.details(

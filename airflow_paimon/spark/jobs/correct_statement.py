@@ -13,10 +13,9 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.filters import has_jvm
@@ -167,7 +166,7 @@ def _limits(context: Context, base: Base) -> dict[BucketKey, int] | None:
 
 def _details(statement: Statement, base: Base, outcome: Outcome) -> dict[str, Any]:
     values = StoredPartitions(base.schema).values
-    names = sorted({partition_text(base.schema, values(m.partition)) for m in outcome.messages})
+    names = sorted({shown_partition(base.schema, values(m.partition)) for m in outcome.messages})
     notes = notes_of(statement, outcome)
     return {
         "statement": statement.kind,

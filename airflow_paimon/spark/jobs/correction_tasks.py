@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.partitions import PartitionChoice, partition_text
 from airflow_paimon.core.table.merge_options import combines_rows
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
@@ -166,7 +165,7 @@ def check_partition(correction: Correction, values: Sequence[Any]) -> None:
     if not correction.choice.matches(values):
         schema = correction.write.schema
         raise InvalidInputError(
-            f"{correction.write.label}: the rows hold partition {partition_text(schema, values)}, which is not among "
+            f"{correction.write.label}: the rows hold partition {shown_partition(schema, values)}, which is not among "
             f"those to correct: name it with --partitions, or filter it out"
         )
 

@@ -20,9 +20,8 @@ from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
-from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.requests.partitions import partition_text
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
 from airflow_paimon.data.layers import head_of_other, shown_of_other
@@ -80,6 +79,6 @@ def _names(plan: ScanPlan, splits: Iterable[BucketSplit]) -> str:
     schema = plan.schema
     if not schema.partition_keys:
         return "the whole table"
-    names = list(dict.fromkeys(partition_text(schema, s.values) for s in splits))
+    names = list(dict.fromkeys(shown_partition(schema, s.values) for s in splits))
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"partition {', '.join(names[:_SHOWN])}{more}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.requests.partitions import partition_text
+from airflow_paimon.core.table.partitions import shown_partition
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.write import TableWrite, discard_files
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -79,7 +79,7 @@ def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
         why = f"none of its clauses took a row, joined ON {condition}"
     else:
         why = f"no row has {condition}" if condition else "the table has no rows"
-    names = sorted({partition_text(schema, s.values) for s in outcome.read.splits}) if schema.partition_keys else []
+    names = sorted({shown_partition(schema, s.values) for s in outcome.read.splits}) if schema.partition_keys else []
     known = ""
     if names:
         first_and_last = " to ".join(sorted({names[0], names[-1]}))

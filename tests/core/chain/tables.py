@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, Values
-from airflow_paimon.core.chain.provenance import files_digest, record_provenance, state_digests
+from airflow_paimon.core.chain.provenance import gather_provenances, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
-from airflow_paimon.core.chain.staleness import gather_provenances
-from airflow_paimon.core.chain.state import ChainState, gather_chain
+from airflow_paimon.core.chain.state import ChainState, files_digest, gather_chain, state_digests
 from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import (
     CommitMessage,

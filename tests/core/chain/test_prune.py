@@ -12,14 +12,13 @@ from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.provenance import (
     FOLDER,
     Records,
-    files_digest,
     group_folder,
     prune_records,
     record_provenance,
+    stale_partitions,
 )
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
-from airflow_paimon.core.chain.staleness import stale_partitions
-from airflow_paimon.core.chain.state import gather_chain, splits_by_partition
+from airflow_paimon.core.chain.state import files_digest, gather_chain, splits_by_partition
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import DAILY, add, build, make_chain, provenances

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.chain.staleness import StalePartition, stale_partitions
+from airflow_paimon.core.chain.provenance import StalePartition, stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import (

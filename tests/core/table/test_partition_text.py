@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.partitions import choose_partitions
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partition_text import parse_partition_text, partition_text, quoted_partition
-from airflow_paimon.core.table.partitions import partition_path
+from airflow_paimon.core.table.partitions import choose_partitions, partition_path
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.chain.layout import Branch
-from airflow_paimon.core.chain.provenance import read_provenances, state_digests
-from airflow_paimon.core.chain.state import gather_chain
+from airflow_paimon.core.chain.provenance import read_provenances
+from airflow_paimon.core.chain.state import gather_chain, state_digests
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.options import TableOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.chain.staleness import stale_partitions
+from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.table.scan import plan_scan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.staleness import stale_partitions
+from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.chain.provenance import FOLDER
-from airflow_paimon.core.chain.staleness import stale_partitions
+from airflow_paimon.core.chain.provenance import FOLDER, stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.scan import plan_scan
