@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import py_compile
 import re
 import subprocess
 import sys
@@ -191,7 +192,7 @@ def test_the_archive_for_the_cluster_serves_without_the_package(installed: Insta
         print(json.dumps(str(package_archive(Path({str(tmp_path)!r})))))
     """)
     with zipfile.ZipFile(built) as archive:
-        folders = {name.split("/")[1] for name in archive.namelist()}
+        folders = {name.split("/")[1] for name in archive.namelist() if not name.endswith(".pyc")}
     assert folders == {"__init__.py", "core", "data", "spark"}
     code = f"""
         import json, pkgutil, importlib
@@ -215,6 +216,35 @@ def test_the_archive_is_deterministic_and_written_once(tmp_path: Path) -> None:
     assert package_archive(tmp_path / "a") == first
     assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert list((tmp_path / "a").iterdir()) == [first], "a temporary file was left"
+
+
+def test_the_archive_holds_modules_compiled_as_well(tmp_path: Path) -> None:
+    name = "airflow_paimon/core/errors.py"
+    py_compile.compile(str(REPO_ROOT / name))  # where Python keeps what it has compiled
+    built = package_archive(tmp_path)
+    probe = f"""
+        import sys, json
+        sys.path.insert(0, {str(built)!r})
+        from airflow_paimon.core import errors
+        code = errors.PaimonError.__init__.__code__
+        print(json.dumps([errors.__file__, code.co_filename, errors.__spec__.loader.get_source(errors.__name__)]))
+    """
+    command = [sys.executable, "-S", "-c", textwrap.dedent(probe)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    file, in_tracebacks, source = json.loads(ran.stdout)
+    assert (file, in_tracebacks) == (f"{built}/{name}c", name), "not compiled again, and no path of this machine"
+    assert source == (REPO_ROOT / name).read_text()
+
+
+def test_another_python_takes_the_sources_of_the_archive(tmp_path: Path) -> None:
+    built, other = package_archive(tmp_path), tmp_path / "other.zip"
+    with zipfile.ZipFile(built) as archive, zipfile.ZipFile(other, "w") as copy:
+        for name in archive.namelist():
+            data = archive.read(name)
+            copy.writestr(name, b"\0\0\r\n" + data[4:] if name.endswith(".pyc") else data)
+    probe = f"import sys; sys.path.insert(0, {str(other)!r}); import airflow_paimon.core.errors as e; print(e.__file__)"
+    ran = subprocess.run([sys.executable, "-S", "-c", probe], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert ran.stdout.strip() == f"{other}/airflow_paimon/core/errors.py"
 
 
 def test_a_checkout_finds_its_own_jobs() -> None:

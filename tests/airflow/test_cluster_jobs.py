@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,7 +150,9 @@ def stuck_request(warehouse: Path) -> Request:
 
 def submit(warehouse: Path, submits: dict[str, Any]) -> Submission:
     request, folder = stuck_request(warehouse), f"{warehouse}/_airflow_paimon_results"
-    job = spark(submits).submit_job(request, result_name="a/b.json", results_folder=folder)
+    # As each try of a task has: a job that is being killed may still leave the result that says so.
+    name = f"{uuid.uuid4().hex}/b.json"
+    job = spark(submits).submit_job(request, result_name=name, results_folder=folder)
     wait_until(lambda: len(running(f"--warehouse={warehouse}")) >= 2, "the driver is at work", 120)
     return job
 
@@ -189,7 +192,8 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
 
     # execution_timeout
     job = submit(stuck, submits)
-    assert asyncio.run(first(trigger(job, deadline=time.time()))).payload["timed_out"] is True
+    payload = asyncio.run(first(trigger(job, deadline=time.time()))).payload
+    assert payload.get("timed_out") is True, payload
     wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
 
     # a worker that waits by itself
