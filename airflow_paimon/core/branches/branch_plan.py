@@ -20,6 +20,7 @@ from airflow_paimon.core.table.paths import (
     LATEST,
     MAIN,
     SCHEMA_PREFIX,
+    TAG_PREFIX,
     BranchPaths,
     numbered,
     protective_tag,
@@ -35,6 +36,8 @@ def protection_text(record: Lineage) -> str:
 
 CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
 """Options by which a table is read as a chain."""
+NAMES_BRANCH = ("scan.fallback-branch", "scan.primary-branch", *CHAIN_BRANCHES)
+"""Options that name a branch which is read together with the table's own."""
 DROPPED_ON_BRANCH = ("tag.num-retained-max", "tag.default-time-retained", "partition.expiration-time")
 """Options of a table that a branch of it does not take over."""
 
@@ -80,23 +83,18 @@ def is_protective(schema: TableSchema) -> bool:
     return all(schema.options.get(k) == PROTECTIVE_OPTIONS[k] for k in keys)
 
 
-def plan_protect(operation: str, table: str, branch: str, source: BranchSource, known: Tag | None) -> Plan:
+def plan_protect(branch: str, source: BranchSource, known: Tag | None) -> tuple[Action, ...]:
     """Plan the protective tag, which must exist before any file is shared.
 
     ``known``: the existing tag of that name. On the same snapshot it is used; on another one it is stale, or belongs to
     a concurrent creator: then this tag gets a unique name, as another branch's protection must not be removed.
     """
     if source.snapshot is None or (known is not None and known.snapshot.identity == source.snapshot.identity):
-        return Plan(operation=operation, table=table)
+        return ()
     name = protective_tag(branch) if known is None else published_tag(branch, source.snapshot.id)
     reason = f"keeps the files of snapshot {source.snapshot.id} of {source.branch} while branch {branch} lives"
-    action = PutNew(
-        path=BranchPaths(source.branch).tag(name),
-        data=Tag(name=name, snapshot=source.snapshot).to_bytes(),
-        reason=reason,
-        same_ok=True,
-    )
-    return Plan(operation=operation, table=table, actions=(action,))
+    path, data = BranchPaths(source.branch).tag(name), Tag(name=name, snapshot=source.snapshot).to_bytes()
+    return (PutNew(path=path, data=data, reason=reason, same_ok=True),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,26 +102,45 @@ class CreatePlan:
     """The steps of a creation. The source is checked again between ``protect`` and ``fill``, the claim before ``show``.
 
     ``claim`` puts the record with state ``creating``: two creators exclude each other, and our commits are refused.
+    ``outline``: the plan without its actions.
     """
 
-    claim: Plan
-    protect: Plan
-    fill: Plan
-    show: Plan
-    finish: Plan
+    branch: str
+    source: BranchSource
+    outline: Plan
+    claim: PutNew
+    protect: tuple[Action, ...]
+    fill: tuple[Action, ...]
+    show: tuple[Action, ...]
+    finish: tuple[Action, ...]
 
     @property
-    def branch(self) -> str:
-        return str(self.fill.summary["branch"])
+    def protective_tag(self) -> str | None:
+        """The name of the tag that protects the base; an earlier try may have set it, so that it is in no step."""
+        if self.source.snapshot is None:
+            return None
+        return self.protect[0].path.rsplit(f"/{TAG_PREFIX}", 1)[-1] if self.protect else protective_tag(self.branch)
+
+    @property
+    def protective_path(self) -> str | None:
+        tag = self.protective_tag
+        return BranchPaths(self.source.branch).tag(tag) if tag is not None else None
 
     def whole(self, before: Iterable[Action] = ()) -> Plan:
         """Return the creation as one plan, for people and for the dry run."""
-        steps = (self.claim, self.protect, self.fill, self.show, self.finish)
-        return replace(self.fill, actions=(*before, *(a for step in steps for a in step.actions)))
+        actions = (*before, self.claim, *self.protect, *self.fill, *self.show, *self.finish)
+        return replace(self.outline, actions=actions)
 
 
 def plan_create_branch(
-    operation: str, table: str, source: BranchSource, record: Lineage, now_ms: int, protect: Plan, *, written: bool
+    operation: str,
+    table: str,
+    source: BranchSource,
+    record: Lineage,
+    now_ms: int,
+    protect: tuple[Action, ...],
+    *,
+    written: bool,
 ) -> CreatePlan:
     """Plan the branch itself. ``written``: its creation was interrupted, and it already has commits on top of its base.
 
@@ -143,16 +160,16 @@ def plan_create_branch(
         "from_tag": record.from_tag,
         "snapshot_id": record.snapshot_id,
     }
-    empty = Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary)
     path = lineage_path(record.branch)
-    claim = PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created")
-    ready = Replace(path=path, data=record.in_state(READY).to_bytes(), reason="the branch is ready")
     return CreatePlan(
-        claim=replace(empty, actions=(claim,)),
+        branch=record.branch,
+        source=source,
+        outline=Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary),
+        claim=PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created"),
         protect=protect,
-        fill=replace(empty, actions=tuple(_snapshot_actions(paths, source, written=written))),
-        show=replace(empty, actions=tuple(_schema_actions(paths, source, now_ms))),
-        finish=replace(empty, actions=(ready,)),
+        fill=tuple(_snapshot_actions(paths, source, written=written)),
+        show=tuple(_schema_actions(paths, source, now_ms)),
+        finish=(Replace(path=path, data=record.in_state(READY).to_bytes(), reason="the branch is ready"),),
     )
 
 
@@ -191,21 +208,24 @@ def _schema_actions(paths: BranchPaths, source: BranchSource, now_ms: int) -> li
 class DeletePlan:
     """The steps of a deletion. After ``hide`` no engine can commit any more, and the branch is checked for new commits.
 
-    If there are any, ``undo`` restores it; otherwise ``remove`` and ``end`` delete the rest.
+    If there are any, ``undo`` restores it; otherwise ``remove`` and ``end`` delete the rest. ``outline``: the plan
+    without its actions.
     """
 
-    hide: Plan
-    remove: Plan
-    end: Plan
-    undo: Plan
+    outline: Plan
+    hide: tuple[Action, ...]
+    remove: tuple[Action, ...]
+    end: tuple[Action, ...]
+    undo: tuple[Action, ...]
 
-    def rest(self) -> Plan:
-        """Return the remaining steps once the branch is hidden."""
-        return replace(self.remove, actions=(*self.remove.actions, *self.end.actions))
+    @property
+    def rest(self) -> tuple[Action, ...]:
+        """The remaining steps once the branch is hidden."""
+        return *self.remove, *self.end
 
     def whole(self) -> Plan:
         """Return the deletion as one plan, for people and for the dry run."""
-        return replace(self.remove, actions=(*self.hide.actions, *self.rest().actions))
+        return replace(self.outline, actions=(*self.hide, *self.rest))
 
 
 def plan_delete_branch(
@@ -227,7 +247,6 @@ def plan_delete_branch(
     branch that takes over its name.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
-    empty = Plan(operation=operation, table=table, summary={"branch": name})
     saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
     deleting = replace(record.in_state(DELETING), head=head, schemas=saved, since=since)
     deleted = replace(record.in_state(DELETED), since=since)
@@ -249,10 +268,11 @@ def plan_delete_branch(
     ]
     undo.append(_record_action(path, record if record.outlives_changes else None, "the branch is restored"))
     return DeletePlan(
-        hide=replace(empty, actions=tuple(hide)),
-        remove=replace(empty, actions=tuple(remove)),
-        end=replace(empty, actions=end),
-        undo=replace(empty, actions=tuple(undo)),
+        outline=Plan(operation=operation, table=table, summary={"branch": name}),
+        hide=tuple(hide),
+        remove=tuple(remove),
+        end=end,
+        undo=tuple(undo),
     )
 
 
@@ -269,21 +289,21 @@ class RenamePlan:
     too.
 
     ``undo`` keeps both branches, if both were written while the rename was interrupted. ``withdraw`` deletes the new
-    branch, if the old one is concurrently deleted.
+    branch, if the old one is concurrently deleted. ``outline``: the plan without its actions.
     """
 
-    claim: Plan
-    copy: Plan
-    hide: Plan
-    remove: Plan
-    undo: Plan
-    withdraw: Plan
+    outline: Plan
+    claim: tuple[Action, ...]
+    copy: tuple[Action, ...]
+    hide: tuple[Action, ...]
+    remove: tuple[Action, ...]
+    undo: tuple[Action, ...]
+    withdraw: tuple[Action, ...]
     both_written: bool
 
     def whole(self) -> Plan:
         """Return the rename as one plan, for people and for the dry run."""
-        steps = (self.claim, self.copy, self.hide, self.remove)
-        return replace(self.copy, actions=tuple(a for step in steps for a in step.actions))
+        return replace(self.outline, actions=(*self.claim, *self.copy, *self.hide, *self.remove))
 
 
 def plan_rename_branch(
@@ -307,7 +327,6 @@ def plan_rename_branch(
     name = record.branch
     old, new = BranchPaths(name), BranchPaths(to_branch)
     paths = lineage_path(name), lineage_path(to_branch)
-    empty = Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch})
     moved = replace(record, branch=to_branch)
     begun = (
         replace(moved.in_state(CREATING, peer=name), since=since),
@@ -317,7 +336,6 @@ def plan_rename_branch(
         PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=resumed, reason="marks the branch as made by a rename"),
         Replace(path=paths[0], data=begun[1].to_bytes(), reason="marks the branch as being renamed"),
     )
-    hide = [Delete(path=f, reason="no engine can load the old name any more") for f in _schema_files(old, files)]
     remove: list[Action] = [
         _record_action(paths[1], moved if moved.outlives_changes else None, "the new branch is ready")
     ]
@@ -325,18 +343,20 @@ def plan_rename_branch(
     remove += [Delete(path=f, reason=f"was copied to {to_branch}") for f in sorted(files)]
     remove.append(DeleteTree(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
     remove.append(Delete(path=paths[0], reason="the old branch's record"))
-    undo = _undone_rename(record, moved, old, new, files, there)
     copies = tuple(_copies(record, to_branch, files, there, protective))
     withdraw: list[Action] = [Delete(path=a.path, reason="the branch was not renamed") for a in reversed(copies)]
     withdraw.append(DeleteTree(path=new.root.rstrip("/"), reason="the new branch's empty folders"))
     withdraw.append(Delete(path=paths[1], reason="the branch was not renamed"))
     return RenamePlan(
-        claim=replace(empty, actions=claim),
-        copy=replace(empty, actions=copies),
-        hide=replace(empty, actions=tuple(hide)),
-        remove=replace(empty, actions=tuple(remove)),
-        undo=replace(empty, actions=tuple(undo)),
-        withdraw=replace(empty, actions=tuple(withdraw)),
+        outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
+        claim=claim,
+        copy=copies,
+        hide=tuple(
+            Delete(path=f, reason="no engine can load the old name any more") for f in _schema_files(old, files)
+        ),
+        remove=tuple(remove),
+        undo=tuple(_undone_rename(record, moved, old, new, files, there)),
+        withdraw=tuple(withdraw),
         both_written=any(action.path in there for action in copies),
     )
 

@@ -15,7 +15,7 @@ from airflow_paimon.core.branches.branch_plan import (
 )
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
 from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.committer import perform
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -28,7 +28,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.schema import parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.plan import Action, Delete, Plan, PutNew
+from airflow_paimon.core.plan import Action, Delete, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.store.base import read_if_there
@@ -49,7 +49,6 @@ from airflow_paimon.core.table.lineage import (
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
     MAIN,
-    TAG_PREFIX,
     BranchPaths,
     check_branch_name,
     manifest_path,
@@ -185,27 +184,25 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         source,
         record,
         parse_timestamp(record.created_at),
-        plan_protect(request.operation, context.table.name, name, source, known),
+        plan_protect(name, source, known),
         written=existing is not None and not replaced and existing.head is not None,
     )
-    gone = _removal(context, name, plan, source, record) if replaced else None
+    gone = _removal(context, plan, record) if replaced else None
     if not request.dry_run:
         try:
             stale = _stale_record(context.table, name, existing)
-            _make(context.table, source, plan, gone, stale=stale, resumed=existing is not None and not replaced)
+            _make(context.table, plan, gone, stale=stale, resumed=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again"
             ) from error
     after = source.snapshot.id if source.snapshot else None
-    details = _details(record) | {"protective_tag": _protective_tag(plan.protect, name, source)}
+    details = _details(record) | {"protective_tag": plan.protective_tag}
     whole = plan.whole(gone.plan.whole().actions if gone is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
 
-def _make(
-    table: Table, source: BranchSource, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool
-) -> None:
+def _make(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool) -> None:
     """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
 
     ``resumed``: an earlier try was interrupted; on failure its record and tag stay, as it may have left files.
@@ -213,48 +210,43 @@ def _make(
     made: list[Action] = []
     try:
         if gone is None:
-            execute(table, replace(plan.claim, actions=(*stale, *plan.claim.actions)))
-            made += plan.claim.actions
-        execute(table, plan.protect)
-        made += plan.protect.actions
-        recheck_source(table, source)
+            perform(table, (*stale, plan.claim))
+            made.append(plan.claim)
+        perform(table, plan.protect)
+        made += plan.protect
+        recheck_source(table, plan.source)
         if gone is not None:
             remove_branch(table, gone)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
         if not resumed:
             _take_back(table, made)
             if _has_same_base(table, plan):  # another creator of the branch may rely on the same tag
-                execute(table, plan.protect)
+                perform(table, plan.protect)
         raise
     try:
-        execute(table, plan.fill)
-        _check_claim(table, plan, source)
-        execute(table, plan.show)
-        _check_claim(table, plan, source)
+        perform(table, plan.fill)
+        _check_claim(table, plan)
+        perform(table, plan.show)
+        _check_claim(table, plan)
     except (AlreadyExistsError, ConflictError):
         _withdraw(table, plan)
         raise
-    execute(table, plan.finish)
+    perform(table, plan.finish)
 
 
 def _take_back(table: Table, made: list[Action]) -> None:
     """Delete the files put by this call before it was refused. A failure is harmless: check_table lists leftovers."""
-    actions = tuple(Delete(path=a.path, reason="the branch was not created") for a in reversed(made))
+    actions = [Delete(path=a.path, reason="the branch was not created") for a in reversed(made)]
     try:
-        execute(table, Plan(operation="create_branch", table=table.name, actions=actions))
+        perform(table, actions)
     except (StorageError, OutcomeUnknownError) as error:
         log.warning("%s: could not delete %s (%s)", table.name, ", ".join(a.path for a in actions), error)
 
 
-def _check_claim(table: Table, plan: CreatePlan, source: BranchSource) -> None:
-    """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag.
-
-    An earlier try may have set the tag, so that it is not in the plan.
-    """
-    claim = plan.claim.actions[0]
-    assert isinstance(claim, PutNew)
-    tag = _protective_path(plan.protect, plan.branch, source)
-    if not _holds(table, claim) or (tag is not None and not table.store.exists(tag)):
+def _check_claim(table: Table, plan: CreatePlan) -> None:
+    """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
+    tag = plan.protective_path
+    if not _holds(table, plan.claim) or (tag is not None and not table.store.exists(tag)):
         raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
 
@@ -262,14 +254,14 @@ def _withdraw(table: Table, plan: CreatePlan) -> None:
     """Delete the first files of a branch whose claim was lost, unless they belong to the branch that exists now."""
     if _has_same_base(table, plan):
         return
-    mine = [a for a in (*plan.fill.actions, *plan.show.actions) if isinstance(a, PutNew) and _holds(table, a)]
+    mine = [a for a in (*plan.fill, *plan.show) if isinstance(a, PutNew) and _holds(table, a)]
     _take_back(table, [*mine])
 
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
     """Whether the current record names the same base snapshot."""
     now = read_lineage(table, plan.branch)
-    base = plan.fill.preconditions[0]
+    base = plan.outline.preconditions[0]
     return now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity)
 
 
@@ -277,24 +269,13 @@ def _holds(table: Table, action: PutNew) -> bool:
     return read_if_there(table.store, action.path) == action.data
 
 
-def _removal(context: Context, name: str, plan: CreatePlan, source: BranchSource, record: Lineage) -> Removal:
+def _removal(context: Context, plan: CreatePlan, record: Lineage) -> Removal:
     """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
+    name, keep = plan.branch, plan.protective_path
     check_deletable_branch(context.table, name)
     assert isinstance(context.request, CreateBranch)
     refuse_protected(context.table, name, "replace", force=context.request.force)
-    keep = _protective_path(plan.protect, name, source)
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)
-
-
-def _protective_tag(protect: Plan, branch: str, source: BranchSource) -> str | None:
-    if source.snapshot is None:
-        return None
-    return protect.actions[0].path.rsplit(f"/{TAG_PREFIX}", 1)[-1] if protect.actions else protective_tag(branch)
-
-
-def _protective_path(protect: Plan, branch: str, source: BranchSource) -> str | None:
-    tag = _protective_tag(protect, branch, source)
-    return BranchPaths(source.branch).tag(tag) if tag is not None else None
 
 
 def _details(record: Lineage) -> dict[str, object]:
@@ -438,10 +419,10 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
         tag=next((t for t in held if t.name == record.from_tag), None),
     )
     known = view.find_tag(protective_tag(record.branch))
-    protect = plan_protect("repair_table", table.name, record.branch, source, known)
+    protect = plan_protect(record.branch, source, known)
     made_ms = parse_timestamp(record.created_at)
     written = branch.latest_snapshot_id() is not None
     plan = plan_create_branch("repair_table", table.name, source, record, made_ms, protect, written=written)
-    actions = [*protect.actions, *plan.fill.actions, *plan.show.actions, *plan.finish.actions]
+    actions = [*protect, *plan.fill, *plan.show, *plan.finish]
     new = (a for a in actions if isinstance(a, PutNew))
     return None if any(table.store.exists(a.path) and not _holds(table, a) for a in new) else actions

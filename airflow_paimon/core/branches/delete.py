@@ -9,9 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_paimon.core.branches.branch_plan import DeletePlan, RenamePlan, plan_delete_branch, plan_rename_branch
+from airflow_paimon.core.branches.branch_plan import (
+    NAMES_BRANCH,
+    DeletePlan,
+    RenamePlan,
+    plan_delete_branch,
+    plan_rename_branch,
+)
 from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.committer import perform
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -21,7 +27,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import parse_tag
-from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
 from airflow_paimon.core.store.base import read_if_there
@@ -47,13 +53,6 @@ from airflow_paimon.core.table.paths import (
     published_tag,
 )
 from airflow_paimon.core.table.table import Table
-
-_REFERRING_OPTIONS = (
-    "scan.fallback-branch",
-    "scan.primary-branch",
-    "scan.fallback-snapshot-branch",
-    "scan.fallback-delta-branch",
-)
 
 
 def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
@@ -122,7 +121,7 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
     tags = [] if record.state == DELETED else protective_paths(table, name)
     actions = [Delete(path=p, reason=f"protected files of the deleted branch {name}") for p in tags]
     actions.append(Delete(path=lineage_path(name), reason="the branch's record"))
-    execute(table, Plan(operation=request.operation, table=table.name, actions=tuple(actions)))
+    perform(table, actions)
     return True
 
 
@@ -208,32 +207,31 @@ def remove_branch(table: Table, removal: Removal) -> None:
     _refuse_if_written(table, removal)
     if branch_record(table, removal.branch) != removal.record:
         raise being_changed(table, removal.branch)
-    execute(table, removal.plan.hide)
+    perform(table, removal.plan.hide)
+    mark = removal.plan.hide[0]
     try:
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
     except (ConflictError, UnsafeOperationError):
-        if is_marked(table, removal.branch, removal.plan.hide.actions[0]):
-            execute(table, removal.plan.undo)
+        if is_marked(table, removal.branch, mark):
+            perform(table, removal.plan.undo)
         raise
-    if not is_marked(table, removal.branch, removal.plan.hide.actions[0]):
+    if not is_marked(table, removal.branch, mark):
         _give_way(table, removal)
-    mark = removal.plan.remove.actions[0]
 
     def still_ours(_: Action) -> None:
-        if not is_marked(table, removal.branch, mark):
+        if not is_marked(table, removal.branch, removal.plan.remove[0]):
             raise being_changed(table, removal.branch)
 
-    execute(table, removal.plan.remove, still_ours)
-    execute(table, removal.plan.end)
+    perform(table, removal.plan.remove, still_ours)
+    perform(table, removal.plan.end)
 
 
 def _give_way(table: Table, removal: Removal) -> NoReturn:
     """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore its schemas."""
     now = read_lineage(table, removal.branch)
     if now is not None and now.state == READY:
-        schemas = [a for a in removal.plan.undo.actions if isinstance(a, PutNew)]
-        execute(table, replace(removal.plan.undo, actions=tuple(schemas)))
+        perform(table, [a for a in removal.plan.undo if isinstance(a, PutNew)])
     raise being_changed(table, removal.branch)
 
 
@@ -283,7 +281,7 @@ def check_deletable_branch(table: Table, name: str) -> None:
             options = view.schema().options if view.exists() else {}
         except NotFoundError:  # concurrently deleted
             continue
-        used = [k for k in _REFERRING_OPTIONS if options.get(k, "").strip().lower() == name.lower()]
+        used = [k for k in NAMES_BRANCH if options.get(k, "").strip().lower() == name.lower()]
         if used and view.branch_name != name:
             raise UnsafeOperationError(
                 f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first"
@@ -357,25 +355,25 @@ def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
     table, plan = context.table, rename.plan
     _claim(table, rename, old, new)
     try:
-        execute(table, plan.copy)
-        if plan.claim and not is_marked(table, old, plan.claim.actions[-1]):
-            if not rename.resumed and is_marked(table, new, plan.claim.actions[-2]):
-                execute(table, plan.withdraw)
+        perform(table, plan.copy)
+        if plan.claim and not is_marked(table, old, plan.claim[-1]):
+            if not rename.resumed and is_marked(table, new, plan.claim[-2]):
+                perform(table, plan.withdraw)
             raise being_changed(table, old)
-        execute(table, plan.hide)
+        perform(table, plan.hide)
         if rename.copied:
             late = plan
         else:
             late = gather_rename(table, old, new, context.now_iso, context.request.operation).plan
-            execute(table, late.copy)
+            perform(table, late.copy)
     except AlreadyExistsError as error:
         both = gather_rename(table, old, new, context.now_iso, context.request.operation)
-        execute(table, both.plan.undo)
+        perform(table, both.plan.undo)
         raise ConflictError(
             f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since the rename was "
             f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
         ) from error
-    execute(table, late.remove)
+    perform(table, late.remove)
 
 
 def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
@@ -384,18 +382,17 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
     if stale is not None and stale.state == READY and not rename.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
-        gone = Delete(path=lineage_path(new), reason="record of a deleted branch")
-        execute(table, replace(rename.plan.claim, actions=(gone,)))
+        perform(table, [Delete(path=lineage_path(new), reason="record of a deleted branch")])
     if branch_record(table, old) != rename.record:
         raise being_changed(table, old)
     try:
-        execute(table, rename.plan.claim)
+        perform(table, rename.plan.claim)
     except AlreadyExistsError as error:
         raise being_changed(table, old) from error
     try:
         refuse_parent(table, old)
     except UnsafeOperationError:
-        execute(table, rename.plan.undo)
+        perform(table, rename.plan.undo)
         raise
 
 
@@ -438,8 +435,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     tags = _protective(table, old, new)
     plan = plan_rename_branch(operation, table.name, record, new, files, there, tags, since=since, resumed=making)
     if removing:
-        nothing, rest = replace(plan.claim, actions=()), plan.remove.actions[1:]
-        plan = replace(plan, claim=nothing, copy=nothing, hide=nothing, remove=replace(plan.remove, actions=rest))
+        plan = replace(plan, claim=(), copy=(), hide=(), remove=plan.remove[1:])
     return Rename(plan, resumed=making or removing, copied=removing, record=seen)
 
 

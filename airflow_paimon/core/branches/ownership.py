@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import protection_text
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.committer import perform
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -81,7 +81,7 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     action = Replace(path=path, data=data, reason=reason) if known else PutNew(path=path, data=data, reason=reason)
     plan = Plan(operation=request.operation, table=table.name, actions=(action,), summary={"branch": name})
     if not request.dry_run:
-        _write(table, view, plan, before if known else None)
+        _write(table, view, action, before if known else None)
     details = {"before": described(before), "branch": described(after)}
     return context.result(plan, branch=name, changed=True, details=details)
 
@@ -122,21 +122,18 @@ def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:
     return replace(out, protected_by=request.protected_by or out.protected_by)
 
 
-def _write(table: Table, view: Table, plan: Plan, before: Lineage | None) -> None:
+def _write(table: Table, view: Table, action: Replace | PutNew, before: Lineage | None) -> None:
     """Write the record unless another operation has changed it, and take it back where it finds the branch gone.
 
     A deletion that marked the branch in between finds this record, stops, and restores the branch; one that is past
     that has removed the schemas, and is finished by running it again.
     """
-    (action,) = plan.actions
-    assert isinstance(action, Replace | PutNew)
     if read_lineage(table, view.branch_name) != before:
         raise being_changed(table, view.branch_name)
-    execute(table, plan)
+    perform(table, [action])
     if not view.exists():
         if read_if_there(table.store, action.path) == action.data:
-            undo = Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")
-            execute(table, Plan(operation=plan.operation, table=table.name, actions=(undo,)))
+            perform(table, [Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")])
         raise being_changed(table, view.branch_name)
     if read_lineage(table, view.branch_name) != Lineage.from_bytes(action.data):
         raise being_changed(table, view.branch_name)

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.committer import perform
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
-from airflow_paimon.core.plan import Delete, Plan, PutNew
+from airflow_paimon.core.plan import Delete, PutNew
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import parse_retention
@@ -87,8 +87,7 @@ def drop_held(view: Table, landed: Snapshot) -> None:
         return
     every = f"{HOLD_TAG_PREFIX}{tried[:_HALF]}"
     names = [n for n in view.tag_names() if n.startswith(every)]
-    actions = tuple(Delete(path=view.paths.tag(name), reason="its snapshot is there") for name in names)
-    execute(view, Plan(operation="protect", table=view.name, actions=actions))
+    perform(view, [Delete(path=view.paths.tag(name), reason="its snapshot is there") for name in names])
 
 
 def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
@@ -109,8 +108,8 @@ def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
 
 
 def plan_keep_tags(
-    view: Table, after: int, head: Snapshot, returning: set[str], operation: str, *targets: Snapshot
-) -> tuple[Plan, tuple[Snapshot, ...]]:
+    view: Table, after: int, head: Snapshot, returning: set[str], *targets: Snapshot
+) -> tuple[tuple[PutNew, ...], tuple[Snapshot, ...]]:
     """Plan the keep tags that must exist before files that ``head`` lacks come back.
 
     Tags the ``targets`` of a rollback, the snapshot before each unexpired deletion, and the last tag of each period
@@ -132,7 +131,7 @@ def plan_keep_tags(
         for tag in map(keep_tag, held.values())
         if not _exists(view, tag)
     )
-    return Plan(operation=operation, table=view.name, actions=actions), tuple(held.values())
+    return actions, tuple(held.values())
 
 
 def _exists(view: Table, tag: Tag) -> bool:
@@ -199,7 +198,7 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
     if actions and not is_whole(view, snapshot):  # expired meanwhile: a tag on it would only stop the next expiry
         own = {view.paths.tag(t) for t in _wanted_tags(view, snapshot)}
         actions = [a for a in actions if a.path not in own]
-    execute(view, Plan(operation="protect", table=view.name, actions=tuple(actions)))
+    perform(view, actions)
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:

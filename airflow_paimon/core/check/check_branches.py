@@ -80,11 +80,11 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
         actions: tuple[Action, ...] = (Delete(path=lineage_path(name), reason="that branch is gone"),)
     else:
         plan = gather_removal(table, name, record.created_at, "repair_table").plan
-        actions = (plan.rest() if record.state == DELETED else plan.whole()).actions
+        actions = plan.rest if record.state == DELETED else plan.whole().actions
         if record.state == DELETING and head > (record.head or 0):
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"
-            actions = plan.undo.actions
+            actions = plan.undo
     return _half_done("deleted", name, f"Branch {name!r} {what}. ", repair, actions)
 
 
@@ -93,7 +93,7 @@ def _half_renamed(table: Table, old: str, new: str) -> Finding:
     both = plan.both_written
     message = f"Branch {old!r} is being renamed to {new!r}" + (", and both were written since. " if both else ". ")
     repair = "keep both branches" if both else "finish the rename"
-    return _half_done("renamed", old, message, repair, (plan.undo if both else plan.whole()).actions)
+    return _half_done("renamed", old, message, repair, plan.undo if both else plan.whole().actions)
 
 
 def _half_done(what: str, name: str, message: str, repair: str | None, actions: Sequence[Action]) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
@@ -48,14 +48,19 @@ def put_new(table: Table, path: str, data: bytes) -> None:
     table.store.create(path, data)
 
 
-def execute(table: Table, plan: Plan, on_action: Callable[[Action], None] | None = None) -> None:
-    """Carry out a plan's actions in order; stop at the first failure.
+def execute(table: Table, plan: Plan) -> None:
+    """Carry out a plan's actions; see ``perform``."""
+    perform(table, plan.actions)
+
+
+def perform(table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None) -> None:
+    """Carry out actions in order; stop at the first failure.
 
     Raises:
         AlreadyExistsError: a ``PutNew`` found another file at its path.
     """
     require_committable(table)
-    for action in plan.actions:
+    for action in actions:
         _perform(table, action)
         if on_action is not None:
             on_action(action)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, execute
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, perform
 from airflow_paimon.core.commit.conditions import HeadIs, HeadState
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import (
@@ -27,7 +27,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Action, PutNew, Replace
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.table.history import difference
@@ -85,7 +85,7 @@ def staging_schema(schema: TableSchema) -> TableSchema:
     return replace(schema, options=options)
 
 
-def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, now_iso: str) -> Plan:
+def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, now_iso: str) -> list[Action]:
     """Plan the staging branch. ``schemas`` and ``head`` are the files of the target branch, byte for byte.
 
     The latest of ``schemas`` is already changed as the staging branch needs it.
@@ -108,7 +108,7 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
         actions.append(PutNew(path=paths.snapshot(staging.head.id), data=head, reason=reason))
         hint = str(staging.head.id).encode()
         actions.append(Replace(path=paths.latest_hint, data=hint, reason="hint for readers"))
-    return Plan(operation="stage", table=staging.onto.name, actions=tuple(actions))
+    return actions
 
 
 def open_staging(
@@ -133,7 +133,7 @@ def open_staging(
     latest = parse_schema(schemas[ids[-1]], f"{onto.label}: schema-{ids[-1]}")
     schemas[ids[-1]] = staging_schema(latest).to_bytes()
     staging = Staging(view=view, onto=onto, head=head, schema=latest, shares=shares)
-    execute(onto, plan_staging(staging, schemas, onto.store.read(onto.paths.snapshot(head.id)), now_iso))
+    perform(onto, plan_staging(staging, schemas, onto.store.read(onto.paths.snapshot(head.id)), now_iso))
     return staging
 
 
@@ -145,7 +145,7 @@ def discard_staging(view: Table) -> None:
     record = Lineage(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        execute(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole())
+        perform(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole().actions)
     except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: could not delete the staging branch %s (%s)", view.name, view.branch_name, error)
 

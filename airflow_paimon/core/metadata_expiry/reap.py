@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from airflow_paimon.core.commit.put import delete_files, execute, require_committable
+from airflow_paimon.core.commit.put import delete_files, perform, require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
@@ -25,7 +25,7 @@ from airflow_paimon.core.metadata_expiry.references import (
     top_names,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
-from airflow_paimon.core.plan import Action, Plan, Replace
+from airflow_paimon.core.plan import Action, Replace
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, manifest_path
@@ -94,7 +94,7 @@ def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Acti
     for action in actions:
         for more in reversed(range(_TRIES)):
             try:
-                execute(table, Plan(operation="expiry", table=table.name, actions=(action,)), on_action)
+                perform(table, [action], on_action)
                 break
             except OutcomeUnknownError:
                 if not more:

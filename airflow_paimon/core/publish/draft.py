@@ -11,7 +11,7 @@ from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Plan, Precondition, PutSnapshot
+from airflow_paimon.core.plan import Action, Plan, Precondition, PutSnapshot
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
@@ -78,15 +78,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A decision with its consequences: index entries (None = the head's), retention tags, the plan.
+    """A decision with its consequences: index entries (None = the head's), the plan.
 
-    ``held``: the snapshots whose retention tags must exist while the publish lands; the missing ones are in
-    ``keep``. ``entries``: the delta; ``renumbering``: the same with the target's row ids.
+    ``held``: the snapshots whose retention tags must exist while the publish lands. ``entries``: the delta;
+    ``renumbering``: the same with the target's row ids.
     """
 
     decision: Decision
     index: Sequence[IndexEntry] | None
-    keep: Plan
     held: tuple[Snapshot, ...]
     plan: Plan
     entries: Sequence[ManifestEntry]
@@ -113,7 +112,7 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool = Fal
             index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
         returning |= index_files(index or ()) - index_files(now)
     targets = d.keep_targets if returning else ()
-    keep, held = plan_keep_tags(d.target, d.since, d.head, returning, request.operation, *targets)
+    keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
     entries = mapped_entries(d.changes, d.schemas.ids, d.merge.known if d.merge is not None else ())
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
@@ -122,12 +121,12 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool = Fal
     missed = [readers["note"]] if readers["see"] == NOTHING and is_missed(schema, d.changes) else []
     if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *missed]:
         summary["warnings"] = warnings
-    actions = keep.actions
+    actions: tuple[Action, ...] = keep
     if d.changes_anything:
         snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
         undo = undo_tag_action(request, d.target, d.head)
         branch = d.target.branch_name
-        actions = (*keep.actions, *publish_actions(branch, undo, d.changes, schema, d.schemas.new, snapshot, d.reason))
+        actions = (*keep, *publish_actions(branch, undo, d.changes, schema, d.schemas.new, snapshot, d.reason))
     plan = Plan(
         operation=request.operation,
         table=d.target.name,
@@ -138,7 +137,6 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool = Fal
     return Publication(
         decision=d,
         index=index,
-        keep=keep,
         held=held,
         plan=plan,
         entries=entries,

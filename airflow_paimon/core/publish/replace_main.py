@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
-from airflow_paimon.core.commit.committer import execute, put_new
+from airflow_paimon.core.commit.committer import perform, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Action, PutNew, Replace
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,
     CarriedTag,
@@ -154,7 +154,7 @@ def complete(context: Context, main: Table, landed: Snapshot) -> list[str]:
             actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
     for action in actions:
         try:
-            execute(main, Plan(operation=ReplaceMain.operation, table=main.name, actions=(action,)))
+            perform(main, [action])
         except AlreadyExistsError:
             log.warning("%s: %s was written by another operation meanwhile and stays as it is", main.name, action.path)
     return warnings

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH
+from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH, NAMES_BRANCH
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -29,13 +29,7 @@ from airflow_paimon.core.table.options import OWN_OPTIONS, PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 from airflow_paimon.core.table.properties import REPLACED_PROPERTY
 
-_NAMES_BRANCH = (
-    "scan.fallback-branch",
-    "scan.primary-branch",
-    "scan.fallback-snapshot-branch",
-    "scan.fallback-delta-branch",
-)
-_OWN_OF_MAIN = frozenset({*PROTECTIVE_OPTIONS, *DROPPED_ON_BRANCH, *_NAMES_BRANCH, "path", "branch"})
+_OWN_OF_MAIN = frozenset({*PROTECTIVE_OPTIONS, *DROPPED_ON_BRANCH, *NAMES_BRANCH, "path", "branch"})
 _CHAIN = "chain-table."
 _LAYOUT = ("deletion-vectors.enabled", "chain-table.enabled")
 
@@ -116,7 +110,7 @@ def replaced_options(
         UnsupportedFeatureError: an option would change that determines how existing files are read.
         UnsafeOperationError: main refers to the branch by an option.
     """
-    for key in _NAMES_BRANCH:
+    for key in NAMES_BRANCH:
         if main.options.get(key, "").strip().lower() == branch_name.lower():
             raise UnsafeOperationError(
                 f"{table}: option {key} names branch {branch_name!r}, which main reads beside its own rows; change "
@@ -137,7 +131,7 @@ def _check_options(table: str, main: TableSchema, branch: TableSchema, out: Mapp
     fixed = sorted(
         k
         for k in out.keys() | main.options.keys()
-        if out.get(k) != main.options.get(k) and (is_immutable(k) or k in _LAYOUT or k in _NAMES_BRANCH)
+        if out.get(k) != main.options.get(k) and (is_immutable(k) or k in _LAYOUT or k in NAMES_BRANCH)
     )
     buckets = [o.get("bucket", "-1").strip() for o in (main.options, out, branch.options)]
     if buckets[0] != buckets[1] and "-1" in buckets[:2]:

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.committer import perform
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
-from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.draft import Publication
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -68,9 +68,8 @@ def delete_files(table: Table, entries: Sequence[ManifestEntry]) -> None:
     schema = table.schema()
     values = StoredPartitions(schema).values
     paths = [data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries]
-    actions = tuple(Delete(path=p, reason="written by a publish that did not use it") for p in paths)
     try:
-        execute(table, Plan(operation="refused", table=table.name, actions=actions))
+        perform(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
     except PaimonError as error:
         log.info("%s: unused files were left behind (%s)", table.label, error)
 

@@ -27,7 +27,7 @@ from airflow_paimon.core.commit.committer import (
     Draft,
     Receipt,
     commit,
-    execute,
+    perform,
 )
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
@@ -35,7 +35,7 @@ from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonE
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.plan import Replace
 from airflow_paimon.core.publish.changelog import ChangelogFiles, WriteChangelog, with_changelog
 from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication
 from airflow_paimon.core.publish.follow import with_follow
@@ -112,8 +112,8 @@ class _OwnWrites:
         held = held_tag(self.name, tag, now)
         path = self.target.paths.tag(held.name)
         self.tags.add(path)
-        action = Replace(path=path, data=held.to_bytes(), reason="held until the snapshot of a publish is there")
-        execute(self.target, Plan(operation="hold", table=self.target.name, actions=(action,)))
+        reason = "held until the snapshot of a publish is there"
+        perform(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
 
     def discard(self, used: Collection[str] = ()) -> None:
         """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""

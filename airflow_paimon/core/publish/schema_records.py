@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
+from airflow_paimon.core.commit.committer import CommitIdentity, perform, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json
-from airflow_paimon.core.plan import Delete, FileAction, Plan, PutNew
+from airflow_paimon.core.plan import Delete, FileAction, PutNew
 from airflow_paimon.core.publish.replace_main_plan import same_version
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.table.paths import PRIVATE_DIR
@@ -264,7 +264,7 @@ def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda
             if not actions:
                 break
             try:
-                execute(main, Plan(operation="schema", table=main.name, actions=actions))
+                perform(main, actions)
             except AlreadyExistsError:
                 continue
             if isinstance(actions[0], Delete):
