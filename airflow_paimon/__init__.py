@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.publish.main_state import main_state
+    from airflow_paimon.core.publish.replace_main import main_state
     from airflow_paimon.core.schema.tables import create_table
     from airflow_paimon.core.table.table import open_table
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return create_table
     if name == "main_state":
-        from airflow_paimon.core.publish.main_state import main_state
+        from airflow_paimon.core.publish.replace_main import main_state
 
         return main_state
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import with_nullable
-from airflow_paimon.core.publish.main_state import main_state, main_state_text
+from airflow_paimon.core.publish.replace_main import main_state, main_state_text
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
-from airflow_paimon.core.commit.compaction import commit_compaction
+from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity

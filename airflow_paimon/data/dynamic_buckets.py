@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from airflow_paimon.core.commit.conditions import has_dynamic_buckets
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.since import has_dynamic_buckets
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_paimon.core.commit.conditions import has_moving_keys
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.since import has_moving_keys
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions

@@ -19,8 +19,7 @@ import pyarrow as pa
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.changelog import BucketsState, ReplacedBuckets
-from airflow_paimon.core.publish.row_ids import delete_files
+from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets, delete_files
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.live_files import BucketSplit

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from airflow_paimon.core.commit.conditions import has_dynamic_buckets
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.since import has_dynamic_buckets
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.hash_index import Hashes

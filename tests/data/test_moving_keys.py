@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
-from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_paimon.core.commit.since import has_dynamic_buckets
+from airflow_paimon.core.commit.conditions import has_dynamic_buckets
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.table.features import check_readable, check_writable
 from airflow_paimon.core.table.table import Table, open_table

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.compaction import commit_compaction
+from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, read_index

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from airflow_paimon.core.commit.since import has_dynamic_buckets, has_moving_keys
+from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_moving_keys
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry

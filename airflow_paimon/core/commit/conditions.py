@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_paimon.core.commit.held_partitions import names_digest
-from airflow_paimon.core.commit.since import entries_since, has_dynamic_buckets, has_moving_keys, hash_indexes
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
+from airflow_paimon.core.table.properties import KEYS_PROPERTY
+from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Place = tuple[Any, int]
 """A partition's identity and a bucket."""
+KEYS_STAY = {KEYS_PROPERTY: "stay"}
+"""Snapshot property of a commit after which every key that is left is in the bucket that it was in."""
 _LISTED = 20
 
 
@@ -147,7 +150,7 @@ class NumbersAreFree:
         planned, head, identity = self.planned_on, at.head, at.stored.identity
         if head is None or (planned is not None and planned.identity == head.identity):
             return
-        since = entries_since(at.table, planned, head, at.stored.those(m.partition for m in self.messages))
+        since = _entries_since(at.table, planned, head, at.stored.those(m.partition for m in self.messages))
         counts = {identity(m.partition): m.total_buckets for m in self.messages}
         lowest = {
             at.place(m.partition, m.bucket): min(f.min_sequence_number for f in m.new_files)
@@ -184,9 +187,9 @@ class BucketsAreAssigned:
             return
         moving = has_moving_keys(at.schema)
         selection = at.stored.where(lambda _: True) if moving else at.stored.those(m.partition for m in self.messages)
-        changed = next(iter(entries_since(at.table, planned, head, selection)), None) if head is not None else None
+        changed = next(iter(_entries_since(at.table, planned, head, selection)), None) if head is not None else None
         where = at.stored.text(changed.partition) if changed is not None else None
-        if where is None and hash_indexes(at.table, planned, selection) == hash_indexes(at.table, head, selection):
+        if where is None and _hash_indexes(at.table, planned, selection) == _hash_indexes(at.table, head, selection):
             return
         raise at.conflict(
             f"another writer committed to partition {where or '()'} after the dynamic buckets of its rows were chosen: "
@@ -305,3 +308,44 @@ class PartitionsAreAsPlanned:
                 f"again",
                 partitions=changed[:_LISTED],
             )
+
+
+# -- since a write was planned: dynamic buckets ------------------------------------------------------------------------
+#
+# Entries of a hash index take no part in Paimon's search for conflicts, and the last writer's replaces the others': two
+# writers that meet would put a key into two buckets. So a write here holds only where nothing has been committed to its
+# partitions since it was planned. See docs/format.md, Dynamic buckets.
+
+
+def _entries_since(
+    table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
+) -> Iterable[ManifestEntry]:
+    """Entries committed after ``planned``; all live entries when a snapshot in between has expired."""
+    first = planned.id if planned is not None else 1
+    try:
+        between = table.snapshots(list(range(first, head.id)))
+    except NotFoundError:
+        return live_entries(table, head, selection).values()
+    if planned is not None and (head.id <= planned.id or between.pop(0).identity != planned.identity):
+        return live_entries(table, head, selection).values()
+    return selected_entries(table, read_delta_lists(table, [*between, head]), selection)
+
+
+def has_dynamic_buckets(schema: TableSchema) -> bool:
+    """Return whether each new key gets a bucket that the next writer has to find again: in an index, or, where the key
+    does not tell the partition (``has_moving_keys``), among the keys of the whole table."""
+    return bool(schema.primary_keys) and TableOptions(schema.options).bucket == -1
+
+
+def has_moving_keys(schema: TableSchema) -> bool:
+    """Return whether a key has one row in the whole table, and a write may move it to another partition."""
+    return schema.crosses_partitions and has_dynamic_buckets(schema)
+
+
+def _hash_indexes(table: Table, snapshot: Snapshot | None, selection: Selection) -> set[tuple[int, str]]:
+    """Return bucket and name of the hash indexes of some partitions; what differs from all if they can't be read."""
+    try:
+        found = read_index(table, snapshot)
+    except FormatError:  # expired meanwhile
+        return {(-1, "")}
+    return {(i.bucket, i.file_name) for i in found if i.index_type == INDEX_TYPE and selection(i.partition)}

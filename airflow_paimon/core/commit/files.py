@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from airflow_paimon.core.commit.committer import commit_at
@@ -19,7 +19,6 @@ from airflow_paimon.core.commit.conditions import (
 )
 from airflow_paimon.core.commit.draft import CommitMessage as CommitMessage
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, Receipt
-from airflow_paimon.core.commit.since import with_hash_indexes_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
@@ -63,7 +62,7 @@ def commit_append(
             kind=CommitKind.APPEND,
             entries=entries,
             changelog=[e for m in messages for e in m.changelog_entries()] or None,
-            index_entries=with_hash_indexes_of(at.schema, at.index, messages) if indexed else None,
+            index_entries=_with_hash_indexes_of(at.schema, at.index, messages) if indexed else None,
             schema=at.schema,
             watermark=watermark,
             operation=Operation.WRITE,
@@ -212,7 +211,7 @@ def commit_buckets(
             check_index(at.index, table=table.label)
             conditions.append(VectorsAreAsRead(places=places, read=vectors))
             kept = [i for i in at.index if i.index_type == INDEX_TYPE or at.place(i.partition, i.bucket) not in places]
-            index = with_hash_indexes_of(at.schema, kept, changed)
+            index = _with_hash_indexes_of(at.schema, kept, changed)
         return Draft(
             kind=kind,
             entries=[
@@ -265,3 +264,13 @@ def commit_partition(
         )
 
     return commit_at(table, draft, options)
+
+
+def _with_hash_indexes_of(
+    schema: TableSchema, index: Iterable[IndexEntry], messages: Sequence[CommitMessage]
+) -> list[IndexEntry]:
+    """Put the hash indexes of the messages in place of those of the same buckets."""
+    identity = StoredPartitions(schema).identity
+    new = {(identity(m.partition), m.bucket): m.index for m in messages if m.index is not None}
+    kept = [i for i in index if i.index_type != INDEX_TYPE or (identity(i.partition), i.bucket) not in new]
+    return [*kept, *new.values()]

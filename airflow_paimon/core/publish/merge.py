@@ -34,11 +34,10 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     sequences_too_high,
     too_high,
 )
-from airflow_paimon.core.publish.changelog import WriteChangelog
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import published_mark, while_there
-from airflow_paimon.core.publish.row_ids import Rewrite
+from airflow_paimon.core.publish.own_files import Rewrite, WriteChangelog
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import (
     is_continued_by,

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
 from airflow_paimon.core.commit.committer import perform, put_new
-from airflow_paimon.core.errors import AlreadyExistsError, FormatError, InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.format.snapshot import Snapshot, Tag
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew, Replace
+from airflow_paimon.core.publish.published import undone_snapshots
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,
     CarriedTag,
@@ -32,7 +41,7 @@ from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.consumers import consumer_path, find_consumer
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
 from airflow_paimon.core.table.lineage import KEPT_MAIN
-from airflow_paimon.core.table.paths import CONSUMER_PREFIX, check_branch_name
+from airflow_paimon.core.table.paths import CONSUMER_PREFIX, MAIN, UNDO_TAG_PREFIX, check_branch_name, protects
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     REPLACED_PROPERTY,
@@ -44,6 +53,7 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 _ICEBERG = "metadata.iceberg.storage"
+_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 
 
 def check_request(main: Table, request: ReplaceMain) -> None:
@@ -218,3 +228,85 @@ def _snapshot(main: Table, tag: CarriedTag) -> Snapshot | None:
     candidates = [found] if found is not None else []
     candidates += [t.snapshot for t in main.tags() if t.snapshot.id == tag.snapshot]
     return next((s for s in candidates if s.identity == tag.identity), None)
+
+
+# -- which branch main is the state of ---------------------------------------------------------------------------------
+
+
+def main_state(table: Table) -> dict[str, Any]:
+    """Say which branch main is the state of. ``is_state_of`` is None if main was not replaced, or that was undone.
+
+    ``branch_snapshot`` of that branch is what main got with its snapshot ``since_snapshot``; ``kept_old_as`` is the
+    branch with main as it was. ``diverged``: main got other commits since. ``branch_exists``: that branch still exists.
+
+    Reads the tags that publishes leave, so it costs little on a table that was never replaced. A replacement whose
+    snapshot, undo tag and branch are all gone is no longer known.
+    """
+    main = table.branch(MAIN).require()
+    out: dict[str, Any] = {
+        "branch": MAIN,
+        "is_state_of": None,
+        "branch_snapshot": None,
+        "since_snapshot": None,
+        "kept_old_as": None,
+        "diverged": False,
+        "branch_exists": False,
+    }
+    for found in _replacements(main):
+        later = _commits_since(main, found)
+        undone = undone_snapshots([found, *later])
+        if found.id in undone:
+            continue
+        carried = carried_over(found)
+        assert carried is not None
+        then = main.branch(carried.branch).find_snapshot(carried.branch_snapshot)
+        identity = found.properties.get(BRANCH_IDENTITY_PROPERTY)
+        known = {*undone, *undone.values()}
+        return out | {
+            "is_state_of": carried.branch,
+            "branch_snapshot": carried.branch_snapshot,
+            "since_snapshot": found.id,
+            "kept_old_as": carried.kept_old_as,
+            "diverged": any(s.commit_kind not in _NEUTRAL and s.id not in known for s in later),
+            "branch_exists": then is not None and then.identity == identity,
+        }
+    return out
+
+
+def main_state_text(table: Table) -> str | None:
+    """Say it in words, such as ``the state of branch fix at snapshot 141, since snapshot 118``.
+
+    None if main has not been replaced by a branch.
+    """
+    state = main_state(table)
+    if state["is_state_of"] is None:
+        return None
+    text = f"the state of branch {state['is_state_of']} at snapshot {state['branch_snapshot']}"
+    more = ", with commits of main's own since" if state["diverged"] else ""
+    return f"{text}, since snapshot {state['since_snapshot']}{more}"
+
+
+def _replacements(main: Table) -> Iterator[Snapshot]:
+    """Main's snapshots that replaced it, the newest first."""
+    numbers, held = set(), {}
+    for name in main.tag_names():
+        rest = name.rpartition(".")[2]
+        if protects(name) is not None and rest.isdigit():
+            numbers.add(int(rest))
+            held[int(rest)] = name
+        elif name.startswith(UNDO_TAG_PREFIX) and (tag := main.find_tag(name)) is not None:
+            numbers.add(tag.snapshot.id + 1)
+    for number in sorted(numbers, reverse=True):
+        found = main.find_snapshot(number)
+        if found is None and number in held and (tag := main.find_tag(held[number])) is not None:
+            found = tag.snapshot
+        if found is not None and carried_over(found) is not None:
+            yield found
+
+
+def _commits_since(main: Table, found: Snapshot) -> list[Snapshot]:
+    ids = [i for i in main.snapshot_ids() if i > found.id]
+    try:
+        return main.snapshots(ids)
+    except NotFoundError:  # some are expired meanwhile
+        return [s for i in ids if (s := main.find_snapshot(i)) is not None]

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
 from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
-from airflow_paimon.core.commit.since import KEYS_STAY
 from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
