@@ -92,7 +92,9 @@ def _connection_type() -> dict[str, Any]:
                 enum=["auto", "path", "virtual"],
             ),
             "token": _field("Session token", "S3, with a temporary access key", format="password"),
-            "storage_options": _field("Storage options", "Further fsspec options, one JSON object", format="password"),
+            "storage_options": _field(
+                "Storage options", "More options of the storage, a JSON object", format="password"
+            ),
             "spark_conn_id": _field(
                 "Spark connection", "Where operators submit jobs unless they name another one; empty = spark_default"
             ),

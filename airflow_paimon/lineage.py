@@ -111,7 +111,7 @@ def _identity(warehouse: str, table: str, branch: str) -> tuple[str, str]:
     at = urlsplit(warehouse)
     local = at.scheme in ("", "file")
     folder = f"{at.path.rstrip('/')}/{identifier.folder}/{BranchPaths(branch).root}".rstrip("/")
-    scheme = "s3" if at.scheme == "s3a" else at.scheme
+    scheme = {"s3a": "s3", "gcs": "gs"}.get(at.scheme, at.scheme)
     return ("file", folder) if local else (f"{scheme}://{at.netloc}", folder.lstrip("/"))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
-from airflow_paimon.core.store import Store, open_store, s3_client
+from airflow_paimon.core.store import Store, gcs_client, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.table.table import Table
 
@@ -50,6 +50,14 @@ _BY_STATUS = {
     "on what is in the warehouse. AWS says the same of somebody else's bucket: check its name",
     404: _NOT_S3,
     500: _NOT_S3,
+}
+_GCS_BY_STATUS = {
+    0: "Check the option endpoint_url in Storage options, if there is one, and that this machine reaches it",
+    401: "Correct the option token in Storage options (the path of a key file, or its content), or leave it out for "
+    "the machine's own credentials",
+    403: "The account may not list the bucket: it needs storage.objects.list, and get, create and delete on what is in "
+    "the warehouse",
+    404: "Correct the bucket's name in Warehouse, or create the bucket",
 }
 _BY_EXCEPTION = {
     "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
@@ -122,10 +130,12 @@ def _spark_type(hook: PaimonHook, conn_id: str) -> str:
 
 
 def _store(hook: PaimonHook) -> Store:
-    """Open the warehouse, S3 with a single try: who waits here wants the reason soon."""
+    """Open the warehouse, an object store with a single try: who waits here wants the reason soon."""
     options = dict(hook.storage_options or {})
     if hook.is_s3:
         options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
+    elif hook.is_gcs:
+        options["tries"] = 1
     elif "://" not in hook.warehouse and not hook.warehouse.startswith(("/", "file:")):
         raise InvalidInputError(
             f"The warehouse {hook.warehouse!r} is a relative path, which means another folder in each process; give "
@@ -224,10 +234,17 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
+def _of_gcs(cause: BaseException) -> str:
+    status = cause.status if isinstance(cause, gcs_client.RequestError) else 0
+    return _GCS_BY_STATUS.get(status, "Look whether Google Cloud Storage is what answers there")
+
+
 def _with_way_out(hook: PaimonHook, error: PaimonError) -> str:
     cause = error.__cause__
     if cause is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
+    if hook.is_gcs:
+        return f"{error.message.rstrip('.')}. {_of_gcs(cause)}"
     if not hook.is_s3:
         return f"{error.message}. This process runs as user {_user()}"
     status = s3_client.status_of(cause)

@@ -32,6 +32,7 @@ EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endp
                      "approvers", "remind_before", "four_eyes", "forms",
                      "masked_columns"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
+_GCS_SCHEMES = ("gs://", "gcs://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class PaimonHook(BaseHook):
     The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; tables of
     ``hive``, ``jdbc`` and ``rest`` can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
     ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``addressing_style`` (``path``,
-    ``virtual`` or ``auto``), ``storage_options`` (further fsspec options, JSON) and ``results_folder`` (where jobs in
-    cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse). For
+    ``virtual`` or ``auto``), ``storage_options`` (further options, JSON) and ``results_folder`` (where jobs
+    in cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse). For
     operators that don't name their own: ``spark_conn_id``, ``spark_conf`` and ``spark_options`` (both JSON). For
     approvals: ``notify`` (notifiers by name, JSON), ``approvers`` (ids of the users who may answer), ``remind_before``,
     ``four_eyes`` (whoever triggered a run can't approve it). For trigger forms: ``forms`` (what they may ask for beyond
@@ -99,6 +100,11 @@ class PaimonHook(BaseHook):
         return self.warehouse.lower().startswith(_S3_SCHEMES)
 
     @property
+    def is_gcs(self) -> bool:
+        """Whether the warehouse is in Google Cloud Storage."""
+        return self.warehouse.lower().startswith(_GCS_SCHEMES)
+
+    @property
     def catalog_type(self) -> str:
         """One of ``CATALOG_TYPES``."""
         catalog = self._extras().get("catalog_type") or CATALOG_TYPES[0]
@@ -111,7 +117,7 @@ class PaimonHook(BaseHook):
 
     @cached_property
     def storage_options(self) -> dict[str, Any] | None:
-        """The fsspec options, None when there are none. They may hold secrets: hand them over, never log them."""
+        """The options of the storage, None if there are none. They may hold secrets: hand them over, never log them."""
         extras = self._extras()
         options: dict[str, Any] = {}
         if self.is_s3:
@@ -272,7 +278,7 @@ class PaimonHook(BaseHook):
             ]
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r} has the unknown extras {', '.join(named)}; there are: "
-                f"{', '.join(sorted(EXTRAS))}. What fsspec should get belongs into storage_options"
+                f"{', '.join(sorted(EXTRAS))}. What the storage should get belongs into storage_options"
             )
         return extras
 

@@ -14,8 +14,10 @@ import pytest
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.hooks._connection_test import within
 from airflow_paimon.hooks.paimon import PaimonHook
+from tests import gcs_server
 from tests.airflow.conftest import set_connection
 from tests.airflow.test_paimon_hook import make_table_at
+from tests.conftest import require
 from tests.core.tables import append, make_table
 from tests.s3_server import REGION, make_bucket, make_user, require_keys, s3_server
 
@@ -47,6 +49,24 @@ def press(monkeypatch: pytest.MonkeyPatch, login: str = "", password: str = "", 
     good, message = PaimonHook("madeup").test_connection()
     assert "madeup" not in message
     return good, message
+
+
+def test_google_cloud_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    require(gcs_server.binary() is not None, "no fake-gcs-server for this machine")
+    with gcs_server.gcs_server() as endpoint:
+        uri, options = f"gs://{gcs_server.make_bucket(endpoint)}/wh", gcs_server.storage_options(endpoint)
+        append(make_table_at(uri, options), "1")
+        assert press(monkeypatch, warehouse=uri, storage_options=options) == (True, f"1 database in {uri}: d")
+        faults = [
+            ({"warehouse": "gs://no-such-bucket/wh"}, "Correct the bucket's name in Warehouse"),
+            ({"storage_options": {**options, "endpoint_url": "http://127.0.0.1:1"}}, "Check the option endpoint_url"),
+            ({"storage_options": {**options, "token": "/nowhere.json"}}, "Correct the option token"),
+            ({"storage_options": {**options, "tokn": "x"}}, "Unknown storage option for gs://: tokn"),
+        ]
+        for wrong, advice in faults:
+            good, message = press(monkeypatch, **{"warehouse": uri, "storage_options": options, **wrong})
+            assert not good
+            assert advice in message
 
 
 def test_s3_faults(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:

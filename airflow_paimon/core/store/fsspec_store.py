@@ -20,7 +20,7 @@ from airflow_paimon.core.store.secrets import secret_values
 
 _THREADS = 8
 _NEED_HADOOP = frozenset({"hdfs", "arrow_hdfs", "viewfs"})
-_WRITABLE = "Reads and writes work on a path, file:// and s3://"
+_WRITABLE = "Reads and writes work on a path, file://, s3:// and gs://"
 
 
 def is_known(scheme: str) -> bool:

@@ -10,12 +10,15 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
 from airflow_paimon.core.store.base import Store, object_name
+from airflow_paimon.core.store.gcs import GcsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.s3 import S3Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")
 _S3 = frozenset({"s3", "s3a"})
+_GCS = frozenset({"gs", "gcs"})
+_BUCKETS = _S3 | _GCS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class StoreSpec:
 
 
 def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
-    """Open the store rooted at a path, ``file:``, ``s3://``, ``s3a://``, ``memory://`` or another fsspec URI.
+    """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``memory://`` or fsspec's.
 
     The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
     Nothing is read yet. ``storage_options`` apply to object stores; local and memory stores ignore them.
@@ -61,6 +64,9 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if scheme in _S3:
         bucket, _, prefix = root.partition("/")
         return S3Store(bucket, _checked_root(prefix), storage_options)
+    if scheme in _GCS:
+        bucket, _, prefix = root.partition("/")
+        return GcsStore(bucket, _checked_root(prefix), storage_options)
     if scheme == "memory":
         return MemoryStore(_checked_root(root))
     # Imported here because fsspec takes 0.3 s and local paths and s3:// don't need it.
@@ -69,7 +75,7 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if is_known(scheme):
         return FsspecStore(scheme, root.rstrip("/"), storage_options)
     raise UnsupportedStorageError(
-        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, or a scheme that fsspec reads"
+        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, or a scheme that fsspec reads"
     )
 
 
@@ -95,6 +101,6 @@ def _refuse_secrets(uri: str) -> None:
         return
     authority = rest.split("/", 1)[0]
     user = authority.rpartition("@")[0]
-    signed = "?" in rest and scheme.lower() not in _S3 | {"memory"}
-    if ":" in user or signed or (user and scheme.lower() in _S3):
+    signed = "?" in rest and scheme.lower() not in _BUCKETS | {"memory"}
+    if ":" in user or signed or (user and scheme.lower() in _BUCKETS):
         raise InvalidInputError(f"A {scheme}:// URI must not hold credentials; pass them as storage options")

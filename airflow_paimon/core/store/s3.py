@@ -20,7 +20,8 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.store import s3_client
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
-from airflow_paimon.core.store.failures import Output, RandomReads
+from airflow_paimon.core.store.failures import Output
+from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import secret_values
 
 T = TypeVar("T")
@@ -29,7 +30,6 @@ _TOKEN = "airflow-paimon-create"
 """Metadata of every created object: which call made it. It identifies the writer when the response to a put is lost."""
 _PROBE_FOLDER = "_airflow_paimon"
 _PART = 16 * 2**20
-_TAIL = 256 * 2**10
 _DELETE_BATCH = 1000
 _CONFLICT_TRIES = 6
 
@@ -171,18 +171,28 @@ class S3Store(Store):
             errors=s3_client.failures(),
         )
 
-    def read_range(self, path: str, header: str) -> tuple[bytes, int]:
-        """Read a range (an HTTP ``Range`` value) and give it with the whole object's size."""
-        key = self._key(object_name(path))
+    def read_tail(self, path: str, size: int) -> tuple[bytes, int]:
         try:
-            data, response = s3_client.run(
-                self._fs, lambda client: s3_client.get(self._fs, client, Bucket=self._bucket, Key=key, Range=header)
-            )
+            data, response = self._read_range(path, f"bytes=-{size}")
         except s3_client.failures() as error:
-            if s3_client.status_of(error) == 416 and not header.startswith("bytes=0-"):
+            if s3_client.status_of(error) == 416:
                 return b"", 0  # an empty object has no valid range
             raise self._failed(error, "reading", path, mutating=False) from error
         return data, int(response.get("ContentRange", f"/{len(data)}").rpartition("/")[2])
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        try:
+            return self._read_range(path, f"bytes={start}-{end - 1}")[0]
+        except s3_client.failures() as error:
+            if s3_client.status_of(error) == 416:
+                return b""  # it has become shorter
+            raise self._failed(error, "reading", path, mutating=False) from error
+
+    def _read_range(self, path: str, header: str) -> tuple[bytes, dict[str, Any]]:
+        key = self._key(object_name(path))
+        return s3_client.run(
+            self._fs, lambda client: s3_client.get(self._fs, client, Bucket=self._bucket, Key=key, Range=header)
+        )
 
     @property
     def _fs(self) -> Any:
@@ -305,47 +315,3 @@ class S3Store(Store):
 
 def _info(entry: Mapping[str, Any], start: int) -> FileInfo:
     return FileInfo(entry["Key"][start:], False, entry["Size"], int(entry["LastModified"].timestamp() * 1000))
-
-
-class RangeInput(RandomReads):
-    """Random reads from one object. Keeps its last 256 KiB, where Parquet and ORC have their footers, and one block."""
-
-    def __init__(self, store: S3Store, path: str) -> None:
-        super().__init__()
-        self._store = store
-        self._path = path
-        self._tail, self._size = store.read_range(path, f"bytes=-{_TAIL}")
-        self._block: tuple[int, bytes] = (0, b"")
-        self._position = 0
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._position = max(0, offset + (0, self._position, self._size)[whence])
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        start = self._position
-        end = self._size if size is None or size < 0 else min(start + size, self._size)
-        if start >= end:
-            return b""
-        data = self._range(start, end)
-        self._position = start + len(data)
-        return data
-
-    def _range(self, start: int, end: int) -> bytes:
-        tail_start = self._size - len(self._tail)
-        if start >= tail_start:
-            return self._tail[start - tail_start : end - tail_start]
-        block_start, block = self._block
-        if not block_start <= start <= end <= block_start + len(block):
-            # Consecutive small reads share one block; larger ones, such as whole column chunks, are read exactly.
-            last = min(max(end, start + _TAIL), self._size) - 1
-            block_start, block = start, self._store.read_range(self._path, f"bytes={start}-{last}")[0]
-            self._block = (block_start, block)
-        if len(block) < end - block_start:
-            raise StorageError(
-                f"{join(self._store.uri, self._path)} broke off at byte {block_start + len(block)}; retry"
-            )
-        return block[start - block_start : end - block_start]

@@ -62,7 +62,7 @@ def _set_up(spark: SparkSession, settings: dict[str, str], request: Request) -> 
         raise InvalidInputError(
             f"{request.table}: engine=connector needs a catalog of the session for {path}, which says how Spark gets "
             f"there; set spark.sql.catalog.paimon={CATALOG}, spark.sql.catalog.paimon.warehouse={path} and the "
-            f"storage's own settings (spark.sql.catalog.paimon.s3.endpoint, ...), and add the jar paimon-s3"
+            f"storage's own settings (spark.sql.catalog.paimon.s3.endpoint, ...), and add its jar (paimon-s3, ...)"
         )
     name = f"{_OWN_NAME}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     spark.conf.set(f"spark.sql.catalog.{name}", CATALOG)

@@ -8,6 +8,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedStorageError
 from airflow_paimon.core.store import StoreSpec, open_store
 from airflow_paimon.core.store.fsspec_store import FsspecStore
+from airflow_paimon.core.store.gcs import GcsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.s3 import S3Store
@@ -28,6 +29,8 @@ OPTIONS = {"key": "access-key-id", "secret": "very-secret", "client_kwargs": {"r
         ("s3://bucket/w/%3A/", S3Store, "s3://bucket/w/%3A"),
         ("s3a://bucket", S3Store, "s3://bucket"),
         ("S3A://bucket/x", S3Store, "s3://bucket/x"),
+        ("gs://bucket/w/%3A/", GcsStore, "gs://bucket/w/%3A"),
+        ("GCS://bucket", GcsStore, "gs://bucket"),
         ("memory://x/y/", MemoryStore, "memory://x/y"),
         ("memory:///x", MemoryStore, "memory://x"),
         ("https://host/w/", FsspecStore, "https://host/w"),
@@ -59,6 +62,8 @@ def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("s3:///w", "bucket"),
         ("s3://bucket/a/../b", "without empty"),
         ("s3://bucket/a//b", "without empty"),
+        ("gs:///w", "bucket"),
+        ("gs://very-secret@bucket/w", "must not hold credentials"),
         ("memory://a/./b", "without empty"),
         ("s3://access-key:very-secret@bucket/w", "must not hold credentials"),
         ("s3://access-key@bucket/w", "must not hold credentials"),
@@ -116,7 +121,8 @@ def test_opening_a_folder_loads_neither_fsspec_nor_pyarrow() -> None:
 import sys
 from airflow_paimon.core.store import open_store
 open_store("/tmp").read_many([])
-print([name for name in ("fsspec", "s3fs", "pyarrow", "airflow", "pyspark") if name in sys.modules])
+heavy = ("fsspec", "s3fs", "requests", "google.auth", "pyarrow", "airflow", "pyspark")
+print([name for name in heavy if name in sys.modules])
 """
     root = Path(__file__).parents[3]
     done = subprocess.run(

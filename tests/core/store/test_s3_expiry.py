@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 
 import pytest
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
+from tests.core.store.lives import copied, do
 from tests.core.tables import make_table, overwrite, run
 from tests.s3_proxy import OldListings, Proxy, Request
 from tests.s3_server import storage_options
@@ -30,11 +28,6 @@ def expire(store: Store, **more: Any) -> OperationResult:
         **more,
     }
     return do(store, "expire_snapshots", **values)
-
-
-def do(store: Store, operation: str, **values: Any) -> OperationResult:
-    request = build_request(operation, {"warehouse": "w", "table": "d.t", **values})
-    return perform(Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, 0.0), request, None)
 
 
 @pytest.fixture
@@ -54,15 +47,6 @@ def table(direct: Store) -> Table:
 
 def is_change(request: Request) -> bool:
     return request.method in ("PUT", "DELETE", "POST")
-
-
-def copied(direct: Store) -> Table:
-    """The table as it is now, in memory, where looking at it takes no requests."""
-    store = open_store(f"memory://{uuid.uuid4()}/t")
-    paths = direct.walk("")
-    for path, data in zip(paths, direct.read_many(paths), strict=True):
-        store.create(path, data)
-    return Table(store, "d.t")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""What a table lives through on a store: commits of several processes at once, and a correction from branch to expiry.
+
+As a program: one of the processes that commit. Gets a pickled store and how many commits to make; begins when a line
+comes on stdin, and answers with the snapshots that it published.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import tests
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, make_table, names, overwrite
+from tests.soundness import assert_sound
+
+WRITERS, COMMITS = 4, 4
+
+
+def do(store: Store, operation: str, **values: Any) -> OperationResult:
+    """Perform an operation on the table that a store holds, a second from now."""
+    request = build_request(operation, {"warehouse": "w", "table": "d.t", **values})
+    return perform(Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, 0.0), request, None)
+
+
+def copied(direct: Store) -> Table:
+    """The table as it is now, in memory, where looking at it takes no requests."""
+    store = open_store(f"memory://{uuid.uuid4()}/t")
+    paths = direct.walk("")
+    for path, data in zip(paths, direct.read_many(paths), strict=True):
+        store.create(path, data)
+    return Table(store, "d.t")
+
+
+def empty_table(store: Store) -> Table:
+    """Make a table on a store that holds nothing yet."""
+    made = make_table(f"memory://{uuid.uuid4()}/wh", primary=False)
+    for path in made.store.walk(""):
+        store.create(path, made.store.read(path))
+    return Table(store, "d.t")
+
+
+def assert_commits_race(store: Store) -> None:
+    """Several processes commit to one branch: each commit is a snapshot, and none is lost or comes twice."""
+    table = empty_table(store)
+    with ExitStack() as stack:
+        writers = []
+        for _ in range(WRITERS):
+            writer = subprocess.Popen(
+                [sys.executable, "-m", __name__, pickle.dumps(store).hex(), str(COMMITS)],
+                cwd=Path(tests.__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            stack.callback(writer.wait, timeout=60)
+            writers.append(stack.enter_context(writer))
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for writer in writers:
+            assert writer.stdin is not None
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        said = [writer.stdout.readline() if writer.stdout else "" for writer in writers]
+    published = sorted(int(number) for line in said for number in line.split())
+    assert published == list(range(1, WRITERS * COMMITS + 1)), said
+    now = copied(store)
+    assert now.snapshot_ids() == published
+    assert len(names(now)) == len(published)
+    assert_sound(now)
+    assert table.latest_snapshot_id() == len(published)
+
+
+def assert_correction_lives(store: Store) -> None:
+    """A branch is made, written, published and deleted, and the snapshots before it expire."""
+    table = empty_table(store)
+    append(table, "a")
+    append(table, "b")
+    do(store, "create_tag", tag="before")
+    do(store, "create_branch", branch="fix", tag="before")
+    overwrite(table.branch("fix"), "a")
+    append(table, "c")
+    assert do(store, "merge_branch", branch="fix").snapshot_after == 4
+    expected = names(copied(store))
+    do(store, "delete_branch", branch="fix")
+    do(store, "delete_tag", tag="before")
+    do(store, "expire_snapshots", older_than="0 s", retain_min=1, grace="0 s", writers_stopped=True, all_branches=True)
+    done = copied(store)
+    assert_sound(done, leaks=True)  # the deleted branch's manifests stay for remove_orphan_files
+    assert done.snapshot_ids() == [4]
+    assert names(done) == expected
+
+
+def main() -> None:
+    store: Store = pickle.loads(bytes.fromhex(sys.argv[1]))
+    table = Table(store, "d.t").require()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    receipts = [append(table, "a") for _ in range(int(sys.argv[2]))]
+    print(*(receipt.snapshot.id for receipt in receipts if receipt.snapshot), flush=True)
+
+
+if __name__ == "__main__":
+    main()
