@@ -95,19 +95,14 @@ def _reads(stream: Stream, step: StepUnits, columns: Sequence[str]) -> list[Chan
     before, by_bucket_before = _side(stream, step.before, [s for u in step.units for s in u.before], columns)
     out = []
     for unit in step.units:
-        if unit.content is Content.CHANGES:
-            splits: tuple[ReadSplit, ...] = (_as_stored(unit),)
-        else:
-            splits = _of(unit.after, by_bucket)
-        older = _of(unit.before, by_bucket_before)
         out.append(
             ChangeRead(
                 content=unit.content,
                 read=read,
-                splits=splits,
+                splits=(_as_stored(unit),) if unit.content is Content.CHANGES else _of(unit.after, by_bucket),
                 from_changelog=stream.rules.has_changelog,
                 before=before if unit.content is Content.STATES else None,
-                splits_before=older,
+                splits_before=_of(unit.before, by_bucket_before),
             )
         )
     return out

@@ -40,6 +40,7 @@ from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_append import wrong_count
 from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_runs, top_level
 from airflow_paimon.data.compaction_tasks import Group, RunTasks, TaskOutput, Work, run_here
+from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
@@ -93,15 +94,7 @@ class MergeWork:
             if counted.rows != expected:
                 raise wrong_count(self.read.label, self.files, counted.rows, expected)
             files, changelog = writer.finish(), changes_writer.finish()
-        bucket = self.split.bucket
-        message = CommitMessage(
-            partition=bucket.partition,
-            bucket=bucket.bucket,
-            total_buckets=bucket.total_buckets,
-            new_files=files,
-            replaced=self.files,
-            changelog=changelog,
-        )
+        message = replace(touched(self.split.bucket, *self.files, by=files), changelog=changelog)
         deleted = sum(f.row_count for f in self.files) - rows
         return TaskOutput(messages=(message,), rows=rows, deleted_rows=deleted, expired_rows=counted.expired)
 

@@ -96,12 +96,12 @@ def _stored(plan: CopyOnWrite, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
         yield batch.select(names)
 
 
-def touched(bucket: BucketSplit, *files: DataFile) -> CommitMessage:
-    """Return the message that takes these files of a bucket away."""
+def touched(bucket: BucketSplit, *files: DataFile, by: tuple[DataFile, ...] = ()) -> CommitMessage:
+    """Return the message that takes these files of a bucket away; ``by``: the new ones in their place."""
     return CommitMessage(
         partition=bucket.partition,
         bucket=bucket.bucket,
         total_buckets=bucket.total_buckets,
-        new_files=(),
+        new_files=by,
         replaced=files,
     )

@@ -16,7 +16,13 @@ import numpy as np
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index, write_hash_index
+from airflow_paimon.core.format.hash_index import (
+    INDEX_TYPE,
+    Hashes,
+    hash_index_entry,
+    read_hash_index,
+    write_hash_index,
+)
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -91,7 +97,7 @@ class DynamicBuckets:
         if len({e.bucket for e in entries}) < len(entries):
             raise self._damaged(partition, "a bucket has several hash indexes")
         try:
-            blobs = self.store.read_many([_path(e) for e in entries])
+            blobs = self.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
             return [
                 read_hash_index(data, entry.row_count, name=entry.file_name)
                 for entry, data in zip(entries, blobs, strict=True)
@@ -110,10 +116,6 @@ class DynamicBuckets:
             f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
             details={"partition": stored.text(partition)},
         )
-
-
-def _path(entry: IndexEntry) -> str:
-    return entry.external_path or f"{INDEX_DIR}/{entry.file_name}"
 
 
 def plan_dynamic_buckets(
@@ -218,12 +220,4 @@ def _write(dynamic: DynamicBuckets, message: CommitMessage, added: Sequence[byte
     new = [read_hash_index(part, len(part) // 4, name="a task") for part in added]
     data = write_hash_index(np.concatenate([known, *new]))
     dynamic.store.create(f"{INDEX_DIR}/{name}", data)
-    return IndexEntry(
-        kind=0,
-        partition=message.partition,
-        bucket=message.bucket,
-        index_type=INDEX_TYPE,
-        file_name=name,
-        file_size=len(data),
-        row_count=len(data) // 4,
-    )
+    return hash_index_entry(message.partition, message.bucket, name, data)

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.masking import HIDDEN, masks_of
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import arrow_schema
+from airflow_paimon.data.files.arrow_types import arrow_schema, one_array
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 
@@ -133,9 +133,7 @@ class KeyPlaces:
 
 def _bits(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Make NaN equal to itself, and 0.0 another key than -0.0."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks)
+    whole = one_array(column)
     if pa.types.is_floating(whole.type):
         return whole.view(pa.int32() if pa.types.is_float32(whole.type) else pa.int64())
     return whole

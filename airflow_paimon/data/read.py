@@ -27,6 +27,7 @@ from airflow_paimon.data.files.arrow_types import (
     SEQUENCE_NUMBER,
     VALUE_KIND,
     VALUE_KIND_FIELD,
+    one_array,
     repeated,
 )
 from airflow_paimon.data.files.conform import ROW_KINDS
@@ -330,11 +331,7 @@ def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.table(rows.columns, rows.schema.names)))
     condition = acero.Declaration("filter", acero.FilterNodeOptions(where))
     found = acero.Declaration.from_sequence([source, condition]).to_table(use_threads=False)
-    return pa.RecordBatch.from_arrays([_combined(c) for c in found.columns], names=found.column_names)
-
-
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+    return pa.RecordBatch.from_arrays([one_array(c) for c in found.columns], names=found.column_names)
 
 
 def _stored_system_fields(file: DataFile, is_keyed: bool) -> tuple[DataField, ...]:

@@ -16,14 +16,19 @@ from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
-from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.core.format.types import (
+    AtomicType,
+    DataField,
+    DataType,
+    nested_ids,
+    types_within,
+)
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type
-from airflow_paimon.data.files.evolution import nested_ids
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type, is_finer_than_micros
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -217,14 +222,7 @@ def _same_atom(source: AtomicType, target: AtomicType) -> bool:
 
 def _is_exact(data_type: DataType) -> bool:
     """TIME has no Spark type, and timestamps finer than microseconds are INT96, which Spark reads as instants."""
-    if isinstance(data_type, RowType):
-        return all(_is_exact(f.type) for f in data_type.fields)
-    if isinstance(data_type, MapType):
-        return _is_exact(data_type.key) and _is_exact(data_type.value)
-    if isinstance(data_type, ArrayType):
-        return _is_exact(data_type.element)
-    fine = data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and data_type.args[0] > 6
-    return data_type.root != "TIME" and not fine
+    return all(t.root != "TIME" for t in types_within(data_type)) and not is_finer_than_micros(data_type)
 
 
 def _is_plain(file: DataFile) -> bool:

@@ -49,7 +49,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.hash_index import INDEX_TYPE, write_hash_index
+from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes
@@ -356,14 +356,5 @@ def _write(
         for bucket, hashes in sorted(buckets.items()):
             data = write_hash_index(hashes)
             name = f"index-{stamp}-{len(written)}"
-            entry = IndexEntry(
-                kind=0,
-                partition=partition,
-                bucket=bucket,
-                index_type=INDEX_TYPE,
-                file_name=name,
-                file_size=len(data),
-                row_count=len(data) // 4,
-            )
             put_new(view, f"{INDEX_DIR}/{name}", data)
-            written.append(entry)
+            written.append(hash_index_entry(partition, bucket, name, data))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.manifest import IndexEntry
 
 _Int = TypeVar("_Int", np.int32, np.int64)
 
@@ -36,6 +37,19 @@ def read_hash_index(data: bytes, row_count: int, *, name: str) -> Hashes:
 def write_hash_index(hashes: Hashes) -> bytes:
     """Encode the hashes of a bucket, each of them once."""
     return distinct(hashes).astype(_STORED).tobytes()
+
+
+def hash_index_entry(partition: bytes, bucket: int, file_name: str, data: bytes) -> IndexEntry:
+    """Describe the file of a bucket's hashes, for the index manifest."""
+    return IndexEntry(
+        kind=0,
+        partition=partition,
+        bucket=bucket,
+        index_type=INDEX_TYPE,
+        file_name=file_name,
+        file_size=len(data),
+        row_count=len(data) // _STORED.itemsize,
+    )
 
 
 def distinct(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:

@@ -183,17 +183,26 @@ def field_ids(fields: tuple[DataField, ...]) -> Iterator[int]:
     """Return the ids of fields and of all nested fields."""
     for f in fields:
         yield f.id
-        yield from _nested_ids(f.type)
+        yield from nested_ids(f.type)
 
 
-def _nested_ids(data_type: DataType) -> Iterator[int]:
+def nested_ids(data_type: DataType) -> tuple[int, ...]:
+    """Return the field ids of all ROWs inside a type, in order: equal types with other ids are other columns."""
+    return tuple(f.id for row in types_within(data_type) if isinstance(row, RowType) for f in row.fields)
+
+
+def types_within(data_type: DataType) -> Iterator[DataType]:
+    """Return the type itself and all types inside it, outer ones first."""
+    yield data_type
+    inner: tuple[DataType, ...] = ()
     if isinstance(data_type, RowType):
-        yield from field_ids(data_type.fields)
-    elif isinstance(data_type, ArrayType):
-        yield from _nested_ids(data_type.element)
+        inner = tuple(f.type for f in data_type.fields)
     elif isinstance(data_type, MapType):
-        yield from _nested_ids(data_type.key)
-        yield from _nested_ids(data_type.value)
+        inner = (data_type.key, data_type.value)
+    elif isinstance(data_type, ArrayType):
+        inner = (data_type.element,)
+    for one in inner:
+        yield from types_within(one)
 
 
 _NESTED = re.compile(r"(ARRAY|MULTISET|MAP|ROW)\s*<(.*)>\s*(NOT\s+NULL|NULL)?", re.IGNORECASE | re.DOTALL)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType
+from airflow_paimon.core.format.types import AtomicType, types_within
 from airflow_paimon.core.table.bucket import function_problem
 from airflow_paimon.core.table.merge_options import aggregate_problems
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
@@ -23,9 +23,9 @@ DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
 
 _CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
-_PLAIN_TYPES = frozenset({
+_KNOWN_TYPES = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
-    "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
+    "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "ARRAY", "MAP", "ROW",
 })  # fmt: skip
 SNAPSHOT_ORDERING = "sequence.snapshot-ordering"
 _CLUSTERED, _MERGE_ON_READ = "pk-clustering-override", "deletion-vectors.merge-on-read"
@@ -167,7 +167,7 @@ def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> 
     if options.text("branch", branch) != branch:
         yield f"a table whose stored option branch={options.text('branch')} names another branch", "open that branch"
     for name, data_type in ((f.name, f.type) for f in schema.fields):
-        strange = _strange_type(data_type)
+        strange = next((t.root for t in types_within(data_type) if t.root not in _KNOWN_TYPES), None)
         if strange:
             yield f"columns of type {strange} (column {name!r})", _CONNECTOR
     for field in schema.key_fields if schema.primary_keys else ():
@@ -200,17 +200,6 @@ def holds_chain_rows(options: TableOptions, branch: str) -> bool:
 
 def _is_text(schema: TableSchema, name: str) -> bool:
     return name in schema.field_names and schema.field(name).type.root in ("CHAR", "VARCHAR", "STRING")
-
-
-def _strange_type(data_type: DataType) -> str | None:
-    if isinstance(data_type, AtomicType):
-        return None if data_type.root in _PLAIN_TYPES else data_type.root
-    if isinstance(data_type, RowType):
-        return next((s for f in data_type.fields if (s := _strange_type(f.type))), None)
-    if isinstance(data_type, MapType):
-        return _strange_type(data_type.key) or _strange_type(data_type.value)
-    assert isinstance(data_type, ArrayType)
-    return data_type.root if data_type.root != "ARRAY" else _strange_type(data_type.element)
 
 
 _READ_RULES = ("query-auth.enabled", _POSTPONED_ON_READ, "parquet.crypto.factory.class")

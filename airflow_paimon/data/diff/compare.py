@@ -32,8 +32,8 @@ def diff_details(
 
     ``main``: main's newest columns and options, which say what no sample shows.
     """
-    schema = plan.after.schema
-    masks = masks_of((main, plan.before.schema, schema), request.mask)
+    schema = plan.after.scan.schema
+    masks = masks_of((main, plan.before.scan.schema, schema), request.mask)
     by_name: dict[str, Findings] = {}
     for values, findings in found:
         by_name.setdefault(shown_partition(schema, values), Findings()).add(findings, request.sample)
@@ -74,7 +74,7 @@ def diff_details(
 
 
 def _id(side: Side) -> int | None:
-    return side.snapshot.id if side.snapshot is not None else None
+    return side.scan.snapshot.id if side.scan.snapshot is not None else None
 
 
 def _partition(name: str, found: Findings, skipped: Skipped, masks: Masks | None) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _notes(plan: DiffPlan, masks: Masks, exact: bool, differing: int) -> list[st
         )
     if plan.columns_after_only or plan.columns_before_only:
         notes.append("columns that only one side has, or has with another type, were not compared")
-    blurred = () if plan.keys else finer_than_micros(f for f in plan.after.schema.fields if f.name in plan.columns)
+    blurred = () if plan.keys else finer_than_micros(f for f in plan.after.scan.schema.fields if f.name in plan.columns)
     if blurred:
         notes.append(f"{', '.join(blurred)}: compared to the microsecond only")
     if differing > _LISTED:
@@ -141,7 +141,7 @@ def _not_visible(plan: DiffPlan) -> list[str]:
         (plan.hidden_before, plan.before, plan.after),
     ):
         if hidden.files:
-            names = sorted(shown_partition(plan.after.schema, v) for v in hidden.partitions)
+            names = sorted(shown_partition(plan.after.scan.schema, v) for v in hidden.partitions)
             where = f" in {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names != [""] else ""
             notes.append(
                 f"this diff is not complete: {hidden.files} files with {hidden.rows} rows{where}, which {side.name} "
@@ -176,7 +176,7 @@ def compare_here(plan: DiffPlan, sample: int) -> Found:
         comparison, units = plan_units(plan, sample)
         return [(unit.values, compare_unit(comparison, unit)) for unit in units]
     before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
-    found = compare_rows(plan.after.schema, before, after, sample, plan.shared_row_ids)
+    found = compare_rows(plan.after.scan.schema, before, after, sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]
 
 
@@ -204,7 +204,7 @@ def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
 
 def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]]) -> Found:
     """Count one side's rows that the other side has as well (tables without primary key)."""
-    values = StoredPartitions(plan.after.schema).values
+    values = StoredPartitions(plan.after.scan.schema).values
     out: Found = [(values(stored), Findings(unchanged=rows)) for stored, rows in plan.rows_before.items()]
     out += [(at, Findings(unchanged=-f.deleted - f.changed)) for at, f in found]
     return out
@@ -215,5 +215,5 @@ def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: 
     record = read_lineage(context.table, request.branch)
     about = {"about": described(record)} if record is not None else {}
     details = diff_details(plan, found, request, context.table.schema()) | about
-    head = plan.after.snapshot.id if plan.after.snapshot is not None else None
+    head = plan.after.scan.snapshot.id if plan.after.scan.snapshot is not None else None
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)

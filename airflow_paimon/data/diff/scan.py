@@ -29,12 +29,9 @@ BASE = "base"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: the branch, its snapshot and the schema to read it with. ``scan`` holds only the differing buckets."""
+    """One side: what it is called, and the scan of its differing buckets, with the schema to read it with."""
 
     name: str
-    table: Table
-    snapshot: Snapshot | None
-    schema: TableSchema
     scan: ScanPlan
 
 
@@ -116,16 +113,10 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
     return DiffPlan(
         before=Side(
             name=request.against,
-            table=other,
-            snapshot=before,
-            schema=other_schema,
             scan=ScanPlan(other, before, other_schema, tuple(found.before), tuple(found.index_before)),
         ),
         after=Side(
             name=request.branch,
-            table=branch,
-            snapshot=after,
-            schema=schema,
             scan=ScanPlan(branch, after, schema, tuple(found.after), tuple(found.index_after)),
         ),
         keys=schema.primary_keys,

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.timestamp import Timestamp
-from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType, types_within
 
 KEY_PREFIX = "_KEY_"
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
@@ -135,17 +135,20 @@ def _with_id(name: str, data_type: DataType, field_id: int, base: int, depth: in
 
 def finer_than_micros(fields: Iterable[DataField]) -> list[str]:
     """Return the columns with timestamps finer than microseconds, to which Spark truncates."""
-    return [f.name for f in fields if _is_finer(f.type)]
+    return [f.name for f in fields if is_finer_than_micros(f.type)]
 
 
-def _is_finer(data_type: DataType) -> bool:
-    if isinstance(data_type, RowType):
-        return any(_is_finer(f.type) for f in data_type.fields)
-    if isinstance(data_type, MapType):
-        return _is_finer(data_type.key) or _is_finer(data_type.value)
-    if isinstance(data_type, ArrayType):
-        return _is_finer(data_type.element)
-    return data_type.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and data_type.args[0] > 6
+def is_finer_than_micros(data_type: DataType) -> bool:
+    """Whether there is such a timestamp in a type."""
+    atoms = (t for t in types_within(data_type) if isinstance(t, AtomicType))
+    return any(t.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and t.args[0] > 6 for t in atoms)
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the values of a column in one piece."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
 _PER_MILLI = {"ms": 1, "us": 1_000, "ns": 1_000_000}

@@ -16,7 +16,7 @@ from airflow_paimon.core.format.arrow_values import is_bytes, is_text
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.masking import listed
-from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type
+from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type, one_array
 
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 """The texts of ``_row_kind``, by their number in ``_VALUE_KIND``."""
@@ -72,7 +72,7 @@ def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, columns: Sequen
     named = schema.options.get("rowkind.field") if schema.primary_keys else None
     name = ROW_KIND
     if ROW_KIND in rows.schema.names:
-        texts = _one(rows.column(ROW_KIND))
+        texts = one_array(rows.column(ROW_KIND))
         if pa.types.is_dictionary(texts.type):
             texts = texts.dictionary_decode()
     elif named is not None and named in schema.field_names:
@@ -91,16 +91,10 @@ def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, columns: Sequen
     return kinds
 
 
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
-
-
 def _column(rows: pa.Table | pa.RecordBatch, field: DataField, label: str, required: bool, masked: bool) -> pa.Array:
     where = f"{label}: column {field.name!r}"
     if field.name in rows.schema.names:
-        column = _fitted(_one(rows.column(field.name)), field.type, where, masked)
+        column = _fitted(one_array(rows.column(field.name)), field.type, where, masked)
     else:
         column = pa.nulls(rows.num_rows, arrow_type(field.type))
     if field.default_value is not None and column.null_count:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
+from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType, nested_ids
 from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type
 
 _INTEGERS: dict[str, type[np.generic[Any]]] = {
@@ -152,17 +152,6 @@ def plan_mapping(written: Sequence[DataField], wanted: Sequence[DataField]) -> M
     empty = [pa.nulls(0, arrow_type(f.type)) for f in file_fields]
     mapping.apply(pa.RecordBatch.from_arrays(empty, schema=arrow_schema(file_fields)))
     return mapping
-
-
-def nested_ids(data_type: DataType) -> tuple[int, ...]:
-    """Return the field ids of all ROWs inside a type, in order: equal types with other ids are other columns."""
-    if isinstance(data_type, RowType):
-        return tuple(i for f in data_type.fields for i in (f.id, *nested_ids(f.type)))
-    if isinstance(data_type, ArrayType):
-        return nested_ids(data_type.element)
-    if isinstance(data_type, MapType):
-        return nested_ids(data_type.key) + nested_ids(data_type.value)
-    return ()
 
 
 def _evolve(column: pa.Array, source: DataType, target: DataType, where: str) -> pa.Array:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.orc as orc
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.types import ArrayType, DataField, DataType, MapType, RowType
+from airflow_paimon.core.format.types import ArrayType, DataField, DataType, MapType, RowType, types_within
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -196,10 +196,4 @@ def _check_epoch(column: pa.Array, zone: str, where: str) -> None:
 
 
 def _roots(data_type: DataType) -> set[str]:
-    if isinstance(data_type, RowType):
-        return set().union(*(_roots(f.type) for f in data_type.fields))
-    if isinstance(data_type, ArrayType):
-        return _roots(data_type.element)
-    if isinstance(data_type, MapType):
-        return _roots(data_type.key) | _roots(data_type.value)
-    return {data_type.root}
+    return {t.root for t in types_within(data_type)}

@@ -30,24 +30,25 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
     plan = plan_diff(context, request)
     differing = {u.values for u in plan.differing}
     what = (
-        f"diff_branches {plan.after.table.label}: {len(plan.differing)} buckets in {len(differing)} partitions differ, "
-        f"{plan.skipped_buckets} buckets are the same on both sides"
+        f"diff_branches {plan.after.scan.table.label}: {len(plan.differing)} buckets in {len(differing)} partitions "
+        f"differ, {plan.skipped_buckets} buckets are the same on both sides"
     )
     found: Found = []
     if differing:
         with progress(spark, what):
             found = _compare(reader, plan, request)
     # the buckets that are the same in a partition that differs were read with it: to Spark 0.0 is -0.0
-    values = StoredPartitions(plan.after.schema).values
+    values = StoredPartitions(plan.after.scan.schema).values
     skipped = {p: s for p, s in plan.skipped.items() if values(p) not in differing}
     left = dataclasses.replace(plan, skipped=skipped, shared_row_ids=0)
     return diff_result(context, request, left, found)
 
 
 def _compare(reader: Reader, plan: DiffPlan, request: DiffBranches) -> Found:
-    where = in_partitions(plan.after.schema, sorted({u.values for u in plan.differing}, key=repr))
+    where = in_partitions(plan.after.scan.schema, sorted({u.values for u in plan.differing}, key=repr))
     before, after = (
-        reader.read(side.table, side.snapshot, side.schema).where(where) for side in (plan.before, plan.after)
+        reader.read(side.scan.table, side.scan.snapshot, side.scan.schema).where(where)
+        for side in (plan.before, plan.after)
     )
-    comparison = Comparison(schema=plan.after.schema, keys=plan.keys, columns=plan.columns, sample=request.sample)
+    comparison = Comparison(schema=plan.after.scan.schema, keys=plan.keys, columns=plan.columns, sample=request.sample)
     return compare_frames(comparison, before, after, WITH_SAMPLES)

@@ -44,8 +44,8 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
     if is_small(plan):
         return diff_result(context, request, plan, compare_here(plan, request.sample))
     what = (
-        f"diff_branches {plan.after.table.label}: {len(plan.differing)} buckets differ, {plan.skipped_buckets} are the "
-        f"same on both sides"
+        f"diff_branches {plan.after.scan.table.label}: {len(plan.differing)} buckets differ, {plan.skipped_buckets} "
+        f"are the same on both sides"
     )
     found: Found = []
     if plan.differing:
@@ -69,5 +69,5 @@ def _compare(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch
 
 def _compare_plain(spark: SparkSession, plan: DiffPlan, request: DiffBranches) -> Found:
     before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
-    found = count_differences(spark, plan.after.schema, before, after, request.sample, plan.shared_row_ids)
+    found = count_differences(spark, plan.after.scan.schema, before, after, request.sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]
