@@ -480,7 +480,7 @@ class CorrectBranchOperator(SqlOrFunctionOperator):
 
 def _reaches_readers(request: Publish, hook: PaimonHook) -> bool:
     """Say whether readers of the table see what changes: a rollback of another branch than main they mostly don't."""
-    from airflow_paimon.core.publish.four_eyes import is_read_with_main  # only with four_eyes
+    from airflow_paimon.core.publish.safeguards import is_read_with_main  # only with four_eyes
 
     return not isinstance(request, RollbackTo) or is_read_with_main(hook.get_table(request.table, request.branch))
 

@@ -17,11 +17,10 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from airflow_paimon.core.commit.committer import perform
-from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
-from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.history import difference, snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import (
@@ -142,7 +141,8 @@ def _exists(view: Table, tag: Tag) -> bool:
 
 def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
     """Snapshots some of whose files the next snapshot deletes; few reads, however many snapshots there are."""
-    known = _snapshots(view, [i for i in view.snapshot_ids() if after <= i <= head.id])
+    there = [i for i in view.snapshot_ids() if after <= i <= head.id]
+    known = {s.id: s for s in snapshots_there(view, there)}
     deleted = _deleted_data_files(view, [s for i, s in known.items() if i > after and i - 1 in known])
     for number in sorted(deleted):
         before, snapshot = known[number - 1], known[number]
@@ -151,13 +151,6 @@ def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[st
             gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
         if not gone.isdisjoint(returning):
             yield before
-
-
-def _snapshots(view: Table, ids: list[int]) -> dict[int, Snapshot]:
-    try:
-        return {s.id: s for s in view.snapshots(ids)}
-    except NotFoundError:  # some are expired meanwhile
-        return {i: s for i in ids if (s := view.find_snapshot(i)) is not None}
 
 
 def _deleted_data_files(view: Table, snapshots: list[Snapshot]) -> dict[int, set[str]]:

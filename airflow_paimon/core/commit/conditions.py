@@ -6,7 +6,7 @@ and compute again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -65,6 +65,12 @@ class HeadState:
         if self._index is None:
             self._index = read_index(self.table, self.head)
         return self._index
+
+    def index_without(self, dropped: Callable[[bytes], bool] | None) -> Sequence[IndexEntry] | None:
+        """Return the index entries of all partitions but the dropped ones (None: all); None: the head has no index."""
+        if self.head is None or not self.head.index_manifest:
+            return None
+        return [] if dropped is None else [i for i in self.index if not dropped(i.partition)]
 
     def place(self, partition: bytes, bucket: int) -> Place:
         return self.stored.identity(partition), bucket

@@ -99,9 +99,7 @@ def commit_overwrite(
         gone = [e.deleted() for e in at.live(hit)]
         if not gone and not added:
             return None
-        index = None
-        if at.head is not None and at.head.index_manifest:
-            index = [] if hit is None else [i for i in at.index if not hit(i.partition)]
+        index = at.index_without(hit)
         new = [m.index for m in messages if m.index is not None]
         return Draft(
             kind=CommitKind.OVERWRITE,
@@ -142,13 +140,10 @@ def drop_held(
         if not found:
             return None
         dropped = {at.stored.identity(e.partition) for e in found}
-        index = None
-        if at.head is not None and at.head.index_manifest:
-            index = [i for i in at.index if at.stored.identity(i.partition) not in dropped]
         return Draft(
             kind=CommitKind.OVERWRITE,
             entries=[e.deleted() for e in found],
-            index_entries=index,
+            index_entries=at.index_without(lambda partition: at.stored.identity(partition) in dropped),
             schema=at.schema,
             operation=Operation.OVERWRITE,
             conditions=(*conditions, PartitionsAreAsPlanned(expected=expected)),
@@ -251,13 +246,10 @@ def commit_partition(
         gone = [e.deleted() for e in at.live(dropped)] if replaced else []
         if not added and not gone:
             return None
-        index = None
-        if gone and at.head is not None and at.head.index_manifest:
-            index = [i for i in at.index if not dropped(i.partition)]
         return Draft(
             kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,
             entries=[*gone, *added],
-            index_entries=index,
+            index_entries=at.index_without(dropped) if gone else None,
             schema=at.schema,
             operation=Operation.OVERWRITE if gone else Operation.WRITE,
             conditions=conditions,

@@ -153,8 +153,8 @@ def attempt_of(
 
 def request_digest(request: Request) -> str:
     """Return a digest of the request, without user and credentials."""
-    values = {f.name: getattr(request, f.name) for f in dataclasses.fields(request)}
-    return digest_of({"operation": request.operation, **_without(values, _NOT_PART_OF_REQUEST)})
+    names = (f.name for f in dataclasses.fields(request) if f.name not in _NOT_PART_OF_REQUEST)
+    return digest_of({"operation": request.operation, **{name: getattr(request, name) for name in names}})
 
 
 def digest_of(values: Any) -> str:
@@ -275,7 +275,3 @@ def _mark_path(operation_id: str, number: int) -> str:
 def _file_name(operation_id: str, number: int) -> str:
     digest = hashlib.sha256(operation_id.encode()).hexdigest()[:32]
     return f"{digest}-{number}" if number else digest
-
-
-def _without(values: dict[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if k not in left_out}

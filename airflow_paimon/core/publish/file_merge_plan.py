@@ -10,7 +10,7 @@ name on main, from which the branch's own can be told (``origin_name``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -202,7 +202,7 @@ class _Merge:
 
     def _delete(self, name: str, entry: ManifestEntry) -> None:
         if not _same(self.ours_vectors.get(name), self._expected(name)):
-            self._in_the_way(entry, Cause.ROWS)
+            self.conflicts[self._bucket(entry)] = Cause.ROWS
             return
         self.deletes[entry.file.file_name] = entry
 
@@ -290,9 +290,6 @@ class _Merge:
             if name not in gone and origin_name(name) not in gone:
                 self.adds[name] = entry
         return True
-
-    def _in_the_way(self, entry: ManifestEntry, cause: Cause) -> None:
-        self.conflicts[self._bucket(entry)] = cause
 
     @property
     def replaced(self) -> frozenset[bytes]:
@@ -387,7 +384,7 @@ class _Net:
     @classmethod
     def of(cls, change: Change, *, whole: bool = False) -> _Net:
         added, removed = (
-            {n: e for files in side.values() for n, e in _named(files)}
+            {key.file_name: e for files in side.values() for key, e in files.items()}
             for side in (change.difference.added, change.difference.removed)
         )
         if whole or change.commits is None:
@@ -452,10 +449,6 @@ def _compacted(commits: Sequence[Commit] | None, name: str) -> _Group | None:
         if group.compacts and (name in group.inputs or any(origin_name(n) == name for n in group.inputs)):
             return group
     return None
-
-
-def _named(files: Mapping[FileId, ManifestEntry]) -> Iterable[tuple[str, ManifestEntry]]:
-    return ((key.file_name, entry) for key, entry in files.items())
 
 
 def _names(files: Mapping[FileId, ManifestEntry]) -> set[str]:

@@ -1,4 +1,5 @@
-"""replace_main beside its snapshot: what it takes over from the branch, and main as it was, kept as a branch.
+"""replace_main beside its snapshot: what it takes over from the branch, main as it was, kept as a branch, and which
+branch main is the state of since.
 
 The snapshot's properties say what has to follow it, so that a retry can complete it. See
 docs/design.md, Replacing main.
@@ -21,7 +22,6 @@ from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
     InvalidInputError,
-    NotFoundError,
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
@@ -39,7 +39,7 @@ from airflow_paimon.core.publish.replace_main_plan import (
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.consumers import consumer_path, find_consumer
-from airflow_paimon.core.table.history import difference, really_changed, snapshots_between
+from airflow_paimon.core.table.history import difference, really_changed, snapshots_between, snapshots_there
 from airflow_paimon.core.table.lineage import KEPT_MAIN
 from airflow_paimon.core.table.paths import CONSUMER_PREFIX, MAIN, UNDO_TAG_PREFIX, check_branch_name, protects
 from airflow_paimon.core.table.properties import (
@@ -120,18 +120,12 @@ def changed_since_kept(
 
     None: the snapshot after its base is not the one that replaced main.
     """
-    after = replaced_after(main, base.id, name)
-    if after is None:
+    after = main.find_snapshot(base.id + 1)
+    carried = None if after is None else carried_over(after)
+    if after is None or carried is None or carried.kept_old_as != name:
         return None
     since = buckets & difference(main, after, head).buckets
     return really_changed(main, snapshots_between(main, after.id, head.id), since) if since else since
-
-
-def replaced_after(main: Table, number: int, name: str) -> Snapshot | None:
-    """Return the snapshot that replaced main right after this one, if it says that the branch ``name`` keeps that."""
-    after = main.find_snapshot(number + 1)
-    carried = None if after is None else carried_over(after)
-    return after if carried is not None and carried.kept_old_as == name else None
 
 
 # -- after the snapshot ------------------------------------------------------------------------------------------------
@@ -253,7 +247,7 @@ def main_state(table: Table) -> dict[str, Any]:
         "branch_exists": False,
     }
     for found in _replacements(main):
-        later = _commits_since(main, found)
+        later = snapshots_there(main, [i for i in main.snapshot_ids() if i > found.id])
         undone = undone_snapshots([found, *later])
         if found.id in undone:
             continue
@@ -302,11 +296,3 @@ def _replacements(main: Table) -> Iterator[Snapshot]:
             found = tag.snapshot
         if found is not None and carried_over(found) is not None:
             yield found
-
-
-def _commits_since(main: Table, found: Snapshot) -> list[Snapshot]:
-    ids = [i for i in main.snapshot_ids() if i > found.id]
-    try:
-        return main.snapshots(ids)
-    except NotFoundError:  # some are expired meanwhile
-        return [s for i in ids if (s := main.find_snapshot(i)) is not None]

@@ -208,23 +208,18 @@ def plan_replaced_schemas(
     wanted = [s for key, s in older.items() if key not in known and s.content != theirs.content]
     top = max(mine.highest_field_id, theirs.highest_field_id)
     version = replace(mine, highest_field_id=top, time_millis=now_ms, version=3)
-    new = [
-        replace(version, id=mine.id + at, fields=s.fields, partition_keys=s.partition_keys, primary_keys=s.primary_keys)
-        for at, s in enumerate(wanted, 1)
-    ]
-    last = replace(
-        version,
-        id=mine.id + len(new) + 1,
-        fields=theirs.fields,
-        partition_keys=theirs.partition_keys,
-        primary_keys=theirs.primary_keys,
-        options=dict(options),
-        comment=comment,
-    )
+    new = [replace(with_columns_of(version, s), id=mine.id + at) for at, s in enumerate(wanted, 1)]
+    last = with_columns_of(version, theirs)
+    last = replace(last, id=mine.id + len(new) + 1, options=dict(options), comment=comment)
     if new or not same_version(last, mine):
         new.append(last)
     known = {repr(s.content): s.id for s in new} | known
     return SchemaMapping({i: known[repr(by_id[i].content)] for i in used}, tuple(new), new[-1] if new else mine)
+
+
+def with_columns_of(version: TableSchema, other: TableSchema) -> TableSchema:
+    """Return a version with the columns and keys of another one."""
+    return replace(version, fields=other.fields, partition_keys=other.partition_keys, primary_keys=other.primary_keys)
 
 
 def same_version(one: TableSchema, other: TableSchema) -> bool:

@@ -26,12 +26,12 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     within_reach,
 )
 from airflow_paimon.core.publish.draft import Decision
-from airflow_paimon.core.publish.file_merge import undo_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.own_files import WriteChangelog
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
+from airflow_paimon.core.publish.sides import undo_files
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids

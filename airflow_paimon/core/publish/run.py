@@ -38,7 +38,6 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Replace
 from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication
 from airflow_paimon.core.publish.follow import with_follow
-from airflow_paimon.core.publish.four_eyes import check_four_eyes
 from airflow_paimon.core.publish.hold import drop_hold, mark_published, put_hold, supersede_marks
 from airflow_paimon.core.publish.own_files import (
     ChangelogFiles,
@@ -49,7 +48,13 @@ from airflow_paimon.core.publish.own_files import (
     with_changelog,
 )
 from airflow_paimon.core.publish.replace_main import complete
-from airflow_paimon.core.publish.safeguards import PublishMarks, check_files_exist, result_of, undo_retention
+from airflow_paimon.core.publish.safeguards import (
+    PublishMarks,
+    check_files_exist,
+    check_four_eyes,
+    result_of,
+    undo_retention,
+)
 from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish

@@ -29,7 +29,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json
 from airflow_paimon.core.plan import Delete, FileAction, PutNew
-from airflow_paimon.core.publish.replace_main_plan import same_version
+from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.properties import BRANCH_PROPERTY
@@ -226,16 +226,8 @@ def changed_back(latest: TableSchema, came: TableSchema, old: TableSchema) -> Ta
             options.pop(key, None)
             options |= {key: old.options[key]} if key in old.options else {}
     comment = old.comment if latest.comment == came.comment else latest.comment
-    shape = old if columns else latest
-    return dataclasses.replace(
-        latest,
-        id=latest.id + 1,
-        fields=shape.fields,
-        partition_keys=shape.partition_keys,
-        primary_keys=shape.primary_keys,
-        options=options,
-        comment=comment,
-    )
+    shaped = with_columns_of(latest, old) if columns else latest
+    return dataclasses.replace(shaped, id=latest.id + 1, options=options, comment=comment)
 
 
 def _differing(one: TableSchema, other: TableSchema) -> list[str]:

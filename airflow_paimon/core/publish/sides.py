@@ -1,4 +1,6 @@
-"""Gathers the input of a publish: the changes of branch and main since the branch point or the last publish."""
+"""Gathers the input of a publish: the changes of branch and main since the branch point or the last publish; and of a
+merge by file (``file_merge_plan``), the commits of both sides and the deletion vectors.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,47 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from airflow_paimon.core.commit.conditions import KEYS_STAY
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import Sides, neutral_kinds, within_reach
-from airflow_paimon.core.publish.file_merge_plan import merges_by_file
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import Sides, bucket_namer, neutral_kinds, within_reach
+from airflow_paimon.core.publish.file_merge_plan import (
+    Change,
+    Commit,
+    FileMerge,
+    FileSides,
+    Form,
+    Vector,
+    appended_files,
+    describe_appended,
+    merge_files,
+    merges_by_file,
+    needs_history,
+)
 from airflow_paimon.core.row_tracking.row_ids_plan import (
     PublishedVersion,
     Shift,
     origin,
+    origin_name,
     parse_published,
     parse_shifts,
 )
-from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between, touched
+from airflow_paimon.core.table.history import (
+    Difference,
+    branch_point,
+    difference,
+    really_changed,
+    snapshots_between,
+    snapshots_there,
+    touched,
+)
 from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -32,8 +59,12 @@ from airflow_paimon.core.table.properties import (
     ROW_VERSIONS_PROPERTY,
     TARGET_PROPERTY,
 )
-from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
+
+_OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Operation.WRITE])
+"""Operations that change the rows that they name; an OVERWRITE by another one replaces whole partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +251,7 @@ def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
     """
     found = {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
-    try:
-        found |= {s.id: s for s in main.snapshots(there)}
-    except NotFoundError:  # expired meanwhile
-        found |= {s.id: s for number in there if (s := main.find_snapshot(number)) is not None}
+    found |= {s.id: s for s in snapshots_there(main, there)}
     return [found[number] for number in sorted(found)]
 
 
@@ -232,8 +260,18 @@ def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> La
 
     None also when the branch's snapshot is gone, or another engine has rolled main back after the publish.
     """
-    newest = next((s for s in reversed(since) if _is_publish_of(branch, s)), None)
-    return None if newest is None else _publish_of(main, branch, newest)
+    name = branch.branch_name
+    own = (s for s in reversed(since) if s.properties.get(BRANCH_PROPERTY) == name)
+    newest = next((s for s in own if BRANCH_IDENTITY_PROPERTY in s.properties), None)
+    if newest is None:
+        return None
+    number = newest.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
+    then = branch.find_snapshot(int(number)) if number.isdigit() else None
+    now = main.find_snapshot(newest.id)
+    identity = newest.properties[BRANCH_IDENTITY_PROPERTY]
+    if then is None or then.identity != identity or (now is not None and now.identity != newest.identity):
+        return None
+    return LastPublish(main=newest, branch=then)
 
 
 def _standing(since: Sequence[Snapshot], published: Mapping[int, LastPublish]) -> LastPublish | None:
@@ -309,17 +347,203 @@ def _is_lost(branch: Table, base: Snapshot, standing: LastPublish | None, ours: 
     return not (added & here or removed & {i for group in ours.removed.values() for i in group})
 
 
-def _is_publish_of(branch: Table, snapshot: Snapshot) -> bool:
-    said = snapshot.properties
-    return said.get(BRANCH_PROPERTY) == branch.branch_name and BRANCH_IDENTITY_PROPERTY in said
+# -- a merge by file ---------------------------------------------------------------------------------------------------
 
 
-def _publish_of(main: Table, branch: Table, snapshot: Snapshot) -> LastPublish | None:
-    """Return None if the branch's snapshot is gone, or another engine has replaced main's."""
-    number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
-    then = branch.find_snapshot(int(number)) if number.isdigit() else None
-    now = main.find_snapshot(snapshot.id)
-    identity = snapshot.properties[BRANCH_IDENTITY_PROPERTY]
-    if then is None or then.identity != identity or (now is not None and now.identity != snapshot.identity):
+def merge_branch_files(main: Table, branch: Table, g: Compared, *, keep_appended: bool, rewrite: bool) -> FileMerge:
+    """Merge a branch into main's head.
+
+    Raises:
+        ConflictError: see ``merge_files``.
+    """
+    sides = _sides_of(main, branch, g)
+    return _merge(main, sides, g.base, g.head, g.schema, keep_appended=keep_appended, rewrite=rewrite)
+
+
+def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapshot) -> dict[str, Any] | None:
+    """Say what main got, after the branch was made, in partitions that the branch replaces, as the plan of its publish.
+
+    None: nothing; the table isn't merged by file; or it can't be told what main has of an earlier publish.
+    """
+    schema, base = main.schema(), branch_point(main, branch)
+    if base is None or not merges_by_file(schema):
         return None
-    return LastPublish(main=snapshot, branch=then)
+    compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
+    if not compared.is_known:
+        return None
+    sides = _comparable(main, _sides_of(main, branch, compared), schema)
+    files = appended_files(sides, StoredPartitions(schema).canonical)
+    return describe_appended(files, bucket_namer(schema)) if files else None
+
+
+def _sides_of(main: Table, branch: Table, g: Compared) -> FileSides:
+    schema, commits = g.schema, _commits(branch, g.base, g.theirs)
+    published = None
+    if g.standing is not None:
+        then = g.standing.branch
+        published = Change(
+            difference=difference(branch, g.base, then),
+            vectors=_vectors(branch, then, schema),
+            commits=_commits(branch, g.base, then),
+        )
+        commits_since = _commits(branch, then, g.theirs)
+        commits = None if commits is None else _replacing_only(commits, commits_since)
+    return FileSides(
+        theirs=Change(difference=g.sides.theirs, vectors=_vectors(branch, g.theirs, schema), commits=commits),
+        ours=Change(difference=g.sides.ours, vectors=_vectors(main, g.head, schema)),
+        vectors=_vectors(main, g.base, schema),
+        published=published,
+    )
+
+
+def undo_files(
+    view: Table, *, publish: Snapshot, target: Snapshot, head: Snapshot, schema: TableSchema, rewrite: bool = False
+) -> FileMerge:
+    """Take back what ``publish`` changed on the way from ``target``; what came after it stays.
+
+    Raises:
+        ConflictError: see ``merge_files``.
+    """
+    sides = FileSides(
+        theirs=Change(difference=difference(view, publish, target), vectors=_vectors(view, target, schema), commits=()),
+        ours=Change(difference=difference(view, publish, head), vectors=_vectors(view, head, schema)),
+        vectors=_vectors(view, publish, schema),
+    )
+    return _merge(view, sides, publish, head, schema, keep_appended=True, rewrite=rewrite)
+
+
+def _merge(
+    view: Table,
+    sides: FileSides,
+    base: Snapshot,
+    head: Snapshot,
+    schema: TableSchema,
+    *,
+    keep_appended: bool,
+    rewrite: bool,
+) -> FileMerge:
+    form = StoredPartitions(schema).canonical
+    sides = _comparable(view, sides, schema)
+    if needs_history(sides, form):
+        sides = replace(sides, ours=replace(sides.ours, commits=_commits(view, base, head)))
+    return merge_files(
+        *(view.name, sides, read_index(view, head), bucket_namer(schema), form),
+        keep_appended=keep_appended,
+        rewrite=rewrite,
+        one_file=TableOptions(schema.options).bucket > 0,
+    )
+
+
+def _replacing_only(commits: Sequence[Commit], since: Sequence[Commit] | None) -> list[Commit]:
+    """Let the replacements before the last publish count no more: what main had then, that publish was decided on."""
+    known = None if since is None else {(c.bucket, frozenset(c.added), frozenset(c.removed)) for c in since}
+    return [
+        replace(
+            c, replaces=c.replaces and (known is None or (c.bucket, frozenset(c.added), frozenset(c.removed)) in known)
+        )
+        for c in commits
+    ]
+
+
+def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | None:
+    """Read what each commit did to each bucket; None: some have expired."""
+    snapshots = snapshots_between(view, after.id, up_to.id)
+    if snapshots is None:
+        return None
+    form = StoredPartitions(view.schema()).canonical
+    lists = read_each_delta_list(view, snapshots)
+    manifests = [m for rows in lists for m in rows]
+    entries = iter(read_entries(view, manifests))
+    out: list[Commit] = []
+    previous = after
+    for snapshot, rows in zip(snapshots, lists, strict=True):
+        delta = [e for _ in rows for e in next(entries)]
+        marked = _marked(view, previous, snapshot, form)
+        out += _by_bucket(snapshot, delta, marked, form)
+        previous = snapshot
+    return out
+
+
+def _by_bucket(
+    snapshot: Snapshot, delta: Sequence[ManifestEntry], marked: Mapping[BucketKey, set[str]], form: Form
+) -> list[Commit]:
+    groups: dict[BucketKey, tuple[dict[str, ManifestEntry], dict[str, ManifestEntry]]] = {b: ({}, {}) for b in marked}
+    for entry in delta:
+        added, removed = groups.setdefault(BucketKey(form(entry.partition), entry.bucket), ({}, {}))
+        side = added if entry.kind == FileKind.ADD else removed
+        side[entry.file.file_name] = entry._replace(kind=FileKind.ADD.value)
+    is_rollback = TARGET_PROPERTY in snapshot.properties
+    return [
+        Commit(
+            bucket=bucket,
+            added=added,
+            removed=removed,
+            marked=frozenset(marked.get(bucket, set()) - removed.keys()),
+            compacts=snapshot.commit_kind == CommitKind.COMPACT,
+            replaces=bool(removed)
+            and snapshot.commit_kind == CommitKind.OVERWRITE
+            and snapshot.operation not in _OF_ROWS
+            and not is_rollback,
+        )
+        for bucket, (added, removed) in groups.items()
+    ]
+
+
+def _marked(view: Table, before: Snapshot, after: Snapshot, form: Form) -> dict[BucketKey, set[str]]:
+    """Return the data files whose deletion vectors differ, by bucket."""
+    if before.index_manifest == after.index_manifest:
+        return {}
+    old, new = (_ranges(read_index(view, s)) for s in (before, after))
+    found: dict[BucketKey, set[str]] = {}
+    for name in old.keys() | new.keys():
+        if old.get(name) != new.get(name):
+            entry = (new.get(name) or old[name])[0]
+            found.setdefault(BucketKey(form(entry.partition), entry.bucket), set()).add(name)
+    return found
+
+
+def _ranges(index: Sequence[IndexEntry]) -> dict[str, tuple[IndexEntry, object]]:
+    plain = [(e, e._replace(deletion_vector_ranges=None, row_count=0), e.deletion_vector_ranges) for e in index]
+    return {r.data_file: (p, r) for _, p, ranges in plain for r in ranges or () if r is not None}
+
+
+def _vectors(view: Table, snapshot: Snapshot, schema: TableSchema) -> dict[str, Vector]:
+    if not TableOptions(schema.options).deletion_vectors and snapshot.index_manifest is None:
+        return {}
+    return {
+        r.data_file: Vector(e, r, (e.file_name, r.offset, r.length))
+        for e in read_index(view, snapshot)
+        for r in e.deletion_vector_ranges or ()
+        if r is not None
+    }
+
+
+def _comparable(view: Table, sides: FileSides, schema: TableSchema) -> FileSides:
+    """Compare vectors by their positions where they lie in different files: Paimon writes a vector again as it is."""
+    states = [sides.theirs.vectors, sides.ours.vectors, sides.vectors]
+    states += [] if sides.published is None else [sides.published.vectors]
+    seen: dict[str, set[object]] = {}
+    for state in states:
+        for name, vector in state.items():
+            seen.setdefault(origin_name(name), set()).add(vector.content)
+    unlike = {name for name, contents in seen.items() if len(contents) > 1}
+    if not unlike:
+        return sides
+
+    def read(state: Mapping[str, Vector]) -> dict[str, Vector]:
+        return {n: _with_positions(view, v, schema) if origin_name(n) in unlike else v for n, v in state.items()}
+
+    return replace(
+        sides,
+        theirs=replace(sides.theirs, vectors=read(sides.theirs.vectors)),
+        ours=replace(sides.ours, vectors=read(sides.ours.vectors)),
+        vectors=read(sides.vectors),
+        published=None if sides.published is None else replace(sides.published, vectors=read(sides.published.vectors)),
+    )
+
+
+def _with_positions(view: Table, vector: Vector, schema: TableSchema) -> Vector:
+    only = vector.entry._replace(deletion_vector_ranges=(vector.range,))
+    [(path, where)] = find_deletions([only], schema)
+    found = read_deletion_vectors(view.store.read(path), [where], name=path)
+    return vector._replace(content=found[where.data_file].tobytes())

@@ -16,7 +16,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     merge_buckets,
 )
-from airflow_paimon.core.publish.file_merge import merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.replace_main import (
@@ -37,7 +36,7 @@ from airflow_paimon.core.publish.replace_main_plan import (
     plan_replaced_schemas,
     replaced_options,
 )
-from airflow_paimon.core.publish.sides import Compared
+from airflow_paimon.core.publish.sides import Compared, merge_branch_files
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas

@@ -107,6 +107,14 @@ def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | 
         return None
 
 
+def snapshots_there(table: Table, ids: list[int]) -> list[Snapshot]:
+    """Read the snapshots of these ids, without those that have expired meanwhile."""
+    try:
+        return table.snapshots(ids)
+    except NotFoundError:
+        return [s for i in ids if (s := table.find_snapshot(i)) is not None]
+
+
 def really_changed(
     table: Table,
     between: Iterable[Snapshot] | None,
