@@ -15,7 +15,7 @@ from airflow_paimon.core.branches.branch_plan import (
 )
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
 from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
-from airflow_paimon.core.commit.committer import perform
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -191,7 +191,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     if not request.dry_run:
         try:
             stale = _stale_record(context.table, name, existing)
-            _make(context.table, plan, gone, stale=stale, resumed=existing is not None and not replaced)
+            _execute(context.table, plan, gone, stale=stale, resumed=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again"
@@ -202,7 +202,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
 
-def _make(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool) -> None:
+def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool) -> None:
     """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
 
     ``resumed``: an earlier try was interrupted; on failure its record and tag stay, as it may have left files.
@@ -210,9 +210,9 @@ def _make(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[A
     made: list[Action] = []
     try:
         if gone is None:
-            perform(table, (*stale, plan.claim))
+            execute(table, (*stale, plan.claim))
             made.append(plan.claim)
-        perform(table, plan.protect)
+        execute(table, plan.protect)
         made += plan.protect
         recheck_source(table, plan.source)
         if gone is not None:
@@ -221,24 +221,24 @@ def _make(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[A
         if not resumed:
             _take_back(table, made)
             if _has_same_base(table, plan):  # another creator of the branch may rely on the same tag
-                perform(table, plan.protect)
+                execute(table, plan.protect)
         raise
     try:
-        perform(table, plan.fill)
+        execute(table, plan.fill)
         _check_claim(table, plan)
-        perform(table, plan.show)
+        execute(table, plan.show)
         _check_claim(table, plan)
     except (AlreadyExistsError, ConflictError):
         _withdraw(table, plan)
         raise
-    perform(table, plan.finish)
+    execute(table, plan.finish)
 
 
 def _take_back(table: Table, made: list[Action]) -> None:
     """Delete the files put by this call before it was refused. A failure is harmless: check_table lists leftovers."""
     actions = [Delete(path=a.path, reason="the branch was not created") for a in reversed(made)]
     try:
-        perform(table, actions)
+        execute(table, actions)
     except (StorageError, OutcomeUnknownError) as error:
         log.warning("%s: could not delete %s (%s)", table.name, ", ".join(a.path for a in actions), error)
 

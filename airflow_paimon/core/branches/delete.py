@@ -17,7 +17,7 @@ from airflow_paimon.core.branches.branch_plan import (
     plan_rename_branch,
 )
 from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
-from airflow_paimon.core.commit.committer import perform
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -121,7 +121,7 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
     tags = [] if record.state == DELETED else protective_paths(table, name)
     actions = [Delete(path=p, reason=f"protected files of the deleted branch {name}") for p in tags]
     actions.append(Delete(path=lineage_path(name), reason="the branch's record"))
-    perform(table, actions)
+    execute(table, actions)
     return True
 
 
@@ -207,14 +207,14 @@ def remove_branch(table: Table, removal: Removal) -> None:
     _refuse_if_written(table, removal)
     if branch_record(table, removal.branch) != removal.record:
         raise being_changed(table, removal.branch)
-    perform(table, removal.plan.hide)
+    execute(table, removal.plan.hide)
     mark = removal.plan.hide[0]
     try:
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
     except (ConflictError, UnsafeOperationError):
         if is_marked(table, removal.branch, mark):
-            perform(table, removal.plan.undo)
+            execute(table, removal.plan.undo)
         raise
     if not is_marked(table, removal.branch, mark):
         _give_way(table, removal)
@@ -223,15 +223,15 @@ def remove_branch(table: Table, removal: Removal) -> None:
         if not is_marked(table, removal.branch, removal.plan.remove[0]):
             raise being_changed(table, removal.branch)
 
-    perform(table, removal.plan.remove, still_ours)
-    perform(table, removal.plan.end)
+    execute(table, removal.plan.remove, still_ours)
+    execute(table, removal.plan.end)
 
 
 def _give_way(table: Table, removal: Removal) -> NoReturn:
     """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore its schemas."""
     now = read_lineage(table, removal.branch)
     if now is not None and now.state == READY:
-        perform(table, [a for a in removal.plan.undo if isinstance(a, PutNew)])
+        execute(table, [a for a in removal.plan.undo if isinstance(a, PutNew)])
     raise being_changed(table, removal.branch)
 
 
@@ -345,35 +345,35 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
     refuse_protected(table, old, "rename", force=request.force)
     check_deletable_branch(table, old)
     if not request.dry_run:
-        _carry_out(context, gathered, old, new)
+        _execute(context, gathered, old, new)
     head = table.branch(old if request.dry_run else new).latest_snapshot_id()
     plan = gathered.plan.whole()
     return context.result(plan, branch=new, changed=True, before=head, after=head, details={"renamed_from": old})
 
 
-def _carry_out(context: Context, rename: Rename, old: str, new: str) -> None:
+def _execute(context: Context, rename: Rename, old: str, new: str) -> None:
     table, plan = context.table, rename.plan
     _claim(table, rename, old, new)
     try:
-        perform(table, plan.copy)
+        execute(table, plan.copy)
         if plan.claim and not is_marked(table, old, plan.claim[-1]):
             if not rename.resumed and is_marked(table, new, plan.claim[-2]):
-                perform(table, plan.withdraw)
+                execute(table, plan.withdraw)
             raise being_changed(table, old)
-        perform(table, plan.hide)
+        execute(table, plan.hide)
         if rename.copied:
             late = plan
         else:
             late = gather_rename(table, old, new, context.now_iso, context.request.operation).plan
-            perform(table, late.copy)
+            execute(table, late.copy)
     except AlreadyExistsError as error:
         both = gather_rename(table, old, new, context.now_iso, context.request.operation)
-        perform(table, both.plan.undo)
+        execute(table, both.plan.undo)
         raise ConflictError(
             f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since the rename was "
             f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
         ) from error
-    perform(table, late.remove)
+    execute(table, late.remove)
 
 
 def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
@@ -382,17 +382,17 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
     if stale is not None and stale.state == READY and not rename.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
-        perform(table, [Delete(path=lineage_path(new), reason="record of a deleted branch")])
+        execute(table, [Delete(path=lineage_path(new), reason="record of a deleted branch")])
     if branch_record(table, old) != rename.record:
         raise being_changed(table, old)
     try:
-        perform(table, rename.plan.claim)
+        execute(table, rename.plan.claim)
     except AlreadyExistsError as error:
         raise being_changed(table, old) from error
     try:
         refuse_parent(table, old)
     except UnsafeOperationError:
-        perform(table, rename.plan.undo)
+        execute(table, rename.plan.undo)
         raise
 
 

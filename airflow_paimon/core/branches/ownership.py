@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import protection_text
-from airflow_paimon.core.commit.committer import perform
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -130,10 +130,10 @@ def _write(table: Table, view: Table, action: Replace | PutNew, before: Lineage 
     """
     if read_lineage(table, view.branch_name) != before:
         raise being_changed(table, view.branch_name)
-    perform(table, [action])
+    execute(table, [action])
     if not view.exists():
         if read_if_there(table.store, action.path) == action.data:
-            perform(table, [Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")])
+            execute(table, [Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")])
         raise being_changed(table, view.branch_name)
     if read_lineage(table, view.branch_name) != Lineage.from_bytes(action.data):
         raise being_changed(table, view.branch_name)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from airflow_paimon.core.commit.committer import perform
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
@@ -86,7 +86,7 @@ def drop_held(view: Table, landed: Snapshot) -> None:
         return
     every = f"{HOLD_TAG_PREFIX}{tried[:_HALF]}"
     names = [n for n in view.tag_names() if n.startswith(every)]
-    perform(view, [Delete(path=view.paths.tag(name), reason="its snapshot is there") for name in names])
+    execute(view, [Delete(path=view.paths.tag(name), reason="its snapshot is there") for name in names])
 
 
 def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
@@ -191,7 +191,7 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
     if actions and not is_whole(view, snapshot):  # expired meanwhile: a tag on it would only stop the next expiry
         own = {view.paths.tag(t) for t in _wanted_tags(view, snapshot)}
         actions = [a for a in actions if a.path not in own]
-    perform(view, actions)
+    execute(view, actions)
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:

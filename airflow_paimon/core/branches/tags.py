@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
-from airflow_paimon.core.commit.committer import execute, perform
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -90,7 +90,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
     plan = _plan_create(request.operation, view, tag, exists=existing is not None)
     if not request.dry_run:
         try:
-            execute(view, plan)
+            execute(view, plan.actions)
         except AlreadyExistsError:
             raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
         _check_held(view, tag, existing)
@@ -145,7 +145,7 @@ def _check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
     path, before = view.paths.tag(tag.name), replaced.to_bytes() if replaced is not None else None
     if view.find_tag(tag.name) == tag:
         back = Delete(path=path, reason="refused") if before is None else Replace(path=path, data=before, reason="back")
-        perform(view, [back])
+        execute(view, [back])
     why = f" ({lost[0]} is gone)" if lost else ""
     raise ConflictError(
         f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one"
@@ -176,7 +176,7 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     action = Delete(path=view.paths.tag(request.tag), reason="asked for")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": request.tag})
     if not request.dry_run:
-        execute(view, plan)
+        execute(view, plan.actions)
     return context.result(
         plan, branch=request.branch, changed=True, details={"tag": request.tag, "snapshot": existing.snapshot.id}
     )
@@ -245,6 +245,6 @@ def expire_undo_tags(context: Context) -> None:
     view = context.table
     try:
         old = past_tags(view, context.now_local, RESERVED_TAG_PREFIX)
-        perform(view, [Delete(path=view.paths.tag(t.name), reason="its retention has passed") for t in old])
+        execute(view, [Delete(path=view.paths.tag(t.name), reason="its retention has passed") for t in old])
     except (StorageError, OutcomeUnknownError, FormatError) as error:
         log.warning("%s: could not delete expired undo tags (%s)", context.table.name, error)

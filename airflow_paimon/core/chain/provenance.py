@@ -36,7 +36,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import CommitKind, parse_json
-from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
@@ -259,7 +259,7 @@ def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Valu
     found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
     gone = superfluous(found, live, now.partitions.delta, moment)
     actions = tuple(Delete(path=path, reason="its partition is gone") for path in gone)
-    execute(table, Plan(operation="prune_records", table=table.name, actions=actions))
+    execute(table, actions)
     return len(gone)
 
 

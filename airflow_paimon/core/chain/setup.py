@@ -204,7 +204,7 @@ def carry_out(table: Table, plan: Plan) -> None:
         ConflictError: a concurrent operation has put one of them.
     """
     try:
-        execute(table, plan)
+        execute(table, plan.actions)
     except AlreadyExistsError as error:
         raise ConflictError(
             f"{table.name}: it was altered, or a branch was set up, at the same time; run it again"

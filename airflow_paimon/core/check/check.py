@@ -275,8 +275,8 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
     if actions and not request.dry_run:
         rebuilt = [a for a in actions if isinstance(a, RebuildIndexes)]
         files = replace(plan, actions=tuple(a for a in actions if a not in rebuilt))
-        execute(context.table, files)
-        execute(context.table, taken_away(context.table, files))
+        execute(context.table, files.actions)
+        execute(context.table, taken_away(context.table, files).actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
             if keys is not None:
@@ -335,7 +335,7 @@ def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], keys: KeyHa
         return commit(view, draft)
     except REFUSALS:
         unused = tuple(Delete(path=f"{INDEX_DIR}/{e.file_name}", reason="not committed") for e in new)
-        execute(view, Plan(operation="repair_table", table=view.name, actions=unused))
+        execute(view, unused)
         raise
 
 

@@ -27,7 +27,6 @@ from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, tak
 from airflow_paimon.core.commit.landed import find_landed as find_landed
 from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
 from airflow_paimon.core.commit.put import execute as execute
-from airflow_paimon.core.commit.put import perform as perform
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
 from airflow_paimon.core.errors import (

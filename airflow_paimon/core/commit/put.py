@@ -18,7 +18,6 @@ from airflow_paimon.core.plan import (
     Delete,
     DeleteTree,
     DropPartition,
-    Plan,
     PutNew,
     PutSnapshot,
     RebuildIndexes,
@@ -48,12 +47,7 @@ def put_new(table: Table, path: str, data: bytes) -> None:
     table.store.create(path, data)
 
 
-def execute(table: Table, plan: Plan) -> None:
-    """Carry out a plan's actions; see ``perform``."""
-    perform(table, plan.actions)
-
-
-def perform(table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None) -> None:
+def execute(table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None) -> None:
     """Carry out actions in order; stop at the first failure.
 
     Raises:
@@ -94,7 +88,7 @@ def _content(table: Table, path: str) -> bytes | None:
         return None
 
 
-def delete_files(table: Table, paths: Sequence[str], on_deleted: Callable[[int], None] | None = None) -> list[str]:
+def delete_files(table: Table, paths: Sequence[str]) -> list[str]:
     """Delete many files that nothing refers to, several at a time; return those that could not be deleted.
 
     A missing file is not an error, so a deletion whose answer was lost is simply tried again.
@@ -109,10 +103,5 @@ def delete_files(table: Table, paths: Sequence[str], on_deleted: Callable[[int],
                 continue
         return path
 
-    failed: list[str] = []
     with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-        for done, path in enumerate(pool.map(delete, paths), 1):
-            failed += [path] if path is not None else []
-            if on_deleted is not None:
-                on_deleted(done)
-    return failed
+        return [path for path in pool.map(delete, paths) if path is not None]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, perform
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, execute
 from airflow_paimon.core.commit.conditions import HeadIs, HeadState
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import (
@@ -133,7 +133,7 @@ def open_staging(
     latest = parse_schema(schemas[ids[-1]], f"{onto.label}: schema-{ids[-1]}")
     schemas[ids[-1]] = staging_schema(latest).to_bytes()
     staging = Staging(view=view, onto=onto, head=head, schema=latest, shares=shares)
-    perform(onto, plan_staging(staging, schemas, onto.store.read(onto.paths.snapshot(head.id)), now_iso))
+    execute(onto, plan_staging(staging, schemas, onto.store.read(onto.paths.snapshot(head.id)), now_iso))
     return staging
 
 
@@ -145,7 +145,7 @@ def discard_staging(view: Table) -> None:
     record = Lineage(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        perform(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole().actions)
+        execute(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole().actions)
     except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: could not delete the staging branch %s (%s)", view.name, view.branch_name, error)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from airflow_paimon.core.commit.put import delete_files, perform, require_committable
+from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
@@ -94,7 +94,7 @@ def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Acti
     for action in actions:
         for more in reversed(range(_TRIES)):
             try:
-                perform(table, [action], on_action)
+                execute(table, [action], on_action)
                 break
             except OutcomeUnknownError:
                 if not more:

@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.commit.idempotency import old_records
-from airflow_paimon.core.commit.put import delete_files, perform, require_committable
+from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
@@ -82,7 +82,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:
         found = _delete(table, look, found)
-        perform(table, old)
+        execute(table, old)
     details = _details(found, files, before_ms, len(records)) | {
         "stream_records": len(streams),
         "warnings": unfinished_warnings(look.roots),

@@ -229,7 +229,7 @@ def run_drops(context: Context, source: ExpirySource) -> OperationResult:
     """
     if context.request.dry_run:
         plan = source.plan(source.cutoff)
-        return _result(context, source, plan, [], changed=bool(plan.steps))
+        return _receipt(context, source, plan, [], changed=bool(plan.steps))
     require_committable(context.table)
     with attempt_of(context, source.branch):
         return _run(context, source)
@@ -248,7 +248,7 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
     for number in range(first, first + MAX_ROUNDS):
         plan = latest or source.plan(cutoff)
         if not plan.steps:
-            return _result(context, source, plan, done, replayed=bool(earlier))
+            return _receipt(context, source, plan, done, replayed=bool(earlier))
         if operation_id and latest is None:
             plan = save_plan(context.table, operation_id, number, plan)
         latest = None
@@ -259,7 +259,7 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
                     commit = _execute(context, source, plan, step, number)
                     done.append(commit)
                 _look_again(context, source, plan, commit, done)
-            return _result(context, source, plan, done, replayed=bool(earlier))
+            return _receipt(context, source, plan, done, replayed=bool(earlier))
         except ConflictError as error:
             moved = _undone(context, source, plan, done) or error
             log.info("%s; planning again", moved.message)
@@ -357,7 +357,7 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
     raise ConflictError(f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}")
 
 
-def _result(
+def _receipt(
     context: Context,
     source: ExpirySource,
     plan: ExpiryPlan,

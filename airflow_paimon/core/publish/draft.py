@@ -1,13 +1,19 @@
-"""A publish or a rollback on top of one head, as one value from which its plan and its snapshot are derived."""
+"""A publish or a rollback on top of one head, as one value from which its plan and its snapshot are derived.
+
+It can be carried over to a newer head, so that it keeps up with continuous writers: planning reads all changes since
+the branch point, or the publish, and a writer that commits faster than that would win every race for the next snapshot
+id. So only what the other commits changed is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import index_files, plan_keep_tags
 from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
@@ -20,20 +26,64 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     merged_index,
     publish_actions,
     summarize,
+    within_reach,
 )
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
-from airflow_paimon.core.publish.follow import Follows
 from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.properties import CAME_BACK_PROPERTY, ROW_IDS_PROPERTY, ROW_VERSIONS_PROPERTY
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    CAME_BACK_PROPERTY,
+    ROW_IDS_PROPERTY,
+    ROW_VERSIONS_PROPERTY,
+    TARGET_PROPERTY,
+)
+from airflow_paimon.core.table.scan import BucketKey, read_delta_lists, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
+
+Moved = Callable[[Snapshot], None]
+"""Called with the new head on which the merge is now to be based: holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketReach:
+    """A merge by bucket: the buckets that it changes."""
+
+    buckets: frozenset[BucketKey]
+
+    def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
+        form = StoredPartitions(schema).canonical
+        touched = {BucketKey(form(e.partition), e.bucket) for e in entries}
+        return bool(within_reach(touched, set(self.buckets), schema))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReach:
+    """A merge by file: the files that it deletes or marks, and the partitions in which nothing may be added."""
+
+    files: frozenset[str]
+    partitions: frozenset[bytes]
+
+    def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
+        form = StoredPartitions(schema).canonical
+        return any(
+            e.file.file_name in self.files
+            if e.kind == FileKind.DELETE
+            else bool(self.partitions) and form(e.partition) in self.partitions
+            for e in entries
+        )
+
+
+Follows = BucketReach | FileReach
+"""What a commit must not change for a decision to stay valid on top of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +143,7 @@ class Publication:
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
-def publication(request: Publish, decision: Decision, *, writes_rows: bool = False) -> Publication:
+def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> Publication:
     """Determine row ids, index entries, retention tags and the plan of a decision. Reads, but writes nothing.
     ``writes_rows``: whether a changelog can be written, if it is asked for.
 
@@ -174,8 +224,8 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
 def draft_of(
     published: Publication,
     properties: Mapping[str, str],
-    rewritten: Mapping[int, ManifestEntry] | None = None,
-    changelog: Sequence[ManifestEntry] | None = None,
+    rewritten: Mapping[int, ManifestEntry],
+    changelog: Sequence[ManifestEntry] | None,
 ) -> Draft:
     """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
     ``rewritten``: the files that were written again for ``renumbering``, by their position.
@@ -188,7 +238,7 @@ def draft_of(
     if published.renumbering is not None and d.id_space is not None:
         entries = list(published.renumbering.entries)
         names = {k.file_name: v.file_name for k, v in d.already.items()}
-        for at, entry in (rewritten or {}).items():
+        for at, entry in rewritten.items():
             names[entries[at].file.file_name] = entry.file.file_name
             entries[at] = entry
         index = None if index is None else [index_origin(e, names) for e in index]
@@ -210,3 +260,48 @@ def draft_of(
         operation=Operation.OVERWRITE,
         rewrite_base=deletes_again(d.target, d.head, [e for e in entries if e.kind == FileKind.ADD]),
     )
+
+
+def with_follow(
+    view: Table, planned: Draft, head: Snapshot, reach: Follows, moved: Moved, ids_from: int | None = None
+) -> Draft:
+    """Return the draft with its ``follow``. ``ids_from``: the first row id that it gives; None: it gives none."""
+
+    def follow(newer: Snapshot) -> Draft | None:
+        if ids_from is not None and (newer.next_row_id or 0) > ids_from:
+            return None
+        if not leaves_untouched(view, head, newer, reach, planned.schema):
+            return None
+        moved(newer)
+        next_row_id = max(planned.next_row_id or 0, newer.next_row_id or 0)
+        on_newer = replace(planned, next_row_id=next_row_id)
+        return with_follow(view, on_newer, newer, reach, moved, ids_from)
+
+    return replace(planned, follow=follow)
+
+
+def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, schema: TableSchema) -> bool:
+    """Whether the commits from ``old`` to ``new`` change none of the inputs of a three-way merge."""
+    if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
+        return False
+    if view.schema().id != schema.id:
+        return False
+    if TableOptions(schema.options).row_tracking and isinstance(reach, BucketReach):
+        return False
+    try:
+        if view.snapshot(old.id).identity != old.identity:
+            return False
+    except NotFoundError:
+        return False
+    between = snapshots_between(view, old.id, new.id)
+    if between is None:
+        return False
+    if isinstance(reach, FileReach) and any(_is_publish(s) for s in between):
+        return False  # it may have brought, or taken back, the very same files
+    entries = (e for part in read_entries(view, read_delta_lists(view, between)) for e in part)
+    return not reach.meets(entries, schema)
+
+
+def _is_publish(snapshot: Snapshot) -> bool:
+    """Whether it is a publish, a rollback or an undo."""
+    return not snapshot.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))

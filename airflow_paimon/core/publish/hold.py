@@ -139,7 +139,7 @@ def supersede_marks(source: Table, newest: str, number: int) -> None:
         log.info("%s: older notes of publishes were left behind (%s)", source.label, error.message)
 
 
-def published_mark(branch: Table, own: str | None = None) -> int | None:
+def published_mark(branch: Table, own: str | None) -> int | None:
     """Return the newest snapshot of the branch, also of its time under another name, that was published, or may have
     been; None: none was. ``own``: leave out what this commit user has noted, which is known not to have landed.
 

@@ -139,7 +139,7 @@ def _decider(way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | Non
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
         g, logs = _gather(way, wanted, head, marked, pending)
-        decision, high = _decide(way, g, logs, about, spare)
+        decision, high = _plan(way, g, logs, about, spare)
         if not high or way.request.dry_run:
             return decision
         if fold is None or wanted is not theirs:
@@ -197,7 +197,7 @@ def _gather(
     return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), withdrawn=withdrawn, pending=pending)
 
 
-def _decide(
+def _plan(
     way: Merge, g: Compared, logs: SchemaLogs, about: Mapping[str, str], spare: _SpareIds
 ) -> tuple[Decision, Mapping[BucketKey, int]]:
     """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_paimon.core.commit.committer import perform
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -74,7 +74,7 @@ def delete_files(table: Table, entries: Sequence[ManifestEntry]) -> None:
     values = StoredPartitions(schema).values
     paths = [data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries]
     try:
-        perform(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
+        execute(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
     except PaimonError as error:
         log.info("%s: unused files were left behind (%s)", table.label, error)
 

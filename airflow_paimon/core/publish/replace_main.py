@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
-from airflow_paimon.core.commit.committer import perform, put_new
+from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -158,7 +158,7 @@ def complete(context: Context, main: Table, landed: Snapshot) -> list[str]:
             actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
     for action in actions:
         try:
-            perform(main, [action])
+            execute(main, [action])
         except AlreadyExistsError:
             log.warning("%s: %s was written by another operation meanwhile and stays as it is", main.name, action.path)
     return warnings

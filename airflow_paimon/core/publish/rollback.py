@@ -25,9 +25,8 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     state_buckets,
     within_reach,
 )
-from airflow_paimon.core.publish.draft import Decision
+from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
-from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.own_files import WriteChangelog
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
@@ -63,7 +62,7 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
         if not request.dry_run:
             reconcile_records(context.table)
         target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
-        return lambda head: _decide(request, view, target, head)
+        return lambda head: _plan(request, view, target, head)
 
     return run_publication(context, view, make_decide, changelog=changelog)
 
@@ -77,7 +76,7 @@ def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
         )
 
 
-def _decide(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None) -> Decision:
+def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None) -> Decision:
     if head is None:
         raise NotFoundError(f"{view.label} has no snapshot to go back from")
     _check_expected(view, request, head)

@@ -27,7 +27,7 @@ from airflow_paimon.core.commit.committer import (
     Draft,
     Receipt,
     commit,
-    perform,
+    execute,
 )
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
@@ -36,8 +36,7 @@ from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Replace
-from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication
-from airflow_paimon.core.publish.follow import with_follow
+from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication, with_follow
 from airflow_paimon.core.publish.hold import drop_hold, mark_published, put_hold, supersede_marks
 from airflow_paimon.core.publish.own_files import (
     ChangelogFiles,
@@ -88,7 +87,7 @@ def run_publication(
         if landed is not None:
             return _landed_before(context, target, marks, landed)
         own = _OwnWrites(target, marks.name, RewrittenFiles(rewrite), ChangelogFiles(changelog))
-        return _run(context, target, marks, make_decide(), own)
+        return _execute(context, target, marks, make_decide(), own)
 
 
 def _landed_before(context: Context, target: Table, marks: PublishMarks, landed: Snapshot) -> OperationResult:
@@ -124,7 +123,7 @@ class _OwnWrites:
         path = self.target.paths.tag(held.name)
         self.tags.add(path)
         reason = "held until the snapshot of a publish is there"
-        perform(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
+        execute(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
 
     def discard(self, used: Collection[str] = ()) -> None:
         """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""
@@ -144,7 +143,7 @@ class _OwnWrites:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
-def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide, own: _OwnWrites) -> OperationResult:
+def _execute(context: Context, target: Table, marks: PublishMarks, decide: Decide, own: _OwnWrites) -> OperationResult:
     request = context.request
     assert isinstance(request, Publish)
     seen: list[Publication] = []
@@ -177,7 +176,7 @@ def _run(context: Context, target: Table, marks: PublishMarks, decide: Decide, o
     elif not request.dry_run:
         own.leave_nothing()
         marks.tried.forget()
-    return _result(context, seen[0], marks, receipt, warnings)
+    return _receipt(context, seen[0], marks, receipt, warnings)
 
 
 def _finish(
@@ -221,7 +220,7 @@ def _commit(
         raise
 
 
-def _result(
+def _receipt(
     context: Context, planned: Publication, marks: PublishMarks, receipt: Receipt, warnings: Sequence[str]
 ) -> OperationResult:
     target, details = planned.decision.target, dict(planned.summary)

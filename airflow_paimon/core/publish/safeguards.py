@@ -151,8 +151,8 @@ def check_files_exist(
     view: Table,
     schema: TableSchema,
     changes: Sequence[BucketChange],
-    index: Sequence[IndexEntry] = (),
-    checked: set[str] | None = None,
+    index: Sequence[IndexEntry],
+    checked: set[str],
 ) -> None:
     """Refuse to publish a missing data or index file, or deletion vectors that can't be read.
 
@@ -162,9 +162,8 @@ def check_files_exist(
     Raises:
         FormatError: names the first missing or damaged file.
     """
-    known: set[str] = set() if checked is None else checked
-    adds = [e for c in changes for e in c.add if e.file.file_name not in known]
-    indexes = [i for i in index if i.file_name not in known]
+    adds = [e for c in changes for e in c.add if e.file.file_name not in checked]
+    indexes = [i for i in index if i.file_name not in checked]
     lost = missing_files(view, schema, adds) + missing_index_files(view, schema, indexes)
     if lost:
         raise FormatError(
@@ -179,7 +178,7 @@ def check_files_exist(
             f"{view.name}: deletion vectors to publish can't be read ({why}); nothing was published. Overwrite their "
             f"partition on the branch"
         )
-    known |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
+    checked |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
 
 
 # -- approval by somebody else -----------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_paimon.core.commit.committer import CommitIdentity, perform, put_new
+from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json
@@ -256,7 +256,7 @@ def reconcile_records(main: Table, keep: Callable[[SchemaRecord], bool] = lambda
             if not actions:
                 break
             try:
-                perform(main, actions)
+                execute(main, actions)
             except AlreadyExistsError:
                 continue
             if isinstance(actions[0], Delete):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
@@ -16,8 +17,8 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     merge_buckets,
 )
+from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
-from airflow_paimon.core.publish.follow import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_name_is_free,
@@ -82,20 +83,14 @@ class Merge:
     context: Context
     request: PublishBranch
     branch: Table
+    takes_all: ClassVar[bool] = False
+    """Whether main becomes the branch, so that all of main matters."""
+    replaces: ClassVar[bool] = False
+    """Whether main takes over the branch's options and tags as well, and its history need not be shared."""
 
     @property
     def main(self) -> Table:
         return self.context.table
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether main becomes the branch, so that all of main matters."""
-        return False
-
-    @property
-    def replaces(self) -> bool:
-        """Whether main takes over the branch's options and tags as well, and its history need not be shared."""
-        return False
 
     def check(self) -> None:
         """Refuse what can be seen before anything is read or written."""
@@ -165,10 +160,7 @@ class Forward(Merge):
     """Main becomes the branch: rows and columns."""
 
     request: FastForward
-
-    @property
-    def takes_all(self) -> bool:
-        return True
+    takes_all: ClassVar[bool] = True
 
     def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
         changes = self._changes(g, "a fast-forward")
@@ -185,10 +177,7 @@ class Replacing(Forward):
     """Main becomes the branch: rows, columns, options, comment and tags."""
 
     request: ReplaceMain
-
-    @property
-    def replaces(self) -> bool:
-        return True
+    replaces: ClassVar[bool] = True
 
     def check(self) -> None:
         check_request(self.main, self.request)

@@ -10,7 +10,7 @@ import re
 
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.plan import Plan, Replace
+from airflow_paimon.core.plan import Replace
 from airflow_paimon.core.table.consumers import consumer_path, find_consumer
 from airflow_paimon.core.table.table import Table
 
@@ -47,7 +47,7 @@ def keep_from(table: Table, name: str, snapshot_id: int) -> None:
     path = consumer_path(table, check_consumer_id(name))
     data = json.dumps({"nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
     reason = "a stream has yet to read it"
-    execute(table, Plan(operation="stream", table=table.name, actions=(Replace(path=path, data=data, reason=reason),)))
+    execute(table, [Replace(path=path, data=data, reason=reason)])
 
 
 def refresh_consumer(table: Table, name: str) -> None:

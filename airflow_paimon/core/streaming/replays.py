@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import parse_json
-from airflow_paimon.core.plan import Plan, PutNew, Replace
+from airflow_paimon.core.plan import PutNew, Replace
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
@@ -118,7 +118,7 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
     path, reason = f"{replay_path(key)}.json", "a re-run of the replay goes on with it"
     action = PutNew(path=path, data=data, reason=reason) if is_new else Replace(path=path, data=data, reason=reason)
     try:
-        execute(table, Plan(operation="replay_branch", table=table.name, actions=(action,)))
+        execute(table, [action])
     except AlreadyExistsError:
         raise ConflictError(
             f"{table.label}: another try of this replay has begun meanwhile; nothing was written. Run it again: it "

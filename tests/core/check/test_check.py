@@ -334,8 +334,8 @@ def test_a_snapshot_that_expires_while_its_operation_is_repaired_stays_away(tabl
     [finding] = [f for f in find_all(table, 0, verify_files=False) if f.kind == "unreadable-operation"]
     done.append(1)
     files = Plan(operation="repair_table", table="d.t", actions=finding.actions)
-    execute(replace(table, store=store), files)
-    execute(table, taken_away(table, files))
+    execute(replace(table, store=store), files.actions)
+    execute(table, taken_away(table, files).actions)
     assert done == [1, 2] and not table.store.exists(entry.path)
 
 
