@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
 from airflow_paimon.core.streaming.stream_plan import Content, Position, Unit
+from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
@@ -69,8 +69,8 @@ def plan_changes(
     steps = stream.read(start, end)
     keys = stream.schema.primary_keys if any(step.before for step in steps) else ()
     columns = tuple(dict.fromkeys((*columns, *keys)))
-    wide = _partitions_with_new_bucket_counts(stream.schema, steps)
     canonical = StoredPartitions(stream.schema).canonical
+    wide = recounted((s for step in steps for u in step.units for s in (*u.after, *u.before)), canonical)
     for step in steps:
         for number, (unit, read) in enumerate(zip(step.units, _reads(stream, step, columns), strict=True)):
             split = (*unit.after, *unit.before)[0]
@@ -80,14 +80,6 @@ def plan_changes(
                 key = (id(step), number)
             groups.setdefault(key, []).append(read)
     return [tuple(_merged(reads, stream)) for reads in groups.values()]
-
-
-def _partitions_with_new_bucket_counts(schema: TableSchema, steps: Sequence[StepUnits]) -> set[bytes]:
-    canonical = StoredPartitions(schema).canonical
-    totals: dict[bytes, set[int]] = {}
-    for split in (s for step in steps for u in step.units for s in (*u.after, *u.before)):
-        totals.setdefault(canonical(split.partition), set()).add(split.total_buckets)
-    return {p for p, counts in totals.items() if len(counts) > 1}
 
 
 def _reads(stream: Stream, step: StepUnits, columns: Sequence[str]) -> list[ChangeRead]:

@@ -128,7 +128,7 @@ class _Run:
         for _ in range(MAX_ROUNDS):
             planned = _plan(self._table, self._request)
             if not sum([self._commit(tried, planned, chunk) for chunk in self._chunks(planned.groups)]):
-                return self._result()
+                return self._receipt()
         raise ConflictError(
             f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} tries to compact them; run "
             f"it again when there are fewer writers"
@@ -196,7 +196,7 @@ class _Run:
     def _name(self, planned: Planned, one: Group) -> str:
         return shown_partition(planned.write.schema, one.bucket.values)
 
-    def _result(self) -> OperationResult:
+    def _receipt(self) -> OperationResult:
         details = {
             **self._counts,
             "partitions": len(self._partitions),

@@ -36,7 +36,6 @@ from airflow_paimon.core.requests.findings import (
 )
 from airflow_paimon.core.requests.requests import CheckChainTable
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
-from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import BucketSplit, plan_scan
 from airflow_paimon.core.table.table import Table
@@ -84,8 +83,7 @@ def check_chain_table(table: Table) -> ChainCheck:
         NotFoundError: there is no such table.
     """
     main = table.require().schema()
-    options = TableOptions(main.options)
-    names = [n or "" for n in (options.snapshot_branch, options.delta_branch)]
+    names = TableOptions(main.options).chain_branches
     schemas = [table.branch(n).schema() if _there(table, n) else None for n in names]
     findings = [_settings(p) for p in (*schema_problems(main), *time_column_problems(main))]
     findings += [_drift(p) for p in branch_problems(main, *schemas) if all(names)]
@@ -293,8 +291,7 @@ def _newest(splits: Iterable[BucketSplit], *, rewritten: bool = True) -> int:
 
 
 def _places(layout: ChainLayout, group: GroupReport) -> Iterator[Finding]:
-    width = layout.group_width
-    label = format_partition(group.group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
+    label = layout.group_text(group.group) or "all"
     kinds = (
         ("unparsable-partition", group.without_time, "are without a partition time"),
         ("misspelt-partition", group.misspelt, "are not written as partition.timestamp-formatter writes them"),

@@ -26,7 +26,6 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import cutoff_at
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import VALUES_TIME, ExpirePartitions
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -287,10 +286,9 @@ def _group_report(layout: ChainLayout, group: GroupExpiry, snapshots: _Held, del
             "bytes": sum(h.bytes for h in held),
         }
 
-    keys, types = layout.partition_keys[: layout.group_width], layout.partition_types[: layout.group_width]
     orphans = [segment(None, group.orphans)] if group.orphans else []
     return {
-        "group": format_partition(group.group, keys, types),
+        "group": layout.group_text(group.group),
         "reason": group.reason,
         "anchor": layout.text_of(group.anchor) if group.anchor is not None else None,
         "segments": orphans + [segment(s.snapshot, s.deltas) for s in group.segments],

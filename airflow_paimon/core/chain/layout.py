@@ -56,6 +56,16 @@ class ChainLayout:
         """Format a partition for messages."""
         return format_partition(values, self.partition_keys, self.partition_types)
 
+    def group_text(self, group: Values) -> str:
+        """Format a group for messages; empty where there is only one."""
+        width = self.group_width
+        return format_partition(group, self.partition_keys[:width], self.partition_types[:width])
+
+    def spec_of(self, values: Values) -> dict[str, str]:
+        """Return the texts of a partition's values by column, as requests have them."""
+        typed = zip(self.partition_keys, values, self.partition_types, strict=True)
+        return {key: readable_value(value, data_type) for key, value, data_type in typed}
+
     def parsed_time(self, values: Values) -> datetime | None:
         """Return the time of a partition's values, None if they are not a time."""
         try:

@@ -39,7 +39,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, parse_json
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
-from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
+from airflow_paimon.core.table.partitions import parse_partition_spec
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
@@ -115,9 +115,7 @@ def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values,
 
 def group_folder(layout: ChainLayout, group: Values) -> str:
     """Return the name of the folder of a group's records."""
-    width = layout.group_width
-    text = format_partition(group, layout.partition_keys[:width], layout.partition_types[:width])
-    return f"{FOLDER}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"{FOLDER}/{hashlib.sha256(layout.group_text(group).encode()).hexdigest()[:16]}"
 
 
 def _path(layout: ChainLayout, values: Values, files: str) -> str:
@@ -132,10 +130,10 @@ def _prefix(layout: ChainLayout, values: Values) -> str:
 def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
     def part(one: Part) -> dict[str, Any]:
         vectors = {} if one.vectors is None else {"vectors": one.vectors}
-        return {"partition": _spec(layout, one.values), "files": one.files, **vectors}
+        return {"partition": layout.spec_of(one.values), "files": one.files, **vectors}
 
     return {
-        "partition": _spec(layout, built.values),
+        "partition": layout.spec_of(built.values),
         "files": built.files,
         "anchor": part(built.anchor) if built.anchor else None,
         "deltas": [part(d) for d in built.deltas],
@@ -160,11 +158,6 @@ def _from_json(layout: ChainLayout, raw: Mapping[str, Any]) -> Provenance:
         created_at=str(raw["created_at"]),
         identities=dict(raw.get("identities", {})),
     )
-
-
-def _spec(layout: ChainLayout, values: Values) -> dict[str, str]:
-    typed = zip(layout.partition_keys, values, layout.partition_types, strict=True)
-    return {k: readable_value(v, t) for k, v, t in typed}
 
 
 def _values(layout: ChainLayout, spec: Mapping[str, str]) -> Values:

@@ -72,13 +72,12 @@ def create_chain_table(
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
     now_ms = int(time.time() * 1000)
-    carry_out(table, _plan_set_up(table, settings, new, now_ms))
+    _execute(table, _plan_set_up(table, settings, new, now_ms))
     return table
 
 
 def create_chain(context: Context, request: CreateChainTable) -> OperationResult:
     """Run ``create_chain_table`` for a job or operator."""
-    table = context.table
     settings = ChainSettings(
         snapshot_branch=request.snapshot_branch,
         delta_branch=request.delta_branch,
@@ -88,11 +87,8 @@ def create_chain(context: Context, request: CreateChainTable) -> OperationResult
         sequence_field=request.sequence_field,
         options=parse_options(request.option),
     )
-    plan = _plan_set_up(table, settings, _new_columns(request), context.now_ms, request.operation_id)
-    changed = carry_out_once(context, plan)
-    details = {"created": bool(request.column), **plan.summary}
-    head = table.latest_snapshot_id()
-    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
+    plan = _plan_set_up(context.table, settings, _new_columns(request), context.now_ms, request.operation_id)
+    return _execute_once(context, plan, {"created": bool(request.column), **plan.summary})
 
 
 def _new_columns(request: CreateChainTable) -> NewColumns | None:
@@ -129,7 +125,7 @@ def _plan_set_up(
         )
         if not table.exists():
             _check_names(names)
-            return plan_new_chain(table.name, schema, [look_at_branch(table, n) for n in names], lineage)
+            return plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], lineage)
         if not same_schema(table.schema(), schema):
             raise AlreadyExistsError(
                 f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
@@ -139,8 +135,8 @@ def _plan_set_up(
         raise NotFoundError(
             f"There is no table {table.name} at {table.store.uri} to convert; give its columns and keys to create it"
         )
-    main = look_at_branch(table, MAIN)
-    branches = [look_at_branch(table, n) for n in names]
+    main = _gather_branch(table, MAIN)
+    branches = [_gather_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
     history = schema_bytes(table, table.schema_ids()) if any(b.schema is None for b in branches) else {}
     plan, target = plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
@@ -159,12 +155,13 @@ def _lineage(branch: str, role: str, now_ms: int, operation_id: str | None) -> L
     return Lineage(branch=branch, created_at=made, reason=reason, operation_id=operation_id)
 
 
-def look_at_branch(table: Table, name: str) -> BranchNow:
+def _gather_branch(table: Table, name: str) -> BranchNow:
     """Read the state of a branch. One without all its schemas, from an interrupted set-up, counts as missing."""
+    if "/" in name:
+        return BranchNow(name=name)
     view = table.branch(name)
-    ids = view.schema_ids() if "/" not in name else []
-    if "/" not in name:
-        require_ready(view)
+    ids = view.schema_ids()
+    require_ready(view)
     head = view.latest_snapshot_id() if ids else None
     lineage = read_lineage(table, name) if ids and name != MAIN and head is None else None
     unfinished = lineage is not None and is_unfinished(view, lineage)
@@ -197,7 +194,7 @@ def _partition_problems(view: Table, layout: ChainLayout) -> list[str]:
     return problems
 
 
-def carry_out(table: Table, plan: Plan) -> None:
+def _execute(table: Table, plan: Plan) -> None:
     """Put the schemas.
 
     Raises:
@@ -211,19 +208,21 @@ def carry_out(table: Table, plan: Plan) -> None:
         ) from error
 
 
-def carry_out_once(context: Context, plan: Plan) -> bool:
-    """Put the schemas unless it is a dry run; return whether this operation changed, or would change, anything.
+def _execute_once(context: Context, plan: Plan, details: dict[str, Any]) -> OperationResult:
+    """Put the schemas unless it is a dry run.
 
-    True also if an earlier try of this operation made the changes. A run without changes leaves no operation record.
+    An operation has changed something also if an earlier try of it made the changes. A run without changes leaves no
+    operation record.
     """
-    if context.request.dry_run:
-        return bool(plan)
-    with attempt_of(context) as tried:
-        carry_out(context.table, plan)
-    changed = bool(plan) or tried.retried
-    if not changed:
-        tried.forget()
-    return changed
+    changed = bool(plan)
+    if not context.request.dry_run:
+        with attempt_of(context) as tried:
+            _execute(context.table, plan)
+        changed = changed or tried.retried
+        if not changed:
+            tried.forget()
+    head = context.table.latest_snapshot_id()
+    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
 
 
 def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
@@ -235,31 +234,28 @@ def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSch
         InvalidInputError: a rule is broken, or a branch can't take it: nothing was changed. NotFoundError: a branch
             does not exist. ConflictError: a branch was altered meanwhile: run it again.
     """
-    carry_out(table, _plan_alter(table, changes, int(time.time() * 1000)))
+    _execute(table, _plan_alter(table, changes, int(time.time() * 1000)))
     return table.schema()
 
 
 def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
     """Run ``alter_chain_table`` for a job or operator."""
-    table = context.table
-    plan = _plan_alter(table, [parse_change(text) for text in request.change], context.now_ms)
-    changed = carry_out_once(context, plan)
-    head = table.latest_snapshot_id()
-    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=dict(plan.summary))
+    plan = _plan_alter(context.table, [parse_change(text) for text in request.change], context.now_ms)
+    return _execute_once(context, plan, dict(plan.summary))
 
 
 def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
     require_committable(table)
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch")
-    main = look_at_branch(table.require(), MAIN)
+    main = _gather_branch(table.require(), MAIN)
     options = TableOptions(main.current.options)
-    if not (options.chain_table and options.snapshot_branch and options.delta_branch):
+    if not (options.chain_table and all(options.chain_branches)):
         raise InvalidInputError(
             f"{table.name} is not a chain table (option chain-table.enabled): alter an ordinary table with "
             f"alter_table; create_chain_table makes it a chain table"
         )
-    branches = [look_at_branch(table, name) for name in (options.snapshot_branch, options.delta_branch)]
+    branches = [_gather_branch(table, name) for name in options.chain_branches]
     earlier = [i for i in table.schema_ids() if i < main.current.id]
     previous = table.schema(earlier[-1]) if earlier else None
     return plan_alter(table.name, main, branches, previous, changes, now_ms)
@@ -298,7 +294,7 @@ def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
     after = new if branch.branch_name == MAIN else main
     if not any(TableOptions(s.options).chain_table for s in (main, after)):
         return
-    parts = _parts(main)
+    parts = TableOptions(main.options).chain_branches
     if branch.branch_name != MAIN and branch.branch_name.lower() not in map(str.lower, parts):
         return
     if all(parts) and not all(isinstance(c, SetOption | RemoveOption) for c in changes):
@@ -317,11 +313,6 @@ def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
         )
 
 
-def _parts(main: TableSchema) -> tuple[str, ...]:
-    options = TableOptions(main.options)
-    return options.snapshot_branch or "", options.delta_branch or ""
-
-
 def _problems(branch: Table, main: TableSchema, own: TableSchema) -> list[str]:
     """Return the rules that the three branches would break if ``branch`` had the schema ``own``, and main ``main``."""
 
@@ -331,5 +322,5 @@ def _problems(branch: Table, main: TableSchema, own: TableSchema) -> list[str]:
         view = branch.branch(name)
         return view.schema() if view.exists() else None
 
-    snapshot, delta = map(schema_of, _parts(main))
+    snapshot, delta = map(schema_of, TableOptions(main.options).chain_branches)
     return schema_problems(own) + set_up_problems(own) + branch_problems(main, snapshot, delta)

@@ -74,9 +74,8 @@ def chain_views(table: Table) -> tuple[ChainLayout, Table, Table]:
             named.
     """
     main = table.schema()
-    options = TableOptions(main.options)
-    snapshot, delta = (table.branch(name or "") for name in (options.snapshot_branch, options.delta_branch))
-    schemas = [b.schema() if b.branch_name and b.exists() else None for b in (snapshot, delta)]
+    snapshot, delta = map(table.branch, TableOptions(main.options).chain_branches)
+    schemas = [b.schema() if b.exists() else None for b in (snapshot, delta)]
     return check_chain_branches(table.label, main, *schemas), snapshot, delta
 
 

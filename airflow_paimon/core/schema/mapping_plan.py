@@ -110,7 +110,7 @@ class _Merge:
             return False
         if self._has(mine.id):
             self.problems.append(f"main has renamed another column to {name!r}: rename one of the two")
-        elif not _same_but_ids(field.type, mine.type):
+        elif str(field.type) != str(mine.type):  # which leaves the ids out
             self.problems.append(
                 f"column {name!r} is {mine.type} on main and {field.type} on the branch: alter one to the other's type"
             )
@@ -170,10 +170,6 @@ def _type_with_ids(data_type: DataType, ids: Mapping[int, int]) -> DataType:
     if isinstance(data_type, MapType):
         return replace(data_type, key=_type_with_ids(data_type.key, ids), value=_type_with_ids(data_type.value, ids))
     return data_type
-
-
-def _same_but_ids(one: DataType, other: DataType) -> bool:
-    return str(one) == str(other)
 
 
 _ICEBERG = "metadata.iceberg.storage"

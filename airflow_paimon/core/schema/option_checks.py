@@ -61,9 +61,9 @@ def _check(schema: TableSchema, key: str, value: str) -> None:
     elif key in _NUMBERS:
         _at_least_one(schema, key)
     elif key in _SIZES:
-        _parsed(parse_size, key, value)
+        parse_size(value, f"Table option {key}")
     elif key in _DURATIONS:
-        _parsed(parse_duration, key, value)
+        parse_duration(value, f"Table option {key}")
     elif key in _COLUMN_LISTS:
         _check_columns(schema, key, value)
 
@@ -97,10 +97,6 @@ def _check_columns(schema: TableSchema, key: str, value: str) -> None:
 def _at_least_one(schema: TableSchema, key: str) -> None:
     if TableOptions(schema.options).number(key, 1) < 1:
         raise _refusal(key, schema.options[key], "a whole number from 1 on")
-
-
-def _parsed(parse: Callable[[str, str], object], key: str, value: str) -> None:
-    parse(value, f"Table option {key}")
 
 
 def _refusal(key: str, value: str, allowed: str) -> InvalidInputError:
@@ -155,13 +151,12 @@ def _names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 
 
 def _retention(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    low, high = options.number("snapshot.num-retained.min", 10), options.number("snapshot.num-retained.max", _ENDLESS)
-    if low < 1 or low > high:
-        yield f"snapshot.num-retained.min={low} must be from 1 to snapshot.num-retained.max={high}; set both"
-    low = options.number("changelog.num-retained.min", low)
-    high = options.number("changelog.num-retained.max", high)
-    if low < 1 or low > high:
-        yield f"changelog.num-retained.min={low} must be from 1 to changelog.num-retained.max={high}; set both"
+    low, high = 10, _ENDLESS
+    for kept in ("snapshot", "changelog"):
+        low = options.number(f"{kept}.num-retained.min", low)
+        high = options.number(f"{kept}.num-retained.max", high)
+        if low < 1 or low > high:
+            yield f"{kept}.num-retained.min={low} must be from 1 to {kept}.num-retained.max={high}; set both"
 
 
 def _streams(schema: TableSchema, options: TableOptions) -> Iterator[str]:

@@ -150,29 +150,27 @@ def alter(context: Context, request: AlterTable) -> OperationResult:
     changes = [parse_change(text) for text in request.change]
     check_alterable(view, changes)
     if request.dry_run:
-        altered = _look(view)
-        return _result(context, altered, plan_alter_table(altered, changes, context.now_ms), changes, changed=None)
+        altered = _gather(view)
+        return _receipt(context, altered, plan_alter_table(altered, changes, context.now_ms), changes, changed=None)
     with attempt_of(context, request.branch) as tried:
-        altered = _look(view)
+        altered = _gather(view)
         if tried.retried and any(has_made(p, changes, True) for p in pairwise(altered.schemas)):
             plan = Plan(operation=request.operation, table=view.name, summary={"schema_id": altered.current.id})
         else:
-            altered, plan = _carry_out(context, view, altered, changes)
+            altered, plan = _execute(context, view, altered, changes)
     changed = bool(plan) or tried.retried
     if not changed:
         tried.forget()
-    return _result(context, altered, plan, changes, changed)
+    return _receipt(context, altered, plan, changes, changed)
 
 
-def _look(view: Table) -> Altered:
+def _gather(view: Table) -> Altered:
     return Altered(
         table=view.label, branch=view.branch_name, schemas=view.schemas(), snapshot=view.latest_snapshot_id()
     )
 
 
-def _carry_out(
-    context: Context, view: Table, altered: Altered, changes: Sequence[SchemaChange]
-) -> tuple[Altered, Plan]:
+def _execute(context: Context, view: Table, altered: Altered, changes: Sequence[SchemaChange]) -> tuple[Altered, Plan]:
     for _ in range(_ATTEMPTS):
         plan = plan_alter_table(altered, changes, context.now_ms)
         try:
@@ -181,11 +179,11 @@ def _carry_out(
                 put_new(context.table, action.path, action.data)
             return altered, plan
         except AlreadyExistsError:
-            altered = _look(view)
+            altered = _gather(view)
     raise ConflictError(f"{view.label}: concurrent schema changes kept winning; try again")
 
 
-def _result(
+def _receipt(
     context: Context, altered: Altered, plan: Plan, changes: Sequence[SchemaChange], changed: bool | None
 ) -> OperationResult:
     new = [parse_schema(a.data, a.path) for a in plan.actions if isinstance(a, PutNew)]

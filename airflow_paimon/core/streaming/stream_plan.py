@@ -16,7 +16,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntr
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.features import check_readable
-from airflow_paimon.core.table.live_files import BucketSplit, group_by_bucket
+from airflow_paimon.core.table.live_files import BucketSplit, group_by_bucket, recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 
@@ -379,14 +379,12 @@ def _visible(split: BucketSplit, schema: TableSchema, rules: StreamRules) -> tup
 def units_of_difference(before: Sequence[BucketSplit], after: Sequence[BucketSplit], schema: TableSchema) -> list[Unit]:
     """Return units that compare two states bucket by bucket; a partition as a whole if its bucket count changed."""
     canonical = StoredPartitions(schema).canonical
-    totals: dict[bytes, set[int]] = {}
-    for split in (*before, *after):
-        totals.setdefault(canonical(split.partition), set()).add(split.total_buckets)
+    whole = recounted((*before, *after), canonical)
     groups: dict[tuple[bytes, int], tuple[list[BucketSplit], list[BucketSplit]]] = {}
     for side, splits in enumerate((before, after)):
         for split in (s for s in splits if s.bucket >= 0):
             partition = canonical(split.partition)
-            bucket = split.bucket if len(totals[partition]) == 1 else ALL_BUCKETS
+            bucket = ALL_BUCKETS if partition in whole else split.bucket
             groups.setdefault((partition, bucket), ([], []))[side].append(split)
     return [
         Unit(content=Content.STATES, before=tuple(old), after=tuple(new)) for _, (old, new) in sorted(groups.items())

@@ -180,15 +180,13 @@ def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> 
 
 def is_chain_main(options: TableOptions, branch: str) -> bool:
     """Return whether Paimon reads this branch as a chain table (docs/chain-tables.md, Set up)."""
-    names = (options.text("scan.fallback-snapshot-branch"), options.text("scan.fallback-delta-branch"))
+    names = options.chain_branches
     return options.chain_table and all(names) and branch.lower() not in {n.lower() for n in names}
 
 
 def is_chain_part(options: TableOptions, branch: str) -> bool:
     """Return whether this branch is the snapshot or the delta branch of a chain table."""
-    return options.chain_table and branch.lower() in {
-        (n or "").lower() for n in (options.snapshot_branch, options.delta_branch)
-    }
+    return options.chain_table and branch.lower() in {n.lower() for n in options.chain_branches}
 
 
 def holds_chain_rows(options: TableOptions, branch: str) -> bool:

@@ -96,6 +96,16 @@ def group_by_bucket(
     return groups
 
 
+def recounted(splits: Iterable[BucketSplit], form: Callable[[bytes], bytes]) -> set[bytes]:
+    """Return the partitions whose splits have different numbers of buckets, so that buckets can't be compared one by
+    one. ``form``: ``StoredPartitions.canonical``.
+    """
+    totals: dict[bytes, set[int]] = {}
+    for split in splits:
+        totals.setdefault(form(split.partition), set()).add(split.total_buckets)
+    return {partition for partition, counts in totals.items() if len(counts) > 1}
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Files that only one of two snapshots has, by bucket. ``added`` are in the later one only.

@@ -253,13 +253,9 @@ def _wrong(feature: str, way_out: str) -> InvalidInputError:
     return InvalidInputError(f"{feature}: {way_out}", details={"feature": feature, "way_out": way_out})
 
 
-def _function_option(options: TableOptions, column: str) -> str:
-    own = f"fields.{column}.aggregate-function"
-    return own if options.text(own) else _DEFAULT_KEY
-
-
 def _check_type(options: TableOptions, field: DataField, function: str) -> None:
-    key = _function_option(options, field.name)
+    own = f"fields.{field.name}.aggregate-function"
+    key = own if options.text(own) else _DEFAULT_KEY
     if function not in _TYPES and function not in _ANY:
         raise _refused(
             f"the aggregate function {key}={function} of column {field.name!r}",

@@ -196,6 +196,11 @@ class TableOptions:
         return self.text("scan.fallback-delta-branch") or None
 
     @property
+    def chain_branches(self) -> tuple[str, str]:
+        """The names of a chain table's snapshot and delta branch, "" where none is set."""
+        return self.snapshot_branch or "", self.delta_branch or ""
+
+    @property
     def chain_partition_keys(self) -> tuple[str, ...]:
         """The partition columns that make the time; empty = all of them."""
         return self.names("chain-table.chain-partition-keys")

@@ -173,7 +173,7 @@ class _Run:
                 self._take_over(state, landed)
             self._round(state, number)
             if not self._deferred:
-                return self._result()
+                return self._receipt()
             log.info(
                 "%s: %d partitions changed meanwhile: planned again",
                 self._context.table.label,
@@ -307,7 +307,7 @@ class _Run:
         if plan.replaces:
             self._again.add(plan.target)
 
-    def _result(self) -> OperationResult:
+    def _receipt(self) -> OperationResult:
         if self._receipts and self._state is not None:
             groups = {self._state.layout.group_of(v) for v, row in self._results.items() if "snapshot" in row}
             prune_records(self._context.table, self._context.now_ms, self._state, groups)

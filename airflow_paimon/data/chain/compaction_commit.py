@@ -31,7 +31,6 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
-from airflow_paimon.core.table.partitions import readable_value
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import BucketSplit, bucket_folder
 from airflow_paimon.core.table.table import Table
@@ -171,8 +170,7 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
 def plan_row(inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
     """Return the plan for a partition as plain JSON values."""
     layout, text = inputs.layout, inputs.layout.text_of
-    keys = zip(layout.partition_keys, plan.target, layout.partition_types, strict=True)
-    values = {k: readable_value(v, t) for k, v, t in keys}
+    values = layout.spec_of(plan.target)
     row: dict[str, Any] = {
         "partition": text(plan.target),
         "group": dict(list(values.items())[: layout.group_width]),

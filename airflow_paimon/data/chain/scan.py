@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.chain.layout import GapPolicy, Values, check_chain_branches
+from airflow_paimon.core.chain.layout import GapPolicy, Values
 from airflow_paimon.core.chain.read_plan import (
     ChainReadMode,
     Choose,
@@ -20,7 +20,7 @@ from airflow_paimon.core.chain.read_plan import (
     every_partition,
     plan_reads,
 )
-from airflow_paimon.core.chain.state import ChainState, pin_together
+from airflow_paimon.core.chain.state import ChainState, chain_views, pin_together
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -114,11 +114,7 @@ def plan_chain(
             a partition that belongs to a chain is without a partition time.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    latest = table.schema()
-    options = TableOptions(latest.options)
-    others = [table.branch(options.snapshot_branch or ""), table.branch(options.delta_branch or "")]
-    found = [b.schema() if b.exists() else None for b in others]
-    layout = check_chain_branches(table.label, latest, *found)
+    layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
     pinned = _pinned(table, others, version, timestamp)
     main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned

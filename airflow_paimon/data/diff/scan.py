@@ -15,6 +15,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
@@ -293,14 +294,12 @@ class _Buckets:
 
     def units(self) -> list[DifferingUnit]:
         """Pair the splits: bucket by bucket, or by partition where the number of buckets changed."""
-        counts: dict[bytes, set[int]] = {}
-        for split in (*self.before, *self.after):
-            counts.setdefault(split.partition, set()).add(split.total_buckets)
+        whole = recounted((*self.before, *self.after), self._stored.canonical)
         pairs: dict[tuple[bytes, int], tuple[list[int], list[int]]] = {}
         values: dict[tuple[bytes, int], tuple[Any, ...]] = {}
         for side, splits in enumerate((self.before, self.after)):
             for i, split in enumerate(splits):
-                key = (split.partition, split.bucket if len(counts[split.partition]) == 1 else -1)
+                key = (split.partition, -1 if split.partition in whole else split.bucket)
                 pairs.setdefault(key, ([], []))[side].append(i)
                 values[key] = split.values
         return [DifferingUnit(values[k], tuple(old), tuple(new)) for k, (old, new) in pairs.items()]
