@@ -19,7 +19,7 @@ import pyarrow as pa
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets, delete_files
+from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets, delete_unused
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.live_files import BucketSplit
@@ -241,7 +241,7 @@ def write_changelog(replaced: ReplacedBuckets) -> list[ManifestEntry]:
                     ManifestEntry(FileKind.ADD.value, place.partition, bucket, place.total_buckets, f) for f in files
                 ]
     except BaseException:
-        delete_files(target, out)
+        delete_unused(target, out)
         raise
     return out
 

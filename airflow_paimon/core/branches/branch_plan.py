@@ -83,7 +83,7 @@ def is_protective(schema: TableSchema) -> bool:
     return all(schema.options.get(k) == PROTECTIVE_OPTIONS[k] for k in keys)
 
 
-def plan_protect(branch: str, source: BranchSource, known: Tag | None) -> tuple[Action, ...]:
+def _protect(branch: str, source: BranchSource, known: Tag | None) -> tuple[Action, ...]:
     """Plan the protective tag, which must exist before any file is shared.
 
     ``known``: the existing tag of that name. On the same snapshot it is used; on another one it is stale, or belongs to
@@ -138,11 +138,13 @@ def plan_create_branch(
     source: BranchSource,
     record: Lineage,
     now_ms: int,
-    protect: tuple[Action, ...],
+    known: Tag | None,
     *,
     written: bool,
 ) -> CreatePlan:
-    """Plan the branch itself. ``written``: its creation was interrupted, and it already has commits on top of its base.
+    """Plan the branch, and the tag that protects its base; ``known``: see ``_protect``.
+
+    ``written``: its creation was interrupted, and it already has commits on top of its base.
 
     The branch's own schema version is put first: with it other engines can load the branch, without automatic expiry.
     The older versions, needed only to read older files, follow.
@@ -166,7 +168,7 @@ def plan_create_branch(
         source=source,
         outline=Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary),
         claim=PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created"),
-        protect=protect,
+        protect=_protect(record.branch, source, known),
         fill=tuple(_snapshot_actions(paths, source, written=written)),
         show=tuple(_schema_actions(paths, source, now_ms)),
         finish=(Replace(path=path, data=record.in_state(READY).to_bytes(), reason="the branch is ready"),),

@@ -11,7 +11,6 @@ from airflow_paimon.core.branches.branch_plan import (
     is_protective,
     lineage_for,
     plan_create_branch,
-    plan_protect,
 )
 from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
 from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
@@ -75,11 +74,7 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
         latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
         return BranchSource(branch=request.from_branch, schemas=schemas, schema=latest, latest_schema_id=ids[-1])
     tag = view.tag(request.tag) if request.tag is not None else None
-    if tag is not None:
-        snapshot = tag.snapshot
-    else:
-        assert request.snapshot is not None
-        snapshot = view.snapshot(request.snapshot)
+    snapshot = tag.snapshot if tag is not None else view.snapshot(request.snapshot or 0)
     is_part = is_chain_part(TableOptions(view.schema().options), view.branch_name)
     if not is_part:  # a chain table's branch holds back for its own tags, of which the new branch gets one
         _check_source_branch(view, request)
@@ -184,7 +179,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         source,
         record,
         parse_timestamp(record.created_at),
-        plan_protect(name, source, known),
+        known,
         written=existing is not None and not replaced and existing.head is not None,
     )
     gone = _removal(context, plan, record) if replaced else None
@@ -419,10 +414,9 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
         tag=next((t for t in held if t.name == record.from_tag), None),
     )
     known = view.find_tag(protective_tag(record.branch))
-    protect = plan_protect(record.branch, source, known)
     made_ms = parse_timestamp(record.created_at)
     written = branch.latest_snapshot_id() is not None
-    plan = plan_create_branch("repair_table", table.name, source, record, made_ms, protect, written=written)
-    actions = [*protect, *plan.fill, *plan.show, *plan.finish]
+    plan = plan_create_branch("repair_table", table.name, source, record, made_ms, known, written=written)
+    actions = [*plan.protect, *plan.fill, *plan.show, *plan.finish]
     new = (a for a in actions if isinstance(a, PutNew))
     return None if any(table.store.exists(a.path) and not _holds(table, a) for a in new) else actions

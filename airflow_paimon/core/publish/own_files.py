@@ -5,7 +5,7 @@ changelog, the net changes for streaming readers of a table with a changelog pro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.commit.committer import execute
@@ -63,12 +63,8 @@ class RewrittenFiles:
             out[at] = entry._replace(file=new.file._replace(schema_id=entry.file.schema_id))
         return out
 
-    def discard(self, table: Table, kept: Collection[str] = ()) -> None:
-        """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
-        delete_files(table, [e for e in self.made.values() if e.file.file_name not in kept])
 
-
-def delete_files(table: Table, entries: Sequence[ManifestEntry]) -> None:
+def delete_unused(table: Table, entries: Sequence[ManifestEntry]) -> None:
     """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
     schema = table.schema()
     values = StoredPartitions(schema).values
@@ -132,10 +128,6 @@ class ChangelogFiles:
             log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
             self.made[key] = self.write(replaced)
         return self.made[key]
-
-    def discard(self, table: Table, kept: Collection[str] = ()) -> None:
-        """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
-        delete_files(table, [e for made in self.made.values() for e in made if e.file.file_name not in kept])
 
 
 def with_changelog(published: Publication, changelog: Sequence[ManifestEntry] | None) -> Publication:

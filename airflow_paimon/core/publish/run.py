@@ -43,6 +43,7 @@ from airflow_paimon.core.publish.own_files import (
     Rewrite,
     RewrittenFiles,
     WriteChangelog,
+    delete_unused,
     names_of,
     with_changelog,
 )
@@ -129,8 +130,8 @@ class _OwnWrites:
         """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""
         if self.hold is not None:
             drop_hold(self.target, self.hold)
-        self.files.discard(self.target, used)
-        self.changelog.discard(self.target, used)
+        for written in (self.files.made.values(), *self.changelog.made.values()):
+            delete_unused(self.target, [e for e in written if e.file.file_name not in used])
 
     def leave_nothing(self) -> None:
         """Delete all of it. A failure is only logged, so that it doesn't hide why the publish was refused."""

@@ -74,7 +74,6 @@ class State(Enum):
     LOST = "lost"
     PENDING = "pending"
     WITHDRAWN = "withdrawn"
-    ALTERED = "altered"
 
 
 def record_of(
@@ -160,7 +159,7 @@ def compare(main: Table, record: SchemaRecord) -> tuple[State, tuple[FileAction,
         return State.PENDING, (_put(main, before, "the columns of before a publish that did not land"),)
     if record.branch not in main.branch_names() or any(True for _ in _later_publishes(main, record)):
         return State.DONE, (done,)
-    return (State.WITHDRAWN if latest.content == old.content else State.ALTERED), ()
+    return State.WITHDRAWN, ()
 
 
 def _brought(main: Table, record: SchemaRecord) -> list[TableSchema]:
