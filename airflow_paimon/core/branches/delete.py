@@ -361,7 +361,7 @@ def _execute(context: Context, rename: Rename, old: str, new: str) -> None:
                 execute(table, plan.withdraw)
             raise being_changed(table, old)
         execute(table, plan.hide)
-        if rename.copied:
+        if not plan.claim:  # all was copied before
             late = plan
         else:
             late = gather_rename(table, old, new, context.now_iso, context.request.operation).plan
@@ -398,15 +398,14 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """``resumed``: an earlier try was interrupted. ``copied``: the copy was complete, so that only the rest of
-    the old branch has to be deleted.
+    """``resumed``: an earlier try was interrupted. If it had copied all, the plan only deletes the rest of the old
+    branch.
 
     ``record``: the old branch's record for which the plan is valid.
     """
 
     plan: RenamePlan
     resumed: bool
-    copied: bool
     record: bytes | None
 
 
@@ -436,7 +435,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     plan = plan_rename_branch(operation, table.name, record, new, files, there, tags, since=since, resumed=making)
     if removing:
         plan = replace(plan, claim=(), copy=(), hide=(), remove=plan.remove[1:])
-    return Rename(plan, resumed=making or removing, copied=removing, record=seen)
+    return Rename(plan, resumed=making or removing, record=seen)
 
 
 def _files(table: Table, name: str) -> dict[str, bytes]:
