@@ -13,17 +13,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.branches.create import schema_bytes
+from airflow_paimon.core.chain import setup_plan
 from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
-from airflow_paimon.core.chain.setup_plan import (
-    BranchNow,
-    ChainSettings,
-    new_chain_problems,
-    plan_alter,
-    plan_conversion,
-    plan_new_chain,
-    same_schema,
-    set_up_problems,
-)
+from airflow_paimon.core.chain.setup_plan import BranchNow, ChainSettings
 from airflow_paimon.core.commit.committer import execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError, PaimonError
@@ -125,8 +117,8 @@ def _plan_set_up(
         )
         if not table.exists():
             _check_names(names)
-            return plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], lineage)
-        if not same_schema(table.schema(), schema):
+            return setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], lineage)
+        if not setup_plan.same_schema(table.schema(), schema):
             raise AlreadyExistsError(
                 f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
                 f"columns out to make it a chain table"
@@ -139,7 +131,7 @@ def _plan_set_up(
     branches = [_gather_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
     history = schema_bytes(table, table.schema_ids()) if any(b.schema is None for b in branches) else {}
-    plan, target = plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
+    plan, target = setup_plan.plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
     _check_partitions(table, target, [MAIN, *names])
     return plan
 
@@ -258,7 +250,7 @@ def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> P
     branches = [_gather_branch(table, name) for name in options.chain_branches]
     earlier = [i for i in table.schema_ids() if i < main.current.id]
     previous = table.schema(earlier[-1]) if earlier else None
-    return plan_alter(table.name, main, branches, previous, changes, now_ms)
+    return setup_plan.plan_alter(table.name, main, branches, previous, changes, now_ms)
 
 
 def check_new_table(schema: TableSchema, name: str) -> None:
@@ -267,7 +259,7 @@ def check_new_table(schema: TableSchema, name: str) -> None:
     Raises:
         InvalidInputError: all problems are listed.
     """
-    problems = new_chain_problems(schema, name) if TableOptions(schema.options).chain_table else []
+    problems = setup_plan.new_chain_problems(schema, name) if TableOptions(schema.options).chain_table else []
     if problems:
         raise InvalidInputError(
             f"{name} can't be created as a chain table: {'; '.join(problems)}. create_chain_table creates it with its "
@@ -323,4 +315,4 @@ def _problems(branch: Table, main: TableSchema, own: TableSchema) -> list[str]:
         return view.schema() if view.exists() else None
 
     snapshot, delta = map(schema_of, TableOptions(main.options).chain_branches)
-    return schema_problems(own) + set_up_problems(own) + branch_problems(main, snapshot, delta)
+    return schema_problems(own) + setup_plan.set_up_problems(own) + branch_problems(main, snapshot, delta)

@@ -14,32 +14,8 @@ from datetime import datetime
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
 from airflow_paimon.core.branches.tags import past_tags
-from airflow_paimon.core.check.check_branches import (
-    incomplete_branches,
-    protection_findings,
-    staging_finding,
-    unfinished_branches,
-    unfinished_findings,
-    without_schema,
-)
-from airflow_paimon.core.check.check_history import (
-    dangling_findings,
-    history_findings,
-    journal_findings,
-    opening_findings,
-    operation_findings,
-    taken_away,
-    temporary_findings,
-)
-from airflow_paimon.core.check.check_keys import (
-    HASH_INDEX,
-    FindDoubleKeys,
-    FindDuplicates,
-    KeyHashes,
-    hash_index_findings,
-    moving_key_findings,
-    row_id_findings,
-)
+from airflow_paimon.core.check import check_branches, check_history, check_keys
+from airflow_paimon.core.check.check_keys import HASH_INDEX, FindDoubleKeys, FindDuplicates, KeyHashes
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import (
@@ -116,36 +92,36 @@ def find_all(
     gives the keys of dynamic buckets: they read rows.
     """
     views = all_views(table)
-    records = unfinished_branches(table)
-    findings = _guarded(table, unfinished_findings(table, records))
+    records = check_branches.unfinished_branches(table)
+    findings = _guarded(table, check_branches.unfinished_findings(table, records))
     for view in views:
         if view.exists():
-            findings += _guarded(view, incomplete_branches(view))
-            findings += _guarded(view, history_findings(view))
-            findings += _guarded(view, opening_findings(view))
-            findings += _guarded(view, dangling_findings(view))
-            findings += _guarded(view, operation_findings(view))
-            findings += _guarded(view, row_id_findings(view, duplicates if verify_files else None))
-            findings += _guarded(view, hash_index_findings(view, verify_files=verify_files, keys=keys))
+            findings += _guarded(view, check_branches.incomplete_branches(view))
+            findings += _guarded(view, check_history.history_findings(view))
+            findings += _guarded(view, check_history.opening_findings(view))
+            findings += _guarded(view, check_history.dangling_findings(view))
+            findings += _guarded(view, check_history.operation_findings(view))
+            findings += _guarded(view, check_keys.row_id_findings(view, duplicates if verify_files else None))
+            findings += _guarded(view, check_keys.hash_index_findings(view, verify_files=verify_files, keys=keys))
             if verify_files:
-                findings += _guarded(view, moving_key_findings(view, double_keys))
+                findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
                 findings += _guarded(view, _file_findings(view))
                 findings += _guarded(view, _vector_findings(view))
         elif view.branch_name not in records:
-            findings.append(without_schema(view))
+            findings.append(check_branches.without_schema(view))
     living = [v for v in views[1:] if v.exists()]
     for view in living:
         if view.branch_name.startswith(STAGING_BRANCH_PREFIX):
-            findings.append(staging_finding(view))
+            findings.append(check_branches.staging_finding(view))
         elif view.branch_name not in records:
-            findings += _guarded(view, protection_findings(table, view))
+            findings += _guarded(view, check_branches.protection_findings(table, view))
     findings += _guarded(table, _publish_findings(table))
     findings += _guarded(table, record_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
     for view in (table, *living):
         findings += _guarded(view, _expired_tags(view, now_ms))
-    findings += _guarded(table, journal_findings(table, now_ms))
-    findings += _guarded(table, temporary_findings(table, views, now_ms))
+    findings += _guarded(table, check_history.journal_findings(table, now_ms))
+    findings += _guarded(table, check_history.temporary_findings(table, views, now_ms))
     return worst_first(findings)
 
 
@@ -276,7 +252,7 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
         rebuilt = [a for a in actions if isinstance(a, RebuildIndexes)]
         files = replace(plan, actions=tuple(a for a in actions if a not in rebuilt))
         execute(context.table, files.actions)
-        execute(context.table, taken_away(context.table, files).actions)
+        execute(context.table, check_history.taken_away(context.table, files).actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
             if keys is not None:

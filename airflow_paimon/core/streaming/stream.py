@@ -9,26 +9,8 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeO
 from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.streaming.stream_plan import (
-    AFTER_SNAPSHOT,
-    ALL,
-    FROM_SNAPSHOT,
-    FROM_SNAPSHOT_FULL,
-    FROM_TIMESTAMP,
-    LATEST,
-    Position,
-    Source,
-    Start,
-    Step,
-    StreamRules,
-    Unit,
-    changes_of,
-    steps_between,
-    units_of_difference,
-    units_of_entries,
-    units_of_state,
-    units_within,
-)
+from airflow_paimon.core.streaming import stream_plan
+from airflow_paimon.core.streaming.stream_plan import Position, Source, Start, Step, StreamRules, Unit
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -74,22 +56,22 @@ class Stream:
             NotFoundError: the snapshot or tag doesn't exist, or rows that were asked for have expired.
             InvalidInputError: a snapshot that is yet to come.
         """
-        if start.mode in (FROM_SNAPSHOT, FROM_SNAPSHOT_FULL, AFTER_SNAPSHOT):
+        if start.mode in stream_plan.AT_A_SNAPSHOT:
             return self._origin_at(start)
-        if start.mode == FROM_TIMESTAMP:
+        if start.mode == stream_plan.FROM_TIMESTAMP:
             return self._origin_at_time(parse_timestamp(start.timestamp or ""))
         head = self.table.latest_snapshot()
         if head is None:
             self.table.require()
             return Position()
-        return _all_of(head) if start.mode == LATEST else _none_of(head)
+        return _all_of(head) if start.mode == stream_plan.LATEST else _none_of(head)
 
     def _origin_at(self, start: Start) -> Position:
         number, tag = start.snapshot_id or 1, None if start.tag is None else self.table.tag(start.tag).snapshot
-        if start.mode == FROM_SNAPSHOT:
+        if start.mode == stream_plan.FROM_SNAPSHOT:
             return self._before(number if tag is None else tag.id)
         found = self.table.snapshot(number) if tag is None else tag
-        return _none_of(found) if start.mode == FROM_SNAPSHOT_FULL else _all_of(found)
+        return _none_of(found) if start.mode == stream_plan.FROM_SNAPSHOT_FULL else _all_of(found)
 
     def _before(self, snapshot_id: int) -> Position:
         """Return the position with which this snapshot is the next one."""
@@ -145,10 +127,10 @@ class Stream:
     def _end_within(self, at: Position, head: Snapshot, budget: int) -> Position:
         taken = 0
         end = Position(snapshot=head.id, identity=head.identity, full=at.full and head.id == at.snapshot)
-        for step in steps_between(at, end):
+        for step in stream_plan.steps_between(at, end):
             snapshot = self._snapshot(step)
             units = self._known_units(snapshot, step.full).units
-            number, taken = units_within(units, step.first, budget, taken)
+            number, taken = stream_plan.units_within(units, step.first, budget, taken)
             if number < len(units):
                 return Position(snapshot=snapshot.id, identity=snapshot.identity, full=step.full, units=number)
             if taken >= budget:
@@ -171,11 +153,11 @@ class Stream:
             NotFoundError: a snapshot has expired.
         """
         self._check(start, self.table.latest_snapshot())
-        steps = steps_between(start, end)
+        steps = stream_plan.steps_between(start, end)
         out = []
         for step in steps:
             found = self._known_units(self._snapshot(step), step.full)
-            last = len(found.units) if step.last == ALL else step.last
+            last = len(found.units) if step.last == stream_plan.ALL else step.last
             units = found.units[step.first : last]
             if units:
                 out.append(StepUnits(units=units, after=found.after, before=found.before))
@@ -209,8 +191,10 @@ class Stream:
         label = self.table.label
         if full:
             scan = plan_snapshot(self.table, snapshot, self.schema)
-            return StepUnits(units=tuple(units_of_state(scan.splits, self.schema, self.rules)), after=snapshot)
-        source = changes_of(snapshot, self.rules, label)
+            return StepUnits(
+                units=tuple(stream_plan.units_of_state(scan.splits, self.schema, self.rules)), after=snapshot
+            )
+        source = stream_plan.changes_of(snapshot, self.rules, label)
         if source is Source.NOTHING:
             return StepUnits(units=())
         if source is Source.DIFFERENCE:
@@ -221,7 +205,7 @@ class Stream:
         else:
             manifests = read_delta_list(self.table, snapshot)
         entries = (e for part in read_entries(self.table, manifests) for e in part)
-        return StepUnits(units=tuple(units_of_entries(entries, self.schema, self.rules)))
+        return StepUnits(units=tuple(stream_plan.units_of_entries(entries, self.schema, self.rules)))
 
     def _difference(self, snapshot: Snapshot) -> StepUnits:
         before = self.table.find_snapshot(snapshot.id - 1) if snapshot.id > 1 else None
@@ -232,7 +216,7 @@ class Stream:
         if not self.rules.keyed:  # rows in files that both have are the same, unless their deletion vectors differ
             both = {f.file_name for s in old for f in s.files} & {f.file_name for s in new for f in s.files}
             old, new = ([_without(s, both, changed.index.keys(), self.schema) for s in side] for side in (old, new))
-        units = units_of_difference(old, new, self.schema)
+        units = stream_plan.units_of_difference(old, new, self.schema)
         return StepUnits(units=tuple(u for u in units if u.files), after=snapshot, before=before)
 
     def _buckets(self, snapshot: Snapshot | None, wanted: set[BucketKey]) -> list[BucketSplit]:

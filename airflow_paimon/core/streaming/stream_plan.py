@@ -27,7 +27,7 @@ LATEST_FULL, LATEST = "latest-full", "latest"
 FROM_SNAPSHOT, FROM_SNAPSHOT_FULL, AFTER_SNAPSHOT = "from-snapshot", "from-snapshot-full", "after-snapshot"
 FROM_TIMESTAMP = "from-timestamp"
 MODES = (LATEST_FULL, LATEST, FROM_SNAPSHOT, FROM_SNAPSHOT_FULL, AFTER_SNAPSHOT, FROM_TIMESTAMP)
-_AT_A_SNAPSHOT = (FROM_SNAPSHOT, FROM_SNAPSHOT_FULL, AFTER_SNAPSHOT)
+AT_A_SNAPSHOT = (FROM_SNAPSHOT, FROM_SNAPSHOT_FULL, AFTER_SNAPSHOT)
 START_OPTIONS = ("scan.mode", "scan.snapshot-id", "scan.tag-name", "scan.timestamp", "scan.timestamp-millis")
 
 
@@ -170,7 +170,7 @@ def parse_start(options: Mapping[str, str]) -> Start:
     if mode not in MODES:
         raise InvalidInputError(f"The option scan.mode is one of {', '.join(MODES)}, not {mode!r}")
     needed = {FROM_TIMESTAMP: ("scan.timestamp", "scan.timestamp-millis")}
-    needed |= dict.fromkeys(_AT_A_SNAPSHOT, ("scan.snapshot-id", "scan.tag-name"))
+    needed |= dict.fromkeys(AT_A_SNAPSHOT, ("scan.snapshot-id", "scan.tag-name"))
     fits = needed.get(mode, ())
     if bool(points) != bool(fits) or any(p not in fits for p in points):
         what = f"needs {' or '.join(fits)}" if fits else f"takes no {points[0]}"

@@ -112,21 +112,24 @@ def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list
 def _dry_run(context: Context, targets: ChainTargets) -> OperationResult:
     state = gather_chain(context.table)
     plans, inputs = _plans(context.table, state, targets)
-    rows = [plan_row(inputs, p) | {"action": p.action.value} for p in plans]
-    plan = Plan(
-        operation=context.request.operation,
-        table=context.table.name,
-        preconditions=state.preconditions,
-        summary={"partitions": rows},
-    )
     head = state.snapshot.snapshot.id if state.snapshot.snapshot else None
     return context.result(
-        plan,
+        _as_plan(context, state, inputs, plans),
         branch=state.layout.snapshot_branch,
         changed=any(p.action.writes for p in plans),
         before=head,
         after=head,
-        details={"counts": _counts([str(r["action"]) for r in rows]), "snapshots": state.snapshot_ids},
+        details={"counts": _counts([p.action.value for p in plans]), "snapshots": state.snapshot_ids},
+    )
+
+
+def _as_plan(context: Context, state: ChainState, inputs: InputSnapshots, plans: Sequence[PartitionCompaction]) -> Plan:
+    rows = [plan_row(inputs, p) | {"action": p.action.value} for p in plans]
+    return Plan(
+        operation=context.request.operation,
+        table=context.table.name,
+        preconditions=state.preconditions,
+        summary={"partitions": rows},
     )
 
 
@@ -224,21 +227,12 @@ class _Run:
             )
             self._results[values] = self._row(inputs, plan)
         if self._plan is None:
-            self._remember(state, inputs, plans)
+            self._snapshots = state.snapshot_ids
+            self._plan = _as_plan(self._context, state, inputs, plans)
         self._execute(inputs, todo, number)
 
     def _row(self, inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
         return plan_row(inputs, plan) | {"outcome": plan.action.value}
-
-    def _remember(self, state: ChainState, inputs: InputSnapshots, plans: Sequence[PartitionCompaction]) -> None:
-        self._snapshots = state.snapshot_ids
-        rows = [plan_row(inputs, p) | {"action": p.action.value} for p in plans]
-        self._plan = Plan(
-            operation=self._request.operation,
-            table=self._context.table.name,
-            preconditions=state.preconditions,
-            summary={"partitions": rows},
-        )
 
     def _execute(self, inputs: InputSnapshots, todo: Sequence[PartitionCompaction], number: int) -> None:
         """Run tasks for the partitions whose anchors exist, commit them, then continue with those that waited."""
