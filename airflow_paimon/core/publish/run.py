@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
 
 from airflow_paimon.core.branches.retention_tags import (
@@ -22,7 +21,6 @@ from airflow_paimon.core.branches.retention_tags import (
 )
 from airflow_paimon.core.commit.committer import (
     LANDED,
-    CommitIdentity,
     CommitOptions,
     Draft,
     Receipt,
@@ -84,31 +82,24 @@ def run_publication(
     four_eyes = check_four_eyes(context, target)
     with attempt_of(context, target.branch_name) as tried:
         marks = PublishMarks.of(context, tried, four_eyes=four_eyes)
+        own = _Try(context, request, target, marks, RewrittenFiles(rewrite), ChangelogFiles(changelog))
         landed = tried.landed(marks.operation)
-        if landed is not None:
-            return _landed_before(context, target, marks, landed)
-        own = _OwnWrites(target, marks.name, RewrittenFiles(rewrite), ChangelogFiles(changelog))
-        return _execute(context, target, marks, make_decide(), own)
-
-
-def _landed_before(context: Context, target: Table, marks: PublishMarks, landed: Snapshot) -> OperationResult:
-    """Return the result of the try that landed, and complete what it may have left if it was cut off."""
-    reconcile_records(context.table)
-    _finish(context, target, landed, is_whole=not held_names(target, landed))
-    return result_of(context, marks, landed)
+        return _execute(own, make_decide()) if landed is None else _landed_before(own, landed)
 
 
 @dataclass(slots=True)
-class _OwnWrites:
-    """What this try writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
+class _Try:
+    """A try, and what it writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
 
     ``used``: the names of those files that the last attempt refers to; ``tags``: the paths of held tags; ``hold``:
     keeps what the publish takes; ``mark``: see ``mark_published``; ``columns``: whether main may have got columns;
     ``checked``: files that were found.
     """
 
+    context: Context
+    request: Publish
     target: Table
-    name: str
+    marks: PublishMarks
     files: RewrittenFiles
     changelog: ChangelogFiles
     used: set[str] = field(default_factory=set)
@@ -118,9 +109,9 @@ class _OwnWrites:
     mark: str | None = None
     checked: set[str] = field(default_factory=set)
 
-    def hold_tag(self, tag: Tag, now: datetime) -> None:
+    def hold_tag(self, tag: Tag) -> None:
         """Hold what a tag is to keep; in place of what this try has held for that tag before."""
-        held = held_tag(self.name, tag, now)
+        held = held_tag(self.marks.name, tag, self.context.now_local)
         path = self.target.paths.tag(held.name)
         self.tags.add(path)
         reason = "held until the snapshot of a publish is there"
@@ -144,9 +135,15 @@ class _OwnWrites:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
-def _execute(context: Context, target: Table, marks: PublishMarks, decide: Decide, own: _OwnWrites) -> OperationResult:
-    request = context.request
-    assert isinstance(request, Publish)
+def _landed_before(own: _Try, landed: Snapshot) -> OperationResult:
+    """Return the result of the try that landed, and complete what it may have left if it was cut off."""
+    reconcile_records(own.context.table)
+    _finish(own, landed, is_whole=not held_names(own.target, landed))
+    return result_of(own.context, own.marks, landed)
+
+
+def _execute(own: _Try, decide: Decide) -> OperationResult:
+    request, marks = own.request, own.marks
     seen: list[Publication] = []
 
     def draft(head: Snapshot | None) -> Draft | None:
@@ -157,32 +154,30 @@ def _execute(context: Context, target: Table, marks: PublishMarks, decide: Decid
             return None
         changelog = own.changelog.entries_of(planned)
         seen[:] = [with_changelog(planned, changelog)]
-        return _protected(context, planned, marks, own, moved, changelog)
+        return _protected(own, planned, moved, changelog)
 
     def moved(head: Snapshot) -> None:
-        own.hold_tag(Tag(name=marks.undo_tag, snapshot=head), context.now_local)
+        own.hold_tag(Tag(name=marks.undo_tag, snapshot=head))
         seen[:] = [replace(seen[0], summary={**seen[0].summary, _HEAD_KEY[request.operation]: head.id})]
 
-    receipt = _commit(target, draft, marks, own)
+    receipt = _commit(own, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
         own.leave_nothing()
-        return _landed_before(context, target, marks, receipt.snapshot)
+        return _landed_before(own, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
         d = seen[0].decision
         if own.mark is not None:
             supersede_marks(d.source, own.mark, d.wanted.id)
-        warnings = _finish(context, target, receipt.snapshot, columns=own.columns)
+        warnings = _finish(own, receipt.snapshot, columns=own.columns)
         own.discard(own.used)
     elif not request.dry_run:
         own.leave_nothing()
         marks.tried.forget()
-    return _receipt(context, seen[0], marks, receipt, warnings)
+    return _receipt(own, seen[0], receipt, warnings)
 
 
-def _finish(
-    context: Context, target: Table, landed: Snapshot, *, columns: bool = False, is_whole: bool = False
-) -> list[str]:
+def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: bool = False) -> list[str]:
     """Let the held tags of a landed publish become what its properties name, and do what follows it. Returns warnings.
 
     A retry with the same operation id does the same. ``is_whole``: nothing was held any more: what is missing now was
@@ -191,9 +186,10 @@ def _finish(
     Raises:
         OutcomeUnknownError: something failed, but the publish is durable.
     """
+    target = own.target
     try:
         protect_published(target, landed)
-        warnings = [] if is_whole else complete(context, target, landed)
+        warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
         if columns:
             reconcile_records(target)
@@ -206,37 +202,32 @@ def _finish(
     return warnings
 
 
-def _commit(
-    target: Table, draft: Callable[[Snapshot | None], Draft | None], marks: PublishMarks, own: _OwnWrites
-) -> Receipt:
+def _commit(own: _Try, draft: Callable[[Snapshot | None], Draft | None]) -> Receipt:
     try:
-        return commit(target, draft, CommitOptions(identity=marks.identity))
+        return commit(own.target, draft, CommitOptions(identity=own.marks.identity))
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
         if LANDED not in error.details:
             own.leave_nothing()
             if isinstance(error, FormatError):
-                marks.tried.forget()
+                own.marks.tried.forget()
         raise
 
 
-def _receipt(
-    context: Context, planned: Publication, marks: PublishMarks, receipt: Receipt, warnings: Sequence[str]
-) -> OperationResult:
-    target, details = planned.decision.target, dict(planned.summary)
+def _receipt(own: _Try, planned: Publication, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
+    details = dict(planned.summary)
     before = receipt.before.id if receipt.before else None
     if receipt.snapshot is None:
-        after, changed = before, context.request.dry_run and planned.decision.changes_anything
+        after, changed = before, own.request.dry_run and planned.decision.changes_anything
     else:
         after, changed = receipt.snapshot.id, True
-        details |= {"undo_tag": marks.undo_tag, "attempts": receipt.attempts}
+        details |= {"undo_tag": own.marks.undo_tag, "attempts": receipt.attempts}
         later = [*([] if receipt.warning is None else [receipt.warning]), *warnings]
         if later:
             details["warnings"] = [*details.get("warnings", ()), *later]
-    return context.result(
-        planned.plan, branch=target.branch_name, changed=changed, before=before, after=after, details=details
-    )
+    branch = own.target.branch_name
+    return own.context.result(planned.plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
 _HEAD_KEY = {"merge_branch": "main_snapshot", "rollback_to": "head_snapshot"}
@@ -244,38 +235,32 @@ _HEAD_KEY = {"merge_branch": "main_snapshot", "rollback_to": "head_snapshot"}
 
 
 def _protected(
-    context: Context,
-    planned: Publication,
-    marks: PublishMarks,
-    own: _OwnWrites,
-    moved: Callable[[Snapshot], None],
-    changelog: Sequence[ManifestEntry] | None,
+    own: _Try, planned: Publication, moved: Callable[[Snapshot], None], changelog: Sequence[ManifestEntry] | None
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    request, d = context.request, planned.decision
-    assert isinstance(request, Publish)
+    marks, d = own.marks, planned.decision
     if own.hold is None:
         own.hold = put_hold(d.source, d.wanted)
         if d.merge is not None and d.source.branch_name != d.target.branch_name:
             own.mark = mark_published(d.source, d.wanted, marks.identity.user)
     rewritten = own.files.entries_of(planned)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
-    draft = draft_of(planned, marks.properties(context), rewritten, changelog)
+    draft = draft_of(planned, marks.properties(own.context), rewritten, changelog)
     for tag in (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head)):
-        own.hold_tag(tag, context.now_local)
+        own.hold_tag(tag)
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
-    draft = replace(draft, prepare=partial(_brings_schemas, d, draft.schema, marks.identity, own))
-    if d.follows is None or request.expected_main_snapshot is not None:
+    draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema))
+    if d.follows is None or own.request.expected_main_snapshot is not None:
         return draft
     ids_from = None if d.id_space is None else d.id_space.first_free
     return with_follow(d.target, draft, d.head, d.follows, moved, ids_from)
 
 
-def _brings_schemas(d: Decision, schema: TableSchema, identity: CommitIdentity, own: _OwnWrites) -> bool:
+def _brings_schemas(own: _Try, d: Decision, schema: TableSchema) -> bool:
     """Put the schema versions of a decision, right before the snapshot of ``schema``. False: decide again."""
     new = d.schemas.new
     if not new:  # another schema since then would be main's instead of the branch's
         return not d.fixes_schema or d.target.schema_ids()[-1] == schema.id
     own.columns = True
-    record = record_of(d.source.branch_name, identity, d.head, new[0].id - 1, new)
+    record = record_of(d.source.branch_name, own.marks.identity, d.head, new[0].id - 1, new)
     return bring_schemas(d.target, record, new, latest_first=d.schemas.latest_first)
