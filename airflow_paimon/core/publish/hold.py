@@ -12,7 +12,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,12 +172,10 @@ def _read_marks(branch: Table, prefix: str) -> Iterator[tuple[str, dict[str, Any
         path = f"{PUBLISHED_DIR}/{name}"
         if not (path.startswith(prefix) and name.endswith(".json")) or name.startswith("."):
             continue
-        with suppress(NotFoundError):  # deleted meanwhile
-            yield path, _parse_mark(branch, path, branch.store.read(path))
-
-
-def _parse_mark(branch: Table, path: str, data: bytes) -> dict[str, Any]:
-    raw = load_json_object(data, f"{branch.name}: {path}")
-    if not isinstance(raw.get("snapshot"), int):
-        raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it")
-    return raw
+        try:
+            raw = load_json_object(branch.store.read(path), f"{branch.name}: {path}")
+        except NotFoundError:  # deleted meanwhile
+            continue
+        if not isinstance(raw.get("snapshot"), int):
+            raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it")
+        yield path, raw

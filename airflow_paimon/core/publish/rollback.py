@@ -168,28 +168,21 @@ def _undo_changes(
     _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
     schema = view.schema()
-    if merges_by_file(schema):
-        try:
-            merge = undo_files(view, publish=publish, target=target, head=head, schema=schema)
-        except ConflictError as error:
-            raise _changed_again(view, error) from None
-        return merge.changes, theirs, merge
-    candidates = within_reach(ours.buckets, theirs.buckets, schema)
-    between = snapshots_between(view, publish.id, head.id) if candidates else []
-    ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
-    sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
     try:
+        if merges_by_file(schema):
+            merge = undo_files(view, publish=publish, target=target, head=head, schema=schema)
+            return merge.changes, theirs, merge
+        candidates = within_reach(ours.buckets, theirs.buckets, schema)
+        between = snapshots_between(view, publish.id, head.id) if candidates else []
+        ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
+        sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
         changes = merge_buckets(view.name, sides, schema)
     except ConflictError as error:
-        raise _changed_again(view, error) from None
+        listed = ", ".join(error.details["conflicts"])
+        raise ConflictError(
+            f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
+            f"changed. Correct those partitions on a new branch, or roll back without --keep-later to drop them",
+            details=error.details,
+        ) from None
     check_bucket_counts(view.name, sides, changes, schema)
     return changes, theirs, None
-
-
-def _changed_again(view: Table, error: ConflictError) -> ConflictError:
-    listed = ", ".join(error.details["conflicts"])
-    return ConflictError(
-        f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
-        f"changed. Correct those partitions on a new branch, or roll back without --keep-later to drop them",
-        details=error.details,
-    )
