@@ -38,7 +38,6 @@ def commit_append(
     options: CommitOptions | None = None,
     *,
     planned_on: Snapshot | None,
-    watermark: int | None = None,
 ) -> Receipt:
     """Add files. ``planned_on``: the snapshot from which the writer took bucket counts and sequence numbers.
 
@@ -64,7 +63,6 @@ def commit_append(
             changelog=[e for m in messages for e in m.changelog_entries()] or None,
             index_entries=_with_hash_indexes_of(at.schema, at.index, messages) if indexed else None,
             schema=at.schema,
-            watermark=watermark,
             operation=Operation.WRITE,
             conditions=conditions,
         )
