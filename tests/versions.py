@@ -94,7 +94,7 @@ def _install(uv: str, versions: Versions, folder: Path) -> None:
     install = [uv, "pip", "install", "--quiet", "--python", python]
     as_of_then = folder / "as-of-then.txt"
     as_of_then.write_text(_airflow_dependencies(uv, versions))
-    package = ["--resolution", versions.resolution, "-c", str(as_of_then), "-e", ".[s3,gcs]", *versions.others]
+    package = ["--resolution", versions.resolution, "-c", str(as_of_then), "-e", ".[s3,gcs,hdfs]", *versions.others]
     subprocess.run([*install, *package], check=True, cwd=ROOT)
     frozen = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True, text=True)
     held = folder / "versions.txt"

@@ -32,6 +32,7 @@ _KEYS = "Enter Access key and Secret key again, or leave both empty for the mach
 _REGION = "Set Region to the bucket's"
 _NOT_S3 = "What answers at Endpoint is broken, or is not S3: check its address and port"
 _UNREACHABLE = "Check Endpoint (http:// or https://, host, port) and that this machine reaches it"
+_HDFS_SCHEMES = ("hdfs://", "viewfs://")
 _BY_CODE = {
     "InvalidAccessKeyId": f"The storage doesn't know this access key. {_KEYS}; set Endpoint where it is not AWS",
     "SignatureDoesNotMatch": f"The secret key doesn't belong to the access key. {_KEYS}",
@@ -130,12 +131,14 @@ def _spark_type(hook: PaimonHook, conn_id: str) -> str:
 
 
 def _store(hook: PaimonHook) -> Store:
-    """Open the warehouse, an object store with a single try: who waits here wants the reason soon."""
+    """Open the warehouse, a remote one with few tries: who waits here wants the reason soon."""
     options = dict(hook.storage_options or {})
     if hook.is_s3:
         options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
     elif hook.is_gcs:
         options["tries"] = 1
+    elif hook.warehouse.lower().startswith(_HDFS_SCHEMES):
+        options.setdefault("dfs.client.failover.max.attempts", "2")
     elif "://" not in hook.warehouse and not hook.warehouse.startswith(("/", "file:")):
         raise InvalidInputError(
             f"The warehouse {hook.warehouse!r} is a relative path, which means another folder in each process; give "

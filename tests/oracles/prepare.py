@@ -96,6 +96,10 @@ def prepare_connector() -> None:
     make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow", *OURS])
 
 
+def prepare_hdfs() -> None:
+    copy_jar(f"org.apache.hadoop:hadoop-client-minicluster:{layout.MINICLUSTER}", layout.MINICLUSTER_JAR)
+
+
 # o4 before o3: the Java engine borrows some jars from O4's PySpark.
 STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
     "o1": (f"pypaimon {layout.PYPAIMON}", prepare_pypaimon, (layout.venv_python("o1"),)),
@@ -106,6 +110,7 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         (layout.venv_python("o4"), layout.CONNECTOR_JAR),
     ),
     "o3": (f"Paimon Java {layout.BUNDLE}", prepare_java, (layout.BUNDLE_JAR,)),
+    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
 }
 
 

@@ -19,8 +19,7 @@ from airflow_paimon.core.store.failures import Input, from_os_error
 from airflow_paimon.core.store.secrets import secret_values
 
 _THREADS = 8
-_NEED_HADOOP = frozenset({"hdfs", "arrow_hdfs", "viewfs"})
-_WRITABLE = "Reads and writes work on a path, file://, s3:// and gs://"
+_WRITABLE = "Reads and writes work on a path, file://, s3://, gs:// and hdfs://"
 
 
 def is_known(scheme: str) -> bool:
@@ -44,11 +43,6 @@ def _file_system(pid: int, scheme: str, options: str) -> Any:
             f"fsspec refuses the storage options for {scheme}:// ({type(error).__name__})"
         ) from None
     except OSError as error:
-        if scheme in _NEED_HADOOP:
-            raise UnsupportedStorageError(
-                f"Tables on {scheme}:// can only be read here, and reading needs Hadoop's native client (libhdfs, "
-                f"HADOOP_HOME and CLASSPATH), which could not be loaded. {_WRITABLE}"
-            ) from error
         raise StorageError(f"Opening {scheme}:// failed: {type(error).__name__}") from error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
 from airflow_paimon.core.store.base import Store, object_name
 from airflow_paimon.core.store.gcs import GcsStore
+from airflow_paimon.core.store.hdfs import HdfsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.s3 import S3Store
@@ -18,6 +19,7 @@ from airflow_paimon.core.store.s3 import S3Store
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")
 _S3 = frozenset({"s3", "s3a"})
 _GCS = frozenset({"gs", "gcs"})
+_HDFS = frozenset({"hdfs", "viewfs"})
 _BUCKETS = _S3 | _GCS
 
 
@@ -39,7 +41,8 @@ class StoreSpec:
 
 
 def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
-    """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``memory://`` or fsspec's.
+    """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``hdfs://``, ``viewfs://``,
+    ``memory://`` or fsspec's.
 
     The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
     Nothing is read yet. ``storage_options`` apply to object stores; local and memory stores ignore them.
@@ -67,6 +70,9 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if scheme in _GCS:
         bucket, _, prefix = root.partition("/")
         return GcsStore(bucket, _checked_root(prefix), storage_options)
+    if scheme in _HDFS:
+        authority, _, path = root.partition("/")
+        return HdfsStore(scheme, authority, _checked_root(path), storage_options)
     if scheme == "memory":
         return MemoryStore(_checked_root(root))
     # Imported here because fsspec takes 0.3 s and local paths and s3:// don't need it.
@@ -75,7 +81,8 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if is_known(scheme):
         return FsspecStore(scheme, root.rstrip("/"), storage_options)
     raise UnsupportedStorageError(
-        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, or a scheme that fsspec reads"
+        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, hdfs://, "
+        "or a scheme that fsspec reads"
     )
 
 

@@ -33,11 +33,14 @@ ODD_NAMES = [
 ]
 BAD_OBJECTS = ["", "/", "/etc/passwd", "..", "../x", "a/../b", "a/./b", "./a", "a//b", "a/", "a\0b"]
 BAD_FOLDERS = ["/", "/a", "..", "a/../..", "a//b", "./a"]
-RACERS, KEYS = 4, 40
+RACERS = 4
 
 
 class StoreContract:
     """Tests of :class:`~airflow_paimon.core.store.Store`."""
+
+    keys = 40
+    """How many names are raced for."""
 
     @pytest.fixture
     def store(self) -> Store:
@@ -296,7 +299,7 @@ class StoreContract:
 
         def run(racer: int) -> list[int]:
             won = []
-            for key in range(KEYS):
+            for key in range(self.keys):
                 start.wait(timeout=600)
                 try:
                     store.create(f"snapshot/snapshot-{key}", content(racer))
@@ -308,11 +311,11 @@ class StoreContract:
         with ThreadPoolExecutor(RACERS) as pool:
             won_by = list(pool.map(run, range(RACERS)))
         winners = Counter(key for won in won_by for key in won)
-        assert winners == dict.fromkeys(range(KEYS), 1)
+        assert winners == dict.fromkeys(range(self.keys), 1)
         for racer, won in enumerate(won_by):
             for key in won:
                 assert store.read(f"snapshot/snapshot-{key}") == content(racer)
-        assert len(store.walk("")) == KEYS
+        assert len(store.walk("")) == self.keys
 
     def test_readers_never_see_half_of_a_replacement(self, store: Store) -> None:
         contents = [bytes([65 + i]) * (200_000 + i) for i in range(4)]
@@ -338,7 +341,7 @@ class SharedStoreContract(StoreContract):
     """The same, for a store whose content other processes share."""
 
     def test_processes_race_for_a_key(self, store: Store) -> None:
-        names = [f"snapshot/snapshot-{key}" for key in range(KEYS)]
+        names = [f"snapshot/snapshot-{key}" for key in range(self.keys)]
         for name, answers in zip(names, race(store, RACERS, names), strict=True):
             assert sorted(answers) == ["lost"] * (RACERS - 1) + ["won"], name
             assert store.read(name) == content(answers.index("won"))

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, names, overwrite
 from tests.soundness import assert_sound
 
-WRITERS, COMMITS = 4, 4
+WRITERS = 4
 
 
 def do(store: Store, operation: str, **values: Any) -> OperationResult:
@@ -50,14 +50,14 @@ def empty_table(store: Store) -> Table:
     return Table(store, "d.t")
 
 
-def assert_commits_race(store: Store) -> None:
+def assert_commits_race(store: Store, commits: int = 4) -> None:
     """Several processes commit to one branch: each commit is a snapshot, and none is lost or comes twice."""
     table = empty_table(store)
     with ExitStack() as stack:
         writers = []
         for _ in range(WRITERS):
             writer = subprocess.Popen(
-                [sys.executable, "-m", __name__, pickle.dumps(store).hex(), str(COMMITS)],
+                [sys.executable, "-m", __name__, pickle.dumps(store).hex(), str(commits)],
                 cwd=Path(tests.__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
             stack.callback(writer.wait, timeout=60)
@@ -71,7 +71,7 @@ def assert_commits_race(store: Store) -> None:
             writer.stdin.flush()
         said = [writer.stdout.readline() if writer.stdout else "" for writer in writers]
     published = sorted(int(number) for line in said for number in line.split())
-    assert published == list(range(1, WRITERS * COMMITS + 1)), said
+    assert published == list(range(1, WRITERS * commits + 1)), said
     now = copied(store)
     assert now.snapshot_ids() == published
     assert len(names(now)) == len(published)

@@ -142,10 +142,3 @@ def test_options_that_fsspec_refuses_are_not_shown(options: dict[str, Any]) -> N
 def test_storage_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Opening zip:// failed: FileNotFoundError"):
         open_store("zip://t", {"fo": str(tmp_path / "nothing.zip")}).exists("x")
-
-
-def test_what_needs_hadoop_is_refused_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HADOOP_HOME", "CLASSPATH", "ARROW_LIBHDFS_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UnsupportedStorageError, match=r"hdfs:// can only be read.*libhdfs.*s3://"):
-        open_store("hdfs://127.0.0.1:8020/t").read("x")

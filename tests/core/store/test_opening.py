@@ -9,6 +9,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.store import StoreSpec, open_store
 from airflow_paimon.core.store.fsspec_store import FsspecStore
 from airflow_paimon.core.store.gcs import GcsStore
+from airflow_paimon.core.store.hdfs import HdfsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.s3 import S3Store
@@ -31,6 +32,9 @@ OPTIONS = {"key": "access-key-id", "secret": "very-secret", "client_kwargs": {"r
         ("S3A://bucket/x", S3Store, "s3://bucket/x"),
         ("gs://bucket/w/%3A/", GcsStore, "gs://bucket/w/%3A"),
         ("GCS://bucket", GcsStore, "gs://bucket"),
+        ("hdfs://name-node:8020/w/%3A/", HdfsStore, "hdfs://name-node:8020/w/%3A"),
+        ("hdfs:///w", HdfsStore, "hdfs:///w"),
+        ("VIEWFS://lake", HdfsStore, "viewfs://lake"),
         ("memory://x/y/", MemoryStore, "memory://x/y"),
         ("memory:///x", MemoryStore, "memory://x"),
         ("https://host/w/", FsspecStore, "https://host/w"),
@@ -121,7 +125,7 @@ def test_opening_a_folder_loads_neither_fsspec_nor_pyarrow() -> None:
 import sys
 from airflow_paimon.core.store import open_store
 open_store("/tmp").read_many([])
-heavy = ("fsspec", "s3fs", "requests", "google.auth", "pyarrow", "airflow", "pyspark")
+heavy = ("fsspec", "s3fs", "requests", "google.auth", "hdfs_native", "pyarrow", "airflow", "pyspark")
 print([name for name in heavy if name in sys.modules])
 """
     root = Path(__file__).parents[3]

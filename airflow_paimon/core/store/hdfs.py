@@ -1,0 +1,366 @@
+"""HDFS, by its own protocol: no Java, no libhdfs. A commit is a rename that is refused where the name exists."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, BinaryIO, TypeVar
+
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PaimonError,
+    StorageError,
+    UnsupportedStorageError,
+)
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.failures import Output
+from airflow_paimon.core.store.ranges import RangeInput
+from airflow_paimon.core.store.secrets import secret_values
+
+T = TypeVar("T")
+
+FAILURES = (OSError, RuntimeError)
+"""What the client raises: ``OSError`` for what Python has a class for, ``RuntimeError`` for all else."""
+
+_OPTIONS = frozenset({"config_dir", "kerberos_cache", "kerberos_keytab", "kerberos_principal"})
+_HADOOP = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.")
+_THREADS = 8
+_LISTING_TRIES = 3
+_PUBLISH_TRIES = 3
+_ANSWERS = (FileExistsError, FileNotFoundError, PermissionError)
+"""Answers of the name node, which the same call would get again."""
+_KEPT_SECONDS = 3.5
+"""The client keeps a connection to a data node for 3 seconds, for all of a process: a forked child that took one up
+would get its parent's answers, and the parent its."""
+_opened_by: set[int] = set()
+"""The processes, this one and those that it was forked from, that have connected."""
+_NO_FOLDER = ("ParentNotDirectoryException", "(is not a directory)", "Path is not a file")
+_RPC_ERROR = re.compile(r'RPCError\("[\w.$]*?(\w+)", "(.*)', re.DOTALL)
+
+
+class HdfsStore(Store):
+    """Files below ``hdfs://name-node/folder`` or ``viewfs://cluster/folder``; without a host Hadoop's default cluster.
+
+    ``create`` writes a hidden file ``.<name>.<uuid>.tmp`` and renames it, which the name node refuses where the name
+    exists. Such files that a killed writer left are hidden; listings show them.
+
+    Options: Hadoop's own (``dfs.…``, ``hadoop.…``, ``fs.defaultFS``, ``fs.viewfs.…``), which win over those in the
+    files of ``config_dir``, or of ``HADOOP_CONF_DIR`` in the environment; ``kerberos_principal``, ``kerberos_keytab``
+    and ``kerberos_cache``, without which the process's own ticket is used. They travel when a store is pickled, and
+    show nowhere else.
+    """
+
+    __slots__ = ("_authority", "_options", "_root", "_scheme")
+
+    can_commit = True
+
+    def __init__(self, scheme: str, authority: str, root: str = "", options: Mapping[str, Any] | None = None) -> None:
+        if find_spec("hdfs_native") is None:
+            raise UnsupportedStorageError(
+                f"{scheme}:// needs the package hdfs-native: pip install 'airflow-paimon[hdfs]'"
+            )
+        self._scheme = scheme
+        self._authority = authority
+        self._root = root
+        self._options = _checked_options(scheme, options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HdfsStore, (self._scheme, self._authority, self._root, json.loads(self._options))
+
+    @property
+    def uri(self) -> str:
+        return f"{self._scheme}://{self._authority}{self._key('').rstrip('/')}"
+
+    def child(self, path: str) -> HdfsStore:
+        root = join(self._root, folder_name(path))
+        return HdfsStore(self._scheme, self._authority, root, json.loads(self._options))
+
+    def read(self, path: str) -> bytes:
+        key = self._key(object_name(path))
+        return self._run("reading", path, lambda client: _content(client, key))
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        if len(paths) < 2:
+            return [self.read(path) for path in paths]
+        with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
+            return list(pool.map(self.read, paths))
+
+    def exists(self, path: str) -> bool:
+        found = self._status(path, self._key(object_name(path)))
+        return found is not None and not found.isdir
+
+    def files(self, path: str) -> Sequence[FileInfo]:
+        start = len(self._key("").rstrip("/")) + 1
+        entries = self._entries(path, recursive=True)
+        found = [_info(entry, entry.path[start:]) for entry in entries if not entry.isdir]
+        return sorted(found, key=lambda info: info.name)
+
+    def list(self, path: str) -> list[FileInfo]:
+        entries = self._entries(path, recursive=False)
+        found = [_info(entry, entry.path.rstrip("/").rpartition("/")[2]) for entry in entries]
+        return sorted(found, key=lambda info: info.name)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._publish(path, data, "creating", overwrite=False)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._publish(path, data, "replacing", overwrite=True)
+
+    def delete(self, path: str) -> None:
+        key = self._key(object_name(path))
+        found = self._status(path, key)
+        if found is not None and not found.isdir:
+            self._run("deleting", path, lambda client: client.delete(key, recursive=False), mutating=True)
+
+    def delete_tree(self, path: str) -> None:
+        """Delete a folder: one step for whoever reads."""
+        key = self._key(inner_folder_name(path))
+        found = self._status(path, key)
+        if found is not None and found.isdir:
+            self._run("deleting", path, lambda client: client.delete(key, recursive=True), mutating=True)
+
+    def open_input(self, path: str) -> Any:
+        """Open for random reads. The file's blocks are looked up once, here."""
+        key = self._key(object_name(path))
+        return RangeInput(_OpenFile(self, self._run("reading", path, lambda client: client.read(key))), path)
+
+    def open_output(self, path: str) -> BinaryIO:
+        """Open a new file, of which a listing shows the name at once. ``AlreadyExistsError`` if it exists."""
+        key = self._key(object_name(path))
+        try:
+            writer = _new_file(self._client, key)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{join(self.uri, path)} exists already") from error
+        except FAILURES as error:
+            raise self.failed(error, "writing", path) from error
+
+        def discard() -> None:
+            self._client.delete(key, recursive=False)
+            with contextlib.suppress(FileNotFoundError):  # gone, as it was just deleted
+                writer.close()
+
+        return Output(  # type: ignore[return-value]
+            writer,
+            fail=lambda error: self.failed(error, "writing", path),
+            finish=writer.close,
+            discard=discard,
+            errors=FAILURES,
+        )
+
+    @property
+    def _client(self) -> Any:
+        address = f"{self._scheme}://{self._authority}" if self._authority else None
+        return _client(os.getpid(), address, self._options, os.environ.get("HADOOP_CONF_DIR", ""), _user())
+
+    def _key(self, path: str) -> str:
+        return "/" + join(self._root, path)
+
+    def _publish(self, path: str, data: bytes, doing: str, *, overwrite: bool) -> None:
+        """Write a hidden file beside the name, and rename it to the name; again if that certainly did nothing."""
+        key = self._key(object_name(path))
+        for left in reversed(range(_PUBLISH_TRIES)):
+            temp = self._hidden_file(path, key, data)
+            try:
+                self._client.rename(temp, key, overwrite=overwrite)
+                return
+            except FAILURES as error:
+                if self._landed(path, temp, data, doing, error):
+                    return
+                if not left or not isinstance(error, OSError) or isinstance(error, _ANSWERS):
+                    raise self.failed(error, doing, path) from error
+
+    def _hidden_file(self, path: str, key: str, data: bytes) -> str:
+        folder, _, name = key.rpartition("/")
+        stem = name if len(name.encode()) <= 200 else name[:50]  # a name has at most 255 bytes
+        temp = f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
+        try:
+            _write(self._client, temp, data)
+        except BaseException as error:
+            with contextlib.suppress(*FAILURES):
+                self._client.delete(temp, recursive=False)
+            if isinstance(error, FAILURES):
+                raise self.failed(error, "writing", path) from error
+            raise
+        return temp
+
+    def _landed(self, path: str, temp: str, data: bytes, doing: str, error: Exception) -> bool:
+        """Find out whether a rename that failed took effect: True if it did, False if it did not and never will.
+
+        The client repeats a call whose answer got lost, so that "it exists" and "there is no such file" may be what a
+        rename of ours has caused. The hidden file tells: it is gone if it was renamed, and once it is deleted it can
+        no longer be, not even by a call that is still on its way.
+
+        Raises:
+            AlreadyExistsError: another writer's file is there. OutcomeUnknownError: nobody knows.
+        """
+        where = join(self.uri, path)
+        try:
+            fenced = self._client.delete(temp, recursive=False) if self._status(path, temp) is not None else False
+            found = None if fenced else _content(self._client, self._key(path))
+        except FileNotFoundError:
+            found = None
+        except (*FAILURES, PaimonError) as doubt:
+            raise OutcomeUnknownError(
+                f"{doing.capitalize()} {where} failed ({self._reason(error)}), and so did looking at it "
+                f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
+            ) from error
+        if not fenced and found == data:
+            return True
+        if found is not None or (fenced and isinstance(error, FileExistsError)):
+            raise AlreadyExistsError(f"{where} exists already") from error
+        if fenced:
+            return False
+        raise OutcomeUnknownError(
+            f"{doing.capitalize()} {where} failed ({self._reason(error)}), but may have taken effect; "
+            "read it before trying again"
+        ) from error
+
+    def _status(self, path: str, key: str) -> Any:
+        """Look at a file or folder; None if there is none."""
+        try:
+            return self._run("looking at", path, lambda client: client.get_file_info(key))
+        except NotFoundError:
+            return None
+
+    def _entries(self, path: str, *, recursive: bool) -> Sequence[Any]:
+        """List a folder, again if one below it is deleted meanwhile; what is no folder has no entries."""
+        key = self._key(folder_name(path))
+        for left in reversed(range(_LISTING_TRIES)):
+            try:
+                found = self._run("listing", path, lambda client: list(client.list_status(key, recursive=recursive)))
+            except NotFoundError:
+                if left and self._status(path, key) is not None:
+                    continue
+                return []
+            # A file's listing is the file itself.
+            return [entry for entry in found if entry.path.rstrip("/") != key.rstrip("/")]
+        raise AssertionError("unreachable")
+
+    def _run(self, doing: str, path: str, request: Callable[[Any], T], mutating: bool = False) -> T:
+        try:
+            return request(self._client)
+        except FAILURES as error:
+            raise self.failed(error, doing, path, mutating=mutating) from error
+
+    def _reason(self, error: Exception) -> str:
+        reason = _told(error)
+        for secret in secret_values(json.loads(self._options)):
+            reason = reason.replace(secret, "***")
+        return reason
+
+    def failed(self, error: Exception, doing: str, path: str, *, mutating: bool = False) -> PaimonError:
+        """Build the error to raise for one of the client's. An answer of the name node means that it did nothing."""
+        where = join(self.uri, path)
+        reason = self._reason(error)
+        told = f"{error}"
+        if doing != "writing" and (isinstance(error, FileNotFoundError) or any(text in told for text in _NO_FOLDER)):
+            return NotFoundError(f"{where} does not exist")
+        if isinstance(error, PermissionError) or "AccessControlException" in told:
+            return StorageError(f"Permission denied for {doing} {where} ({reason}); give this user the right and retry")
+        if "InvalidArgument(" in told:
+            return InvalidInputError(
+                f"The cluster of {where} is not known ({reason}); set HADOOP_CONF_DIR, or Hadoop's dfs.… settings as "
+                "storage options"
+            )
+        if mutating and not isinstance(error, FileNotFoundError) and "RPCError(" not in told:
+            return OutcomeUnknownError(
+                f"{doing.capitalize()} {where} failed, but may have taken effect ({reason}); "
+                "read it before trying again"
+            )
+        return StorageError(f"{doing.capitalize()} {where} failed: {reason}")
+
+
+class _OpenFile:
+    """A file that is open for reading, of which any range can be read."""
+
+    def __init__(self, store: HdfsStore, reader: Any) -> None:
+        self._store = store
+        self._reader = reader
+        self._size: int = len(reader)
+
+    @property
+    def uri(self) -> str:
+        return self._store.uri
+
+    def read_tail(self, path: str, size: int) -> tuple[bytes, int]:
+        return self.read_range(path, max(self._size - size, 0), self._size), self._size
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
+        try:
+            data: bytes = self._reader.read_range(start, end - start)
+        except FAILURES as error:
+            raise self._store.failed(error, "reading", path) from error
+        return data
+
+
+@lru_cache(maxsize=16)
+def _client(pid: int, address: str | None, options: str, config_dir: str, user: str) -> Any:
+    """Connect once per process: connections and threads of before a fork are of no use after it."""
+    from hdfs_native import Client
+
+    if _opened_by and pid not in _opened_by:
+        time.sleep(_KEPT_SECONDS)
+    _opened_by.add(pid)
+    given = json.loads(options)
+    config = {name: value for name, value in given.items() if name not in _OPTIONS}
+    own = {name: value for name, value in given.items() if name in _OPTIONS}
+    return Client(address, config, own.pop("config_dir", None), **own)
+
+
+def _user() -> str:
+    return os.environ.get("HADOOP_USER_NAME", "")
+
+
+def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
+    """Check storage options and return them as canonical JSON, the form that a store keeps."""
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    if unknown := sorted(name for name in given if name not in _OPTIONS and not name.startswith(_HADOOP)):
+        raise InvalidInputError(
+            f"Unknown storage option for {scheme}://: {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))} "
+            f"and Hadoop's own, which begin with {', '.join(_HADOOP)}"
+        )
+    if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
+        raise InvalidInputError(f"Storage options for {scheme}:// must be texts: {', '.join(wrong)}")
+    return json.dumps(given, sort_keys=True)
+
+
+def _new_file(client: Any, key: str) -> Any:
+    from hdfs_native import WriteOptions
+
+    return client.create(key, WriteOptions(overwrite=False, create_parent=True))
+
+
+def _write(client: Any, key: str, data: bytes) -> None:
+    writer = _new_file(client, key)
+    writer.write(data)
+    writer.close()
+
+
+def _content(client: Any, key: str) -> bytes:
+    data: bytes = client.read(key).read()
+    return data
+
+
+def _told(error: Exception) -> str:
+    """Return what the client says, without the name node's Java stack, in at most 300 characters."""
+    text = str(error)
+    if found := _RPC_ERROR.match(text):
+        text = f"{found[1]}: {found[2]}"
+    return re.split(r"\\n|\n", text)[0][:300] or type(error).__name__
+
+
+def _info(entry: Any, name: str) -> FileInfo:
+    return FileInfo(name, entry.isdir, 0 if entry.isdir else entry.length, entry.modification_time)
