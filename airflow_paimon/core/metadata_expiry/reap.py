@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
@@ -47,7 +48,7 @@ def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root], know
         return Reap()
     names = read_names(table, living, known)
     found, unreadable = _dead_names(table, dead, known)
-    candidates, schemas = _Candidates(), _Schemas(table)
+    candidates, schema_of = _Candidates(), cache(partial(_schema_of, table))
     holders: list[Holder] = []  # the dead roots that had the candidates
     own, held = _divided(found, names)
     for one, other, change in _changes(table, own, names):
@@ -55,9 +56,9 @@ def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root], know
             _check_present(table, _of(other, names))
             unreadable.append(one)
         else:
-            candidates.add(schemas.of(one.root), change.values())
+            candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), change.values())
             holders.append(Holder(names=one, files=frozenset(change)))
-    _add_changelog(table, candidates, found, names, schemas)
+    _add_changelog(table, candidates, found, names, schema_of)
     files = set(candidates.files) - candidates.unheld
     may_be_in = candidates.may_be_in(table)
     readers = readers_of(table, files, names, holders=holders, may_be_in=may_be_in)
@@ -218,7 +219,11 @@ def _changes(
 
 
 def _add_changelog(
-    table: Table, candidates: _Candidates, found: Sequence[RootNames], living: Sequence[RootNames], schemas: _Schemas
+    table: Table,
+    candidates: _Candidates,
+    found: Sequence[RootNames],
+    living: Sequence[RootNames],
+    schema_of: Callable[[str, int], TableSchema],
 ) -> None:
     """Add what changelog manifests add that no living root names."""
     named = {m.file_name for n in living for m in (*n.changelog, *n.manifests)}
@@ -231,24 +236,15 @@ def _add_changelog(
         candidates.changelog |= new
         candidates.unheld |= new if one.root.snapshot.changelog_manifest_list is None else set()
         if entries:
-            candidates.add(schemas.of(one.root), entries)
+            candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Schemas:
-    """The schemas by which roots' files are found; of a deleted branch, main's."""
-
-    table: Table
-    known: dict[tuple[str, int], TableSchema] = field(default_factory=dict)
-
-    def of(self, root: Root) -> TableSchema:
-        key = root.branch, root.snapshot.schema_id
-        if key not in self.known:
-            try:
-                self.known[key] = self.table.branch(root.branch).schema(root.snapshot.schema_id)
-            except NotFoundError:
-                self.known[key] = self.table.branch(MAIN).schema()
-        return self.known[key]
+def _schema_of(table: Table, branch: str, schema_id: int) -> TableSchema:
+    """Read the schema by which a root's files are found; of a deleted branch, main's."""
+    try:
+        return table.branch(branch).schema(schema_id)
+    except NotFoundError:
+        return table.branch(MAIN).schema()
 
 
 def _check_present(table: Table, names: RootNames | None) -> None:

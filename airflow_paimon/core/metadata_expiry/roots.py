@@ -115,7 +115,7 @@ class RootReader:
     def _roots_of(self, view: Table) -> Iterator[Root]:
         paths = view.paths
         names: dict[str, tuple[str, str]] = {}
-        stamps: dict[str, _Stamp] = {}
+        infos: dict[str, FileInfo] = {}
         for kind, folder, prefix in (
             (SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),
             (TAG, paths.tag_dir, TAG_PREFIX),
@@ -124,8 +124,8 @@ class RootReader:
             files = {i.name: i for i in view.store.list(folder) if not i.is_dir and i.name.startswith(prefix)}
             chosen = [n for n in files if n != prefix] if kind == TAG else _numbered(list(files), prefix)
             names |= {f"{folder}/{n}": (kind, n.removeprefix(prefix)) for n in chosen}
-            stamps |= {f"{folder}/{n}": _stamp(files[n]) for n in chosen}
-        yield from self._read_new(stamps, lambda path, data: _root(view, path, *names[path], data))
+            infos |= {f"{folder}/{n}": files[n] for n in chosen}
+        yield from self._read_new(infos, lambda path, data: _root(view, path, *names[path], data))
 
     def _holds(self, main: Table) -> Iterator[Root]:
         """What publishes and rollbacks that are running take their files from."""
@@ -135,7 +135,7 @@ class RootReader:
             held = parse_hold(data, f"{main.name}: {path}")
             return Root(kind=HOLD, branch=held.branch, name=path, path=path, data=data, snapshot=held.snapshot)
 
-        yield from self._read_new({p: _stamp(i) for p, i in infos.items()}, parse)
+        yield from self._read_new(infos, parse)
 
     def _trash(self, main: Table) -> Iterator[Root]:
         infos = {i.name: i for i in main.store.files(TRASH_DIR) if _is_record(i.name)}
@@ -145,10 +145,11 @@ class RootReader:
             inner = _root(main.branch(entry.branch), path, entry.kind, entry.name, entry.content)
             return replace(inner, kind=TRASH, data=data, tag=None, trash=entry)
 
-        yield from self._read_new({p: _stamp(i) for p, i in infos.items()}, parse)
+        yield from self._read_new(infos, parse)
 
-    def _read_new(self, files: Mapping[str, _Stamp], parse: Callable[[str, bytes], Root]) -> Iterator[Root]:
+    def _read_new(self, infos: Mapping[str, FileInfo], parse: Callable[[str, bytes], Root]) -> Iterator[Root]:
         """Read the files that aren't known as they are; one that is gone by then is left out."""
+        files: dict[str, _Stamp] = {path: (info.size, info.modified_ms) for path, info in infos.items()}
         old = {p for p, stamp in files.items() if None not in stamp and p in self._read and self._read[p][0] == stamp}
         content = read_present(self.table.store, [p for p in files if p not in old])
         self._lost |= len(old) + len(content) < len(files)
@@ -192,10 +193,6 @@ def unfinished_warnings(roots: Roots) -> list[str]:
 def _is_record(path: str) -> bool:
     """Whether it is a file of this package's, and none that is being written."""
     return path.endswith(".json") and not path.rpartition("/")[2].startswith(".")
-
-
-def _stamp(info: FileInfo) -> _Stamp:
-    return info.size, info.modified_ms
 
 
 def _numbered(names: list[str], prefix: str) -> list[str]:
