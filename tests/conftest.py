@@ -191,6 +191,8 @@ def spark(java_home: Path, tmp_path_factory: pytest.TempPathFactory) -> "Iterato
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -Dderby.system.home={scratch}")
+        # Its workers have the package loaded when they are forked.
+        .config("spark.python.daemon.module", "tests.spark.python_daemon")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
