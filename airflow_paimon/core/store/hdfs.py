@@ -112,10 +112,10 @@ class HdfsStore(Store):
         return sorted(found, key=lambda info: info.name)
 
     def create(self, path: str, data: bytes) -> None:
-        self._publish(path, data, "creating", overwrite=False)
+        self._publish(path, data, overwrite=False)
 
     def replace(self, path: str, data: bytes) -> None:
-        self._publish(path, data, "replacing", overwrite=True)
+        self._publish(path, data, overwrite=True)
 
     def delete(self, path: str) -> None:
         key = self._key(object_name(path))
@@ -166,7 +166,7 @@ class HdfsStore(Store):
     def _key(self, path: str) -> str:
         return "/" + join(self._root, path)
 
-    def _publish(self, path: str, data: bytes, doing: str, *, overwrite: bool) -> None:
+    def _publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write a hidden file beside the name, and rename it to the name; again if that certainly did nothing."""
         key = self._key(object_name(path))
         for left in reversed(range(_PUBLISH_TRIES)):
@@ -175,10 +175,10 @@ class HdfsStore(Store):
                 self._client.rename(temp, key, overwrite=overwrite)
                 return
             except FAILURES as error:
-                if self._landed(path, temp, data, doing, error):
+                if self._landed(path, temp, data, error, overwrite=overwrite):
                     return
                 if not left or not isinstance(error, OSError) or isinstance(error, _ANSWERS):
-                    raise self.failed(error, doing, path) from error
+                    raise self.failed(error, "replacing" if overwrite else "creating", path) from error
 
     def _hidden_file(self, path: str, key: str, data: bytes) -> str:
         folder, _, name = key.rpartition("/")
@@ -194,7 +194,7 @@ class HdfsStore(Store):
             raise
         return temp
 
-    def _landed(self, path: str, temp: str, data: bytes, doing: str, error: Exception) -> bool:
+    def _landed(self, path: str, temp: str, data: bytes, error: Exception, *, overwrite: bool) -> bool:
         """Find out whether a rename that failed took effect: True if it did, False if it did not and never will.
 
         The client repeats a call whose answer got lost, so that "it exists" and "there is no such file" may be what a
@@ -204,7 +204,7 @@ class HdfsStore(Store):
         Raises:
             AlreadyExistsError: another writer's file is there. OutcomeUnknownError: nobody knows.
         """
-        where = join(self.uri, path)
+        where, doing = join(self.uri, path), "replacing" if overwrite else "creating"
         try:
             fenced = self._client.delete(temp, recursive=False) if self._status(path, temp) is not None else False
             found = None if fenced else _content(self._client, self._key(path))
@@ -215,8 +215,8 @@ class HdfsStore(Store):
                 f"{doing.capitalize()} {where} failed ({self._reason(error)}), and so did looking at it "
                 f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
             ) from error
-        if not fenced and found == data:
-            return True
+        if not fenced and (found == data or (overwrite and found is not None)):
+            return True  # other content is another writer's, who has replaced ours since
         if found is not None or (fenced and isinstance(error, FileExistsError)):
             raise AlreadyExistsError(f"{where} exists already") from error
         if fenced:

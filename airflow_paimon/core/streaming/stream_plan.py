@@ -394,14 +394,13 @@ def units_of_difference(before: Sequence[BucketSplit], after: Sequence[BucketSpl
 ALL_BUCKETS = -1
 
 
-def units_within(units: Sequence[Unit], first: int, budget: int | None, taken: int) -> tuple[int, int]:
+def units_within(units: Sequence[Unit], first: int, budget: int, taken: int) -> tuple[int, int]:
     """Return the number of the unit at which a batch ends, and the files taken so far.
 
-    ``budget``: files in a batch, None = any number; a batch takes one unit at least. ``taken``: those of earlier
-    snapshots.
+    ``budget``: files in a batch, which takes one unit at least. ``taken``: those of earlier snapshots.
     """
     for number in range(first, len(units)):
-        if budget is not None and taken and taken + units[number].files > budget:
+        if taken and taken + units[number].files > budget:
             return number, taken
         taken += units[number].files
     return len(units), taken

@@ -38,8 +38,6 @@ from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_output
 
 log = logging.getLogger(__name__)
 
-"""Snapshot property with the partition's part of the result, from which a retry returns the first try's result."""
-
 OPEN_COST_BYTES = 1 << 20
 
 OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}

@@ -19,6 +19,7 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.hdfs import HdfsStore
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
 from tests.hdfs_server import NameNodeProxy, hdfs_server
@@ -113,6 +114,23 @@ def test_equal_bytes_of_another_call_are_not_ours(store: Store, direct: Store, p
     with pytest.raises(AlreadyExistsError, match="schema-1"):
         store.create("schema-1", b"{}")
     assert direct.walk("") == ["schema-1"]
+
+
+def test_a_replacement_that_another_writer_replaced_before_it_was_looked_at_was_made(
+    store: Store, direct: Store, proxy: NameNodeProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = HdfsStore._status
+
+    def after_another_writer(self: HdfsStore, path: str, key: str) -> Any:
+        direct.replace("LATEST", b"2")
+        return status(self, path, key)
+
+    proxy.plan = ["lost"]
+    with monkeypatch.context() as patched:
+        patched.setattr(HdfsStore, "_status", after_another_writer)
+        store.replace("LATEST", b"1")
+    assert not proxy.plan
+    assert direct.read("LATEST") == b"2"
 
 
 @pytest.mark.parametrize(("fault", "landed"), [("lost-down", True), ("down", False)])
