@@ -104,7 +104,11 @@ _ONE_WORKER = ("tests/live/",)
 # What needs the same things that are slow to start goes to one worker as long as there is some: what waits much of its
 # time, for Airflow, a cluster or an approval; what asks the oracles; what computes in Spark. Workers without any of
 # their own take what needs none of these, and then the rest.
-_KINDS = (("tests/live/", "tests/dags/", "tests/airflow/", "tests/plugin/"), ("tests/oracles/",), ("tests/spark/",))
+_KINDS = (
+    ("tests/live/", "tests/dags/", "tests/airflow/", "tests/plugin/"),
+    ("tests/oracles/", "tests/data/test_java.py", "tests/data/chain/test_compact_java.py"),
+    ("tests/spark/", "tests/golden/test_statement_lives.py", "tests/data/test_row_tracking_tries.py"),
+)
 
 
 def _kind(scope: str) -> int | None:

@@ -284,7 +284,7 @@ def test_maintenance_of_the_reference_engine(java_oracle: JavaOracle, tmp_path: 
         java_oracle.write(tmp_path, "d.t", [{"k": 3, "v": value}])
     java_oracle.do("create_tag", tmp_path, "d.t", name="kept", snapshot=3, time_retained_ms=3_600_000)
     listed = java_oracle.do("list", tmp_path, "d.t")
-    assert [(tag["name"], tag["snapshot"], tag["time_retained"]) for tag in listed["tags"]] == [
+    assert sorted((tag["name"], tag["snapshot"], tag["time_retained"]) for tag in listed["tags"]) == [
         ("base", 1, None),
         ("kept", 3, "PT1H"),
     ]
