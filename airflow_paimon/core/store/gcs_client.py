@@ -262,7 +262,8 @@ class Client:
                 method, address, params=query, headers=headers, data=body, timeout=_TIMEOUT, allow_redirects=False
             )
         except (requests.RequestException, OSError) as error:
-            raise RequestError(0, f"{type(error).__name__}: {error}", applied=_was_connected(error)) from error
+            why = f"{type(error).__name__}: {_cause(error) or error}"
+            raise RequestError(0, why, applied=_was_connected(error)) from error
         if response.status_code < 400:
             return Answer(response.status_code, response.headers, response.content)
         uncertain = response.status_code in _UNCERTAIN or response.status_code >= 500
@@ -317,13 +318,18 @@ def _credentials(token: str | Mapping[str, Any] | None) -> Any:
     raise ValueError("the key file is of no known type; it must be service_account or authorized_user")
 
 
+def _cause(error: Exception) -> Exception | None:
+    """Return what requests has wrapped, which names the server and not the whole address."""
+    cause: Exception | None = getattr(error.args[0], "reason", None) if error.args else None
+    return cause
+
+
 def _was_connected(error: Exception) -> bool:
     """Whether the storage may have got a request that failed; not where no connection was made."""
     from requests import ConnectTimeout
     from urllib3.exceptions import NewConnectionError
 
-    cause = getattr(error.args[0], "reason", None) if error.args else None
-    return not isinstance(error, ConnectTimeout) and not isinstance(cause, NewConnectionError)
+    return not isinstance(error, ConnectTimeout) and not isinstance(_cause(error), NewConnectionError)
 
 
 def _parsed(answer: Answer) -> dict[str, Any]:

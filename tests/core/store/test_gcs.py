@@ -152,6 +152,13 @@ def test_lost_race_that_cannot_be_looked_at_is_unknown(store: Store, direct: Sto
         store.create("snapshot-1", b"ours")
 
 
+def test_a_server_that_is_not_there_is_named_without_the_request() -> None:
+    nowhere = open_store("gs://lake/wh", {"token": "anon", "endpoint_url": "http://127.0.0.1:9", "tries": 1})
+    with pytest.raises(StorageError, match=r"gs://lake/wh failed: .*127\.0\.0\.1.*Connection refused") as caught:
+        nowhere.names("")
+    assert "maxResults" not in str(caught.value)
+
+
 def test_refused_create_did_nothing(store: Store, direct: Store, proxy: Proxy) -> None:
     proxy.plan = ["403"]
     with pytest.raises(StorageError, match=r"Access denied for creating gs://.*snapshot-1 \(403 .*token"):
