@@ -40,7 +40,7 @@ class Proxy:
     """What happens to the next requests that ``concerns`` picks, one after the other; the others pass.
 
     - ``apply-reset``, ``apply-500``: the server does it, the answer gets lost, or says 500
-    - ``reset``, ``500``, ``503`` (too many requests), ``403``, ``409``, ``501``: the server never sees it
+    - ``reset``, ``429``, ``500``, ``503`` (too many requests), ``403``, ``409``, ``501``: the server never sees it
     - ``foreign-500``: another writer's put comes first, the answer says 500
     - ``unconditional``: the server never sees the condition
     - ``half``: half of the answer's body arrives
@@ -109,6 +109,7 @@ def _error_body(code: str) -> bytes:
 
 
 _CODES = {
+    429: "TooManyRequests",
     500: "InternalError",
     503: "SlowDown",
     403: "AccessDenied",

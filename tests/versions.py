@@ -63,7 +63,12 @@ SETS = {
     "beside": Versions(
         "3.11",
         "highest",
-        others=("apache-airflow-providers-databricks", "apache-airflow-providers-google", "astronomer-cosmos"),
+        others=(
+            "apache-airflow-providers-databricks",
+            "apache-airflow-providers-google",
+            "apache-airflow-providers-microsoft-azure",
+            "astronomer-cosmos",
+        ),
         tests=PROVIDER_TESTS,
     ),
 }
@@ -94,7 +99,15 @@ def _install(uv: str, versions: Versions, folder: Path) -> None:
     install = [uv, "pip", "install", "--quiet", "--python", python]
     as_of_then = folder / "as-of-then.txt"
     as_of_then.write_text(_airflow_dependencies(uv, versions))
-    package = ["--resolution", versions.resolution, "-c", str(as_of_then), "-e", ".[s3,gcs,hdfs]", *versions.others]
+    package = [
+        "--resolution",
+        versions.resolution,
+        "-c",
+        str(as_of_then),
+        "-e",
+        ".[s3,gcs,azure,hdfs]",
+        *versions.others,
+    ]
     subprocess.run([*install, *package], check=True, cwd=ROOT)
     frozen = subprocess.run([uv, "pip", "freeze", "--python", python], check=True, capture_output=True, text=True)
     held = folder / "versions.txt"

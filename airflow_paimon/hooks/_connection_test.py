@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
-from airflow_paimon.core.store import Store, gcs_client, open_store, s3_client
+from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
 
 if TYPE_CHECKING:
@@ -59,6 +60,16 @@ _GCS_BY_STATUS = {
     403: "The account may not list the bucket: it needs storage.objects.list, and get, create and delete on what is in "
     "the warehouse",
     404: "Correct the bucket's name in Warehouse, or create the bucket",
+}
+_AZURE_LOGINS = (
+    "Correct account_key, sas_token or client_id, tenant_id and client_secret in Storage options, or leave them out "
+    "for the machine's own identity"
+)
+_AZURE_BY_STATUS = {
+    0: "Check the account's name in Warehouse, or endpoint_url in Storage options, and that this machine reaches it",
+    401: _AZURE_LOGINS,
+    403: f"{_AZURE_LOGINS}; it needs the role Storage Blob Data Contributor, and this machine's clock to be right",
+    404: "Correct the container's name in Warehouse, or create the container",
 }
 _BY_EXCEPTION = {
     "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
@@ -135,7 +146,7 @@ def _store(hook: PaimonHook) -> Store:
     options = dict(hook.storage_options or {})
     if hook.is_s3:
         options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
-    elif hook.is_gcs:
+    elif hook.is_gcs or hook.is_azure:
         options["tries"] = 1
     elif hook.warehouse.lower().startswith(_HDFS_SCHEMES):
         options.setdefault("dfs.client.failover.max.attempts", "2")
@@ -237,9 +248,9 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
-def _of_gcs(cause: BaseException) -> str:
-    status = cause.status if isinstance(cause, gcs_client.RequestError) else 0
-    return _GCS_BY_STATUS.get(status, "Look whether Google Cloud Storage is what answers there")
+def _over_http(cause: BaseException, by_status: dict[int, str], storage: str) -> str:
+    status = cause.status if isinstance(cause, RequestError) else 0
+    return by_status.get(status, f"Look whether {storage} is what answers there")
 
 
 def _with_way_out(hook: PaimonHook, error: PaimonError) -> str:
@@ -247,12 +258,14 @@ def _with_way_out(hook: PaimonHook, error: PaimonError) -> str:
     if cause is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
     if hook.is_gcs:
-        return f"{error.message.rstrip('.')}. {_of_gcs(cause)}"
+        return f"{error.message.rstrip('.')}. {_over_http(cause, _GCS_BY_STATUS, 'Google Cloud Storage')}"
+    if hook.is_azure:
+        return f"{error.message.rstrip('.')}. {_over_http(cause, _AZURE_BY_STATUS, 'Azure Blob Storage')}"
     if not hook.is_s3:
         return f"{error.message}. This process runs as user {_user()}"
     status = s3_client.status_of(cause)
     way_out = _BY_CODE.get(s3_client.code_of(cause)) or _BY_STATUS.get(status, "")
     if not status:
-        kinds = [cls.__name__ for cls in type(cause).__mro__]
+        kinds = [cls.__name__ for cls in type(cause.__cause__ or cause).__mro__]
         way_out = next((_BY_EXCEPTION[name] for name in kinds if name in _BY_EXCEPTION), _UNREACHABLE)
     return f"{error.message.rstrip('.')}. {way_out}" if way_out else error.message

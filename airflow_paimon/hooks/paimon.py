@@ -33,6 +33,7 @@ EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endp
                      "masked_columns"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
 _GCS_SCHEMES = ("gs://", "gcs://")
+_AZURE_SCHEMES = ("abfs://", "abfss://", "az://", "wasb://", "wasbs://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,11 @@ class PaimonHook(BaseHook):
     def is_gcs(self) -> bool:
         """Whether the warehouse is in Google Cloud Storage."""
         return self.warehouse.lower().startswith(_GCS_SCHEMES)
+
+    @property
+    def is_azure(self) -> bool:
+        """Whether the warehouse is in Azure's storage."""
+        return self.warehouse.lower().startswith(_AZURE_SCHEMES)
 
     @property
     def catalog_type(self) -> str:

@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.hooks._connection_test import within
 from airflow_paimon.hooks.paimon import PaimonHook
-from tests import gcs_server
+from tests import azure_server, gcs_server
 from tests.airflow.conftest import set_connection
 from tests.airflow.test_paimon_hook import make_table_at
 from tests.conftest import require
@@ -67,6 +67,25 @@ def test_google_cloud_storage(monkeypatch: pytest.MonkeyPatch) -> None:
             good, message = press(monkeypatch, **{"warehouse": uri, "storage_options": options, **wrong})
             assert not good
             assert advice in message
+
+
+def test_azure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with azure_server.azure_server() as endpoint:
+        uri, options = f"{azure_server.make_container(endpoint)}/wh", azure_server.storage_options(endpoint)
+        append(make_table_at(uri, options), "1")
+        assert press(monkeypatch, warehouse=uri, storage_options=options) == (True, f"1 database in {uri}: d")
+        nowhere = {"endpoint_url": "http://127.0.0.1:1", "account_key": azure_server.KEY}
+        faults = [
+            ({"warehouse": f"abfss://no-such@{azure_server.HOST}/wh"}, "Correct the container's name in Warehouse"),
+            ({"storage_options": nowhere}, "Check the account's name in Warehouse"),
+            ({"storage_options": {**options, "account_key": "b3RoZXI="}}, "Correct account_key, sas_token"),
+            ({"storage_options": {**options, "acount_key": "x"}}, "Unknown storage option for Azure: acount_key"),
+        ]
+        for wrong, advice in faults:
+            good, message = press(monkeypatch, **{"warehouse": uri, "storage_options": options, **wrong})
+            assert not good
+            assert advice in message
+            assert azure_server.KEY not in message
 
 
 def test_s3_faults(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:

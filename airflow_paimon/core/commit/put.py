@@ -37,7 +37,7 @@ def require_committable(table: Table) -> None:
         scheme = table.store.uri.partition(":")[0]
         raise UnsupportedStorageError(
             f"{table.label}: storage {scheme!r} offers no put-if-absent here, so a commit could be lost; "
-            f"keep the table on a local disk, HDFS, S3 or GCS, or commit through that catalog's own engine"
+            f"keep the table on a local disk, HDFS, S3, GCS or Azure, or commit through that catalog's own engine"
         )
 
 

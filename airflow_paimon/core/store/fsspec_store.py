@@ -19,7 +19,7 @@ from airflow_paimon.core.store.failures import Input, from_os_error
 from airflow_paimon.core.store.secrets import secret_values
 
 _THREADS = 8
-_WRITABLE = "Reads and writes work on a path, file://, s3://, gs:// and hdfs://"
+_WRITABLE = "Reads and writes work on a path, file://, s3://, gs://, abfs:// and hdfs://"
 
 
 def is_known(scheme: str) -> bool:

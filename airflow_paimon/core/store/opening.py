@@ -9,18 +9,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
+from airflow_paimon.core.store.azure import AzureStore
 from airflow_paimon.core.store.base import Store, object_name
 from airflow_paimon.core.store.gcs import GcsStore
 from airflow_paimon.core.store.hdfs import HdfsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
+from airflow_paimon.core.store.object_store import ObjectStore
 from airflow_paimon.core.store.s3 import S3Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")
-_S3 = frozenset({"s3", "s3a"})
-_GCS = frozenset({"gs", "gcs"})
 _HDFS = frozenset({"hdfs", "viewfs"})
-_BUCKETS = _S3 | _GCS
+_OBJECTS: dict[str, tuple[str, type[ObjectStore]]] = {
+    "s3": ("s3", S3Store), "s3a": ("s3", S3Store), "gs": ("gs", GcsStore), "gcs": ("gs", GcsStore),
+    **{scheme: (scheme, AzureStore) for scheme in ("abfs", "abfss", "az", "wasb", "wasbs")},
+}  # fmt: skip
+"""By the schemes of URIs: what a store calls it, and its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class StoreSpec:
 
 
 def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
-    """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``hdfs://``, ``viewfs://``,
-    ``memory://`` or fsspec's.
+    """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``abfs(s)://``,
+    ``wasb(s)://``, ``az://``, ``hdfs://``, ``viewfs://``, ``memory://`` or fsspec's.
 
     The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
     Nothing is read yet. ``storage_options`` apply to object stores; local and memory stores ignore them.
@@ -64,12 +68,10 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if not uri[len(scheme) :].startswith("://"):
         raise InvalidInputError(f"The URI {uri!r} needs two slashes after its scheme: {scheme}://")
     root = uri[len(scheme) + 3 :]
-    if scheme in _S3:
-        bucket, _, prefix = root.partition("/")
-        return S3Store(bucket, _checked_root(prefix), storage_options)
-    if scheme in _GCS:
-        bucket, _, prefix = root.partition("/")
-        return GcsStore(bucket, _checked_root(prefix), storage_options)
+    if scheme in _OBJECTS:
+        kept, kind = _OBJECTS[scheme]
+        authority, _, prefix = root.partition("/")
+        return kind(kept, authority, _checked_root(prefix), storage_options)
     if scheme in _HDFS:
         authority, _, path = root.partition("/")
         return HdfsStore(scheme, authority, _checked_root(path), storage_options)
@@ -81,7 +83,7 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if is_known(scheme):
         return FsspecStore(scheme, root.rstrip("/"), storage_options)
     raise UnsupportedStorageError(
-        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, hdfs://, "
+        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, abfs://, hdfs://, "
         "or a scheme that fsspec reads"
     )
 
@@ -108,6 +110,7 @@ def _refuse_secrets(uri: str) -> None:
         return
     authority = rest.split("/", 1)[0]
     user = authority.rpartition("@")[0]
-    signed = "?" in rest and scheme.lower() not in _BUCKETS | {"memory"}
-    if ":" in user or signed or (user and scheme.lower() in _BUCKETS):
+    _, kind = _OBJECTS.get(scheme.lower(), ("", None))
+    signed = "?" in rest and kind in (None, AzureStore) and scheme.lower() != "memory"
+    if ":" in user or signed or (user and kind not in (None, AzureStore)):
         raise InvalidInputError(f"A {scheme}:// URI must not hold credentials; pass them as storage options")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
+from airflow_paimon.core.store.base import FileInfo, batches
+from airflow_paimon.core.store.failures import Output
+from airflow_paimon.core.store.object_client import AT_ONCE, PART, TOKEN, Fail, Listing, ObjectClient, RequestError
 
 T = TypeVar("T")
-Listing = tuple[list[dict[str, Any]], list[str]]
-"""Objects as ListObjectsV2 returns them, and the common prefixes."""
 
 _OPTIONS = frozenset({
     "anon", "client_kwargs", "config_kwargs", "endpoint_url", "key", "profile", "region", "requester_pays",
@@ -26,8 +28,10 @@ _CONFIG = {
     "max_pool_connections": 32,
     "retries": {"mode": "standard", "total_max_attempts": 4},
 }
-_CONCURRENT = 16
 _BODY_TRIES = 3
+_DELETE_BATCH = 1000
+_MISSING = 404
+_DENIED = 403
 
 
 def checked_options(options: Mapping[str, Any] | None) -> str:
@@ -107,14 +111,15 @@ def status_of(error: BaseException) -> int:
     return int(response_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether the storage certainly did nothing: its first response was 4xx, other than a timeout."""
-    repeated = response_of(error).get("ResponseMetadata", {}).get("RetryAttempts", 0)
-    return 400 <= status_of(error) < 500 and status_of(error) != 408 and repeated == 0
-
-
-def is_missing(error: BaseException) -> bool:
-    return status_of(error) == 404 or (isinstance(error, FileNotFoundError) and not response_of(error))
+def as_request_error(error: Exception) -> RequestError:
+    """Say what a failure means: the storage certainly did nothing if its first answer was 4xx, other than a timeout."""
+    response, code = response_of(error), code_of(error)
+    status = status_of(error)
+    repeated = response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+    refused = 400 <= status < 500 and status != 408 and not repeated
+    if not response and isinstance(error, FileNotFoundError | PermissionError):  # s3fs's own word for an answer
+        status = _MISSING if isinstance(error, FileNotFoundError) else _DENIED
+    return RequestError(status, code or str(error) or type(error).__name__, applied=not refused, code=code)
 
 
 def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:
@@ -128,55 +133,131 @@ def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:
     return result
 
 
-def is_trusted_endpoint(client: Any) -> bool:
-    """Return whether this is AWS itself, which is known to honour ``If-None-Match`` on a put."""
-    host = urlsplit(client.meta.endpoint_url).hostname or ""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+class Client(ObjectClient):
+    """Objects by the S3 protocol, on s3fs's own event loop, from any thread."""
 
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
 
-async def call(fs: Any, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
-    """Send one request, with the extra arguments from the options (encryption, requester pays) that it supports."""
-    from botocore import xform_name
-
-    known = client.meta.service_model.operation_model(operation).input_shape.members
-    extra = {k: v for k, v in {**fs.s3_additional_kwargs, **fs.req_kw}.items() if k in known}
-    response: dict[str, Any] = await getattr(client, xform_name(operation))(**{**extra, **arguments})
-    return response
-
-
-async def get(fs: Any, client: Any, **arguments: Any) -> tuple[bytes, dict[str, Any]]:
-    """Read an object or a range of it. The client retries a failed request, but not a truncated body."""
-    for left in reversed(range(_BODY_TRIES)):
-        response = await call(fs, client, "GetObject", **arguments)
+    def run(self, request: Callable[[Any], Awaitable[T]]) -> T:
         try:
-            async with response["Body"] as body:
-                return await body.read(), response
-        except failures():
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+            return run(self._fs, request)
+        except failures() as error:
+            raise as_request_error(error) from error
+
+    def is_trusted_endpoint(self) -> bool:
+        """Return whether this is AWS itself, which is known to honour ``If-None-Match`` on a put."""
+
+        async def host(client: Any) -> str:
+            return urlsplit(client.meta.endpoint_url).hostname or ""
+
+        return self.run(host).endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+    def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
+        data, response = self.run(lambda client: self._get(client, bucket, key, byte_range))
+        return data, int(response.get("ContentRange", f"/{len(data)}").rpartition("/")[2])
+
+    def get_many(self, bucket: str, keys: Sequence[str]) -> list[bytes]:
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(client: Any, key: str) -> bytes:
+            async with gate:
+                return (await self._get(client, bucket, key))[0]
+
+        async def all_of_them(client: Any) -> list[bytes]:
+            return await asyncio.gather(*(one(client, key) for key in keys))
+
+        return self.run(all_of_them)
+
+    def head(self, bucket: str, key: str) -> str | None:
+        return _token(self._call("HeadObject", Bucket=bucket, Key=key))
+
+    def is_from(self, bucket: str, key: str, token: str, data: bytes) -> bool:
+        """Whether this put wrote it. A storage may drop metadata; then the content says so: it holds a uuid if it
+        matters."""
+        found, response = self.run(lambda client: self._get(client, bucket, key))
+        owner = _token(response)
+        return owner == token or (owner is None and found == data)
+
+    def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
+        condition = {"IfNoneMatch": "*", "Metadata": {TOKEN: token}} if token else {}
+        try:
+            self._call("PutObject", Bucket=bucket, Key=key, Body=data, **condition)
+        except RequestError as error:
+            # Another put of the same key is under way: this one did nothing, and a look shows which one won.
+            error.applied = error.applied or error.code == "ConditionalRequestConflict"
+            raise
+
+    def upload(self, bucket: str, key: str, fail: Fail) -> BinaryIO:
+        inner = self._fs.open(f"{bucket}/{key}", "wb", block_size=PART)
+
+        def discard() -> None:
+            inner.closed = True  # else s3fs uploads what it holds when the file is collected
+            # RuntimeError: collected on s3fs's own thread, which can't wait for itself.
+            with contextlib.suppress(RuntimeError, *failures()):
+                inner.discard()
+
+        return Output(  # type: ignore[return-value]
+            inner,
+            fail=lambda error: fail(as_request_error(error)),
+            finish=inner.close,
+            discard=discard,
+            errors=failures(),
+        )
+
+    def delete(self, bucket: str, key: str) -> None:
+        self._call("DeleteObject", Bucket=bucket, Key=key)
+
+    def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
+        for some in batches(keys, _DELETE_BATCH):
+            objects = [{"Key": key} for key in some]
+            answer = self._call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+            if errors := answer.get("Errors"):
+                first = f"{errors[0].get('Key')}: {errors[0].get('Code')}"
+                raise RequestError(200, f"{len(errors)} objects are left behind ({first}); retry")
+
+    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
+        objects: list[FileInfo] = []
+        folders: list[str] = []
+        more: dict[str, str] = {"Delimiter": delimiter} if delimiter else {}
+        while True:  # each page starts after the one before it
+            page = self._call("ListObjectsV2", Bucket=bucket, Prefix=prefix, **more)
+            objects += map(_info, page.get("Contents", []))
+            folders += (entry["Prefix"] for entry in page.get("CommonPrefixes", []))
+            if not page.get("IsTruncated"):
+                return objects, folders
+            more["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        return self.run(lambda client: self._request(client, operation, **arguments))
+
+    async def _request(self, client: Any, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Send one request, with the extra arguments from the options (encryption, requester pays) that it supports."""
+        from botocore import xform_name
+
+        known = client.meta.service_model.operation_model(operation).input_shape.members
+        extra = {k: v for k, v in {**self._fs.s3_additional_kwargs, **self._fs.req_kw}.items() if k in known}
+        response: dict[str, Any] = await getattr(client, xform_name(operation))(**{**extra, **arguments})
+        return response
+
+    async def _get(self, client: Any, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, dict[str, Any]]:
+        """Read an object or a range of it. The client retries a failed request, but not a truncated body."""
+        part = {"Range": byte_range} if byte_range else {}
+        for left in reversed(range(_BODY_TRIES)):
+            response = await self._request(client, "GetObject", Bucket=bucket, Key=key, **part)
+            try:
+                async with response["Body"] as body:
+                    return await body.read(), response
+            except failures():
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
 
 
-async def get_many(fs: Any, client: Any, bucket: str, keys: Sequence[str]) -> list[bytes]:
-    """Read several small objects, at most ``_CONCURRENT`` at a time."""
-    gate = asyncio.Semaphore(_CONCURRENT)
-
-    async def one(key: str) -> bytes:
-        async with gate:
-            return (await get(fs, client, Bucket=bucket, Key=key))[0]
-
-    return await asyncio.gather(*map(one, keys))
+def _token(response: Mapping[str, Any]) -> str | None:
+    owner: str | None = response.get("Metadata", {}).get(TOKEN)
+    return owner
 
 
-async def list_all(fs: Any, client: Any, bucket: str, prefix: str, delimiter: str) -> Listing:
-    """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders. Nothing is cached."""
-    objects: list[dict[str, Any]] = []
-    folders: list[str] = []
-    more: dict[str, str] = {"Delimiter": delimiter} if delimiter else {}
-    while True:  # each page starts after the one before it
-        page = await call(fs, client, "ListObjectsV2", Bucket=bucket, Prefix=prefix, **more)
-        objects += page.get("Contents", [])
-        folders += (entry["Prefix"] for entry in page.get("CommonPrefixes", []))
-        if not page.get("IsTruncated"):
-            return objects, folders
-        more["ContinuationToken"] = page["NextContinuationToken"]
+def _info(entry: Mapping[str, Any]) -> FileInfo:
+    return FileInfo(entry["Key"], False, entry["Size"], int(entry["LastModified"].timestamp() * 1000))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store import Store, object_client, open_store
 from tests.s3_proxy import Proxy, s3_proxy
 from tests.s3_server import make_bucket, s3_server, storage_options
 
@@ -41,8 +41,9 @@ def direct(s3_endpoint: str, bucket: str) -> Store:
 
 
 @pytest.fixture
-def store(proxy: Proxy, bucket: str, direct: Store) -> Store:
-    """A store behind the proxy that tries everything once, and has probed the server already."""
+def store(proxy: Proxy, bucket: str, direct: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store behind the proxy that tries everything once, waits little, and has probed the server already."""
+    monkeypatch.setattr(object_client, "_PAUSE", 0.01)
     store = open_store(f"s3://{bucket}/t", {**storage_options(proxy.endpoint), "config_kwargs": ONE_ATTEMPT})
     store.create("warm", b"")
     direct.delete("warm")

@@ -128,8 +128,8 @@ def test_storage_that_is_not_there() -> None:
 
 
 def test_scheme_whose_package_is_missing() -> None:
-    with pytest.raises(UnsupportedStorageError, match=r"abfs:// can only be read.*adlfs.*s3://"):
-        open_store("abfs://container/t").read("x")
+    with pytest.raises(UnsupportedStorageError, match=r"oci:// can only be read.*ocifs.*s3://"):
+        open_store("oci://bucket/t").read("x")
 
 
 @pytest.mark.parametrize("options", [{"mode": "no such mode"}, {"fo": object()}])

@@ -13,16 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.errors import (
-    AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
-    OutcomeUnknownError,
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, gcs, gcs_client, open_store
+from airflow_paimon.core.store import Store, gcs_client, object_client, open_store
 from tests.conftest import require
 from tests.core.store.contract import SharedStoreContract
+from tests.core.store.faults import FaultsContract
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
 from tests.gcs_server import binary, gcs_server, make_bucket, storage_options
 from tests.s3_proxy import Proxy, Request, s3_proxy
@@ -62,7 +61,7 @@ def direct(endpoint: str, bucket: str) -> Store:
 @pytest.fixture
 def store(proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store behind the proxy that waits little between its tries."""
-    monkeypatch.setattr(gcs_client, "_PAUSE", 0.01)
+    monkeypatch.setattr(object_client, "_PAUSE", 0.01)
     return open_store(f"gs://{bucket}/t", {**storage_options(proxy.endpoint), "tries": 2})
 
 
@@ -77,79 +76,16 @@ class TestGcsStore(SharedStoreContract):
         return open_store(f"gcs://{make_bucket(endpoint)}/ware house%3A", storage_options(endpoint))
 
 
+class TestFaults(FaultsContract):
+    put, look = "POST", "GET"
+
+
 def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct)
 
 
 def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
-
-
-# What becomes of a put whose answer gets lost
-
-
-@pytest.mark.parametrize("fault", ["apply-500", "apply-reset", "apply-503"])
-def test_a_create_whose_answer_was_lost_is_found(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
-    proxy.plan = [fault]
-    store.create("snapshot-1", b"ours")
-    assert direct.read("snapshot-1") == b"ours"
-    assert [r.method for r in proxy.requests] == ["POST", "GET"], "looked at, not put again"
-
-
-@pytest.mark.parametrize("fault", ["reset", "500", "503", "429"])
-def test_a_create_that_is_not_there_is_put_again_after_a_look(
-    store: Store, direct: Store, proxy: Proxy, fault: str
-) -> None:
-    proxy.plan = [fault]
-    store.create("snapshot-1", b"ours")
-    assert direct.read("snapshot-1") == b"ours"
-    assert [r.method for r in proxy.requests] == ["POST", "GET", "POST"]
-
-
-def test_equal_bytes_of_another_call_are_not_ours(store: Store, direct: Store, proxy: Proxy) -> None:
-    direct.create("schema-1", b"{}")
-    proxy.plan = ["apply-reset"]
-    with pytest.raises(AlreadyExistsError, match="schema-1"):
-        store.create("schema-1", b"{}")
-
-
-def test_another_writer_between_two_tries_wins(store: Store, direct: Store, proxy: Proxy) -> None:
-    def overtaken(request: Request) -> bool:
-        if is_create(request):
-            direct.create("snapshot-1", b"theirs")
-        return is_create(request)
-
-    proxy.concerns, proxy.plan = overtaken, ["500"]
-    with pytest.raises(AlreadyExistsError, match="snapshot-1"):
-        store.create("snapshot-1", b"ours")
-    assert direct.read("snapshot-1") == b"theirs"
-
-
-@pytest.mark.parametrize("fault", ["reset", "500", "429"])
-def test_a_create_that_never_lands_is_unknown(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
-    """Absent now says nothing: a put may still be on its way."""
-    proxy.always = fault
-    with pytest.raises(OutcomeUnknownError, match=r"snapshot-1.*may still appear"):
-        store.create("snapshot-1", b"ours")
-    assert not direct.exists("snapshot-1")
-    assert [r.method for r in proxy.requests] == ["POST", "GET"] * gcs._CREATE_TRIES
-
-
-@pytest.mark.parametrize(("fault", "landed"), [("apply-down", True), ("down", False)])
-def test_storage_that_goes_away_during_a_create(
-    store: Store, direct: Store, proxy: Proxy, fault: str, landed: bool
-) -> None:
-    proxy.plan = [fault]
-    with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
-        store.create("snapshot-1", b"ours")
-    assert direct.exists("snapshot-1") is landed
-
-
-def test_lost_race_that_cannot_be_looked_at_is_unknown(store: Store, direct: Store, proxy: Proxy) -> None:
-    direct.create("snapshot-1", b"theirs")
-    proxy.concerns, proxy.always = (lambda request: request.method == "GET"), "403"
-    with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
-        store.create("snapshot-1", b"ours")
 
 
 def test_a_server_that_is_not_there_is_named_without_the_request() -> None:
@@ -159,70 +95,11 @@ def test_a_server_that_is_not_there_is_named_without_the_request() -> None:
     assert "maxResults" not in str(caught.value)
 
 
-def test_refused_create_did_nothing(store: Store, direct: Store, proxy: Proxy) -> None:
-    proxy.plan = ["403"]
-    with pytest.raises(StorageError, match=r"Access denied for creating gs://.*snapshot-1 \(403 .*token"):
-        store.create("snapshot-1", b"ours")
-    assert direct.walk("") == []
-    assert len(proxy.requests) == 1
-
-
-def test_other_mutations_that_may_have_taken_effect_are_unknown(store: Store, direct: Store, proxy: Proxy) -> None:
-    proxy.concerns = lambda request: request.method != "GET"
-    calls: list[Callable[[], Any]] = [
-        lambda: store.replace("LATEST", b"2"),
-        lambda: store.delete("a/x"),
-        lambda: store.delete_tree("a"),
-    ]
-    for call in calls:
-        for fault in ("500", "reset"):
-            direct.replace("a/x", b"1")
-            proxy.plan = [fault] * 2
-            with pytest.raises(OutcomeUnknownError, match="may have taken effect"):
-                call()
-            proxy.plan = [fault]
-            call()  # the second try gets through
-        proxy.plan = ["403"]
-        direct.replace("a/x", b"1")
-        with pytest.raises(StorageError, match="Access denied"):
-            call()
-
-
-def test_reads_are_tried_again(store: Store, direct: Store, proxy: Proxy) -> None:
-    direct.create("m/1", b"manifest" * 1000)
-    proxy.concerns = lambda request: True
-    calls: list[Callable[[], Any]] = [
-        lambda: store.read("m/1"),
-        lambda: store.list("m"),
-        lambda: store.exists("m/1"),
-        lambda: store.open_input("m/1").read(),
-    ]
-    for call in calls:
-        for fault in ("503", "429", "reset", "half"):
-            proxy.plan = [fault]
-            assert call()
-        proxy.plan = ["503"] * 2
-        with pytest.raises(StorageError, match=r"gs://.*m.*503"):
-            call()
-
-
-def test_schemas_are_deleted_last(store: Store, direct: Store, proxy: Proxy) -> None:
-    for name in ("schema/schema-0", "snapshot/snapshot-1", "tag/tag-a"):
-        direct.create(f"branch/branch-b/{name}", b"1")
-    proxy.concerns, proxy.plan = (lambda request: request.method == "DELETE"), ["403"]
-    with pytest.raises(StorageError):
-        store.delete_tree("branch/branch-b")
-    assert direct.exists("branch/branch-b/schema/schema-0")
-    store.delete_tree("branch/branch-b")
-    assert direct.walk("") == []
-    assert "schema-0" in proxy.requests[-1].path
-
-
 # Data files
 
 
 def test_large_files_go_in_parts_and_are_visible_at_the_end(store: Store, direct: Store, proxy: Proxy) -> None:
-    part = bytes(gcs._PART)
+    part = bytes(object_client.PART)
     with store.open_output("data") as stream:
         stream.write(part)
         assert not any(r.method == "PUT" for r in proxy.requests)
@@ -264,7 +141,7 @@ def test_no_call_costs_more_requests_than_it_needs(store: Store, proxy: Proxy) -
 def test_folder_marks_of_other_engines(direct: Store) -> None:
     bucket = open_store(f"gs://{direct.uri.split('/')[2]}", json.loads(direct._options))  # type: ignore[attr-defined]
     for key in ("t/", "t/db/", "t/db/empty/", "t/db/x"):
-        bucket._client.put(direct.uri.split("/")[2], key, b"", {})  # type: ignore[attr-defined]
+        bucket._client.put(direct.uri.split("/")[2], key, b"")  # type: ignore[attr-defined]
     assert [(i.name, i.is_dir) for i in direct.list("")] == [("db", True)]
     assert [(i.name, i.is_dir) for i in direct.list("db")] == [("empty", True), ("x", False)]
     assert bucket.walk("") == ["t/db/x"]
@@ -361,7 +238,7 @@ def test_requests_are_signed(proxy: Proxy, bucket: str, direct: Store, monkeypat
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("airflow_paimon.core.store.http_client.find_spec", lambda name: None)
     with pytest.raises(UnsupportedStorageError, match=r"pip install 'airflow-paimon\[gcs\]'"):
         open_store("gs://bucket/t")
 

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedStorageError
 from airflow_paimon.core.store import StoreSpec, open_store
+from airflow_paimon.core.store.azure import AzureStore
 from airflow_paimon.core.store.fsspec_store import FsspecStore
 from airflow_paimon.core.store.gcs import GcsStore
 from airflow_paimon.core.store.hdfs import HdfsStore
@@ -34,6 +35,7 @@ OPTIONS = {"key": "access-key-id", "secret": "very-secret", "client_kwargs": {"r
         ("GCS://bucket", GcsStore, "gs://bucket"),
         ("hdfs://name-node:8020/w/%3A/", HdfsStore, "hdfs://name-node:8020/w/%3A"),
         ("hdfs:///w", HdfsStore, "hdfs:///w"),
+        ("ABFSS://c@lake.dfs.core.windows.net/w/%3A/", AzureStore, "abfss://c@lake.dfs.core.windows.net/w/%3A"),
         ("VIEWFS://lake", HdfsStore, "viewfs://lake"),
         ("memory://x/y/", MemoryStore, "memory://x/y"),
         ("memory:///x", MemoryStore, "memory://x"),
@@ -125,7 +127,7 @@ def test_opening_a_folder_loads_neither_fsspec_nor_pyarrow() -> None:
 import sys
 from airflow_paimon.core.store import open_store
 open_store("/tmp").read_many([])
-heavy = ("fsspec", "s3fs", "requests", "google.auth", "hdfs_native", "pyarrow", "airflow", "pyspark")
+heavy = ("fsspec", "s3fs", "requests", "google.auth", "azure.identity", "hdfs_native", "pyarrow", "airflow", "pyspark")
 print([name for name in heavy if name in sys.modules])
 """
     root = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, open_store, s3
+from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
 from tests.s3_proxy import Proxy
@@ -72,10 +72,20 @@ def test_equal_bytes_of_another_call_are_not_ours(store: Store, direct: Store, p
         store.create("schema-1", b"{}")
 
 
-@pytest.mark.parametrize("fault", ["reset", "500"])
-def test_a_create_that_did_not_land_yet_is_unknown(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
-    """Absent now says nothing: the put may still be on its way."""
-    proxy.plan = [fault, fault]
+@pytest.mark.parametrize(("fault", "puts"), [("reset", 2), ("500", 1), ("503", 1)])
+def test_a_create_that_is_not_there_is_put_again_after_a_look(
+    store: Store, direct: Store, proxy: Proxy, fault: str, puts: int
+) -> None:
+    proxy.plan = [fault] * puts
+    store.create("snapshot-1", b"ours")
+    assert direct.read("snapshot-1") == b"ours"
+    assert [r.method for r in proxy.requests] == ["PUT"] * puts + ["GET", "PUT"]
+
+
+@pytest.mark.parametrize("fault", ["reset", "500", "409"])
+def test_a_create_that_never_lands_is_unknown(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
+    """Absent now says nothing: a put may still be on its way."""
+    proxy.always = fault
     with pytest.raises(OutcomeUnknownError, match=r"snapshot-1.*may still appear"):
         store.create("snapshot-1", b"ours")
     assert not direct.exists("snapshot-1")
@@ -255,8 +265,8 @@ def test_store_is_one_of_ours(direct: Store) -> None:
 def test_a_tree_of_more_keys_than_one_request_takes_is_deleted(
     proxy: Proxy, store: Store, direct: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert s3._DELETE_BATCH == 1000, "what S3 takes; to put more objects than that takes a minute"
-    monkeypatch.setattr(s3, "_DELETE_BATCH", 3)
+    assert s3_client._DELETE_BATCH == 1000, "what S3 takes; to put more objects than that takes a minute"
+    monkeypatch.setattr(s3_client, "_DELETE_BATCH", 3)
     for number in range(7):
         direct.create(f"many/{number}", b"x")
     direct.create("many2", b"stays")

@@ -1,0 +1,98 @@
+"""What a storage of objects is asked for, whatever its protocol, and the one error that this raises."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO, Protocol, TypeVar
+
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.store.base import FileInfo
+
+T = TypeVar("T")
+Listing = tuple[list[FileInfo], list[str]]
+"""Objects by their whole keys, and the folders, each of which ends with ``/``. A key that ends so marks a folder."""
+Fail = Callable[[Any], PaimonError]
+"""Makes a failed request an error of this package."""
+
+TOKEN = "airflow-paimon-create"
+"""Metadata of every created object: which call made it. It identifies the writer when the response to a put is lost."""
+PART = 16 * 2**20
+"""Bytes of a part of an upload; Google takes multiples of 256 KiB."""
+AT_ONCE = 16
+"""Requests that run at the same time; as many connections are kept open."""
+NO_BUCKET = "NoSuchBucket"
+EXISTS = 412
+_PAUSE = 0.25
+"""Seconds before the second try; each further pause is twice as long. Google allows one write a second to one name."""
+
+
+class RequestError(Exception):
+    """A request that failed.
+
+    ``status`` is HTTP's, 0 if there was no answer, ``EXISTS`` from any storage that has the object already; ``code`` is
+    the storage's own word, ``NO_BUCKET`` from any that has no such bucket; ``applied``: it may have taken effect.
+    """
+
+    def __init__(self, status: int, reason: str, *, applied: bool = False, code: str = "") -> None:
+        super().__init__(reason)
+        self.status = status
+        self.code = code
+        self.applied = applied
+
+
+class ObjectClient(Protocol):
+    """Requests about the objects of a bucket (a container). Raises only ``RequestError``."""
+
+    def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
+        """Read an object, or a range of it (an HTTP ``Range`` value); give it with the whole object's size."""
+        ...
+
+    def get_many(self, bucket: str, keys: Sequence[str]) -> list[bytes]:
+        return side_by_side(lambda key: self.get(bucket, key)[0], keys)
+
+    def tail(self, bucket: str, key: str, size: int) -> tuple[bytes, int]:
+        """Read the last bytes of an object, as ``get`` does."""
+        return self.get(bucket, key, f"bytes=-{size}")
+
+    def head(self, bucket: str, key: str) -> str | None:
+        """Look whether an object is there; give the token of the call that created it."""
+        ...
+
+    def is_from(self, bucket: str, key: str, token: str, data: bytes) -> bool:
+        """Whether the object that is there was written by the put of ``data`` with this token."""
+        return self.head(bucket, key) == token
+
+    def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
+        """Write an object with one request; with a token only if there is none, which ``EXISTS`` says."""
+        ...
+
+    def upload(self, bucket: str, key: str, fail: Fail) -> BinaryIO:
+        """Open a new object, which is uploaded in parts of ``PART`` bytes and visible once closed."""
+        ...
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Delete an object; a missing one is not an error."""
+        ...
+
+    def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
+        side_by_side(lambda key: self.delete(bucket, key), keys)
+
+    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
+        """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders."""
+        ...
+
+
+def pause(tried: int) -> None:
+    """Wait before the next try; a random share, so that writers that collided don't meet again."""
+    time.sleep(_PAUSE * 2 ** (tried - 1) * random.uniform(0.5, 1.0))
+
+
+def side_by_side(call: Callable[[str], T], keys: Sequence[str]) -> list[T]:
+    """Make a call for each key, some at the same time; the first error is raised when all calls begun have ended."""
+    if len(keys) < 2:
+        return [call(key) for key in keys]
+    with ThreadPoolExecutor(min(AT_ONCE, len(keys))) as pool:
+        return list(pool.map(call, keys))

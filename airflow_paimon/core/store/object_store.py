@@ -1,0 +1,253 @@
+"""Objects by key in a bucket, with puts that are refused where the object exists: what S3, Google and Azure share."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, BinaryIO, ClassVar, TypeVar
+
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PaimonError,
+    StorageError,
+)
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, Listing, ObjectClient, RequestError, pause
+from airflow_paimon.core.store.ranges import RangeInput
+from airflow_paimon.core.store.secrets import secret_values
+
+T = TypeVar("T")
+
+_CREATE_TRIES = 4
+_SCHEMAS = "schema/"
+
+
+class ObjectStore(Store):
+    """Objects below ``scheme://bucket/prefix``. A folder is what keys have in common up to a ``/``.
+
+    Calls block: a coroutine makes them in a thread. The options travel when a store is pickled, and show nowhere else.
+    """
+
+    __slots__ = ("_authority", "_options", "_prefix", "_scheme")
+
+    can_commit = True
+    bucket_word: ClassVar[str] = "bucket"
+    login_options: ClassVar[str]
+    """The options that say who asks, for whoever is refused."""
+
+    def __init__(self, scheme: str, authority: str, prefix: str = "", options: Mapping[str, Any] | None = None) -> None:
+        if not authority:
+            raise InvalidInputError(
+                f"{scheme}:// needs the {self.bucket_word}'s name: {scheme}://{self.bucket_word}/path"
+            )
+        self._scheme = scheme
+        self._authority = authority
+        self._prefix = prefix
+        self._options = self._checked(options or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._scheme, self._authority, self._prefix, json.loads(self._options))
+
+    def _checked(self, options: Mapping[str, Any]) -> str:
+        """Check options, and that the packages are there; give the options as JSON in the words of the client."""
+        raise NotImplementedError
+
+    @property
+    def _client(self) -> ObjectClient:
+        raise NotImplementedError
+
+    @property
+    def _bucket(self) -> str:
+        return self._authority
+
+    @property
+    def uri(self) -> str:
+        return f"{self._scheme}://{join(self._authority, self._prefix)}"
+
+    def child(self, path: str) -> Store:
+        _, (scheme, authority, prefix, options) = self.__reduce__()
+        return type(self)(scheme, authority, join(prefix, folder_name(path)), options)
+
+    def read(self, path: str) -> bytes:
+        key = self._key(path)
+        return self._run("reading", path, lambda client: client.get(self._bucket, key))[0]
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        keys = [self._key(path) for path in paths]
+        if not keys:
+            return []
+        where = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        return self._run("reading", where, lambda client: client.get_many(self._bucket, keys))
+
+    def exists(self, path: str) -> bool:
+        key = self._key(path)
+        try:
+            self._run("looking at", path, lambda client: client.head(self._bucket, key))
+        except NotFoundError:
+            return False
+        return True
+
+    def names(self, path: str) -> list[str]:
+        return [info.name for info in self._entries(path, "/")[0]]
+
+    def files(self, path: str) -> Sequence[FileInfo]:
+        above = f"{path.removesuffix('/')}/" if path else ""
+        found = (replace(info, name=above + info.name) for info in self._entries(path, "")[0])
+        return sorted(found, key=lambda info: info.name)
+
+    def list(self, path: str) -> list[FileInfo]:
+        objects, folders = self._entries(path, "/")
+        found = [*objects, *(FileInfo(name.removesuffix("/"), True, 0) for name in folders)]
+        return sorted(found, key=lambda info: info.name)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Put if absent. After any doubt the object is looked at, and only one that isn't there is put again.
+
+        Each try carries the same token, so whichever of them lands is this call's. Even a refusal ("it exists already")
+        is looked at: clients and proxies repeat a put whose answer was lost, and are refused because of the first one.
+        """
+        key = self._key(path)
+        token = uuid.uuid4().hex
+        doubt: RequestError | None = None
+        for tried in range(1, _CREATE_TRIES + 1):
+            try:
+                self._client.put(self._bucket, key, data, token)
+                return
+            except RequestError as error:
+                if error.status != EXISTS and not error.applied and not doubt:
+                    raise self._failed(error, "creating", path) from error
+                doubt = error
+            if doubt.status != EXISTS:
+                pause(tried)
+            if self._is_ours(path, key, token, data, doubt):
+                return
+        raise OutcomeUnknownError(
+            f"Creating {join(self.uri, path)} failed ({self._reason(doubt)}), but it may still appear. "
+            "Look for it before trying again"
+        ) from doubt
+
+    def replace(self, path: str, data: bytes) -> None:
+        key = self._key(path)
+        self._run("writing", path, lambda client: client.put(self._bucket, key, data), mutating=True)
+
+    def delete(self, path: str) -> None:
+        key = self._key(path)
+        self._run("deleting", path, lambda client: client.delete(self._bucket, key), mutating=True)
+
+    def delete_tree(self, path: str) -> None:
+        """Delete all objects below a folder, its schemas last: without them what is left of a branch is no branch."""
+        prefix = self._folder_prefix(inner_folder_name(path))
+        objects, _ = self._run("deleting", path, lambda client: client.list_all(self._bucket, prefix, ""))
+        for keys in _stages(objects, prefix + _SCHEMAS):
+            self._delete_many(path, keys)
+
+    def open_input(self, path: str) -> Any:
+        """Open for random reads: its size and tail now, then one request per range that is not cached."""
+        return RangeInput(self, path)
+
+    def open_output(self, path: str) -> BinaryIO:
+        key = self._key(path)
+        return self._client.upload(self._bucket, key, partial(self._failed, doing="writing", path=path))
+
+    def read_tail(self, path: str, size: int) -> tuple[bytes, int]:
+        key = self._key(path)
+        return self._within(path, lambda client: client.tail(self._bucket, key, size))
+
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        key = self._key(path)
+        return self._within(path, lambda client: client.get(self._bucket, key, f"bytes={start}-{end - 1}"))[0]
+
+    def _within(self, path: str, request: Callable[[ObjectClient], tuple[bytes, int]]) -> tuple[bytes, int]:
+        """Read a range; nothing where the object ends before it, as one that is empty or has become shorter."""
+        try:
+            return request(self._client)
+        except RequestError as error:
+            if error.status == 416:
+                return b"", 0
+            raise self._failed(error, "reading", path) from error
+
+    def _key(self, path: str) -> str:
+        return join(self._prefix, object_name(path))
+
+    def _folder_prefix(self, folder: str) -> str:
+        key = join(self._prefix, folder)
+        return f"{key}/" if key else ""
+
+    def _entries(self, path: str, delimiter: str) -> Listing:
+        """List a folder by names below it, without the empty objects with which some engines mark folders."""
+        prefix = self._folder_prefix(folder_name(path))
+        objects, folders = self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, delimiter))
+        start = len(prefix)
+        found = [replace(info, name=info.name[start:]) for info in objects if not _marks_a_folder(info)]
+        return found, [name[start:] for name in folders]
+
+    def _delete_many(self, path: str, keys: Sequence[str]) -> None:
+        self._run("deleting", path, lambda client: client.delete_many(self._bucket, keys), mutating=True)
+
+    def _is_ours(self, path: str, key: str, token: str, data: bytes, error: RequestError) -> bool:
+        """Look whose object this is after a put that failed: True if this call's, False if there is none.
+
+        Raises:
+            AlreadyExistsError: it is another writer's.
+            OutcomeUnknownError: it can't be looked at.
+        """
+        where = join(self.uri, path)
+        try:
+            if self._client.is_from(self._bucket, key, token, data):
+                return True
+        except RequestError as doubt:
+            if doubt.status == 404:
+                return False
+            raise OutcomeUnknownError(
+                f"Creating {where} failed ({self._reason(error)}), and so did looking at it "
+                f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
+            ) from error
+        raise AlreadyExistsError(f"{where} exists already") from error
+
+    def _run(self, doing: str, path: str, request: Callable[[ObjectClient], T], mutating: bool = False) -> T:
+        try:
+            return request(self._client)
+        except RequestError as error:
+            raise self._failed(error, doing, path, mutating) from error
+
+    def _reason(self, error: Exception | None) -> str:
+        reason = str(error)
+        for secret in secret_values(json.loads(self._options)):
+            reason = reason.replace(secret, "***")
+        return reason
+
+    def _failed(self, error: RequestError, doing: str, path: str, mutating: bool = False) -> PaimonError:
+        where = join(self.uri, path)
+        if error.code == NO_BUCKET:
+            return NotFoundError(f"The {self.bucket_word} {self._bucket!r} of {where} does not exist")
+        if error.status == 404:
+            return NotFoundError(f"{where} does not exist")
+        if mutating and error.applied:
+            return OutcomeUnknownError(
+                f"{doing.capitalize()} {where} failed, but may have taken effect ({self._reason(error)}); "
+                "read it before trying again"
+            )
+        if error.status in (401, 403):
+            return StorageError(
+                f"Access denied for {doing} {where} ({self._reason(error)}); "
+                f"check the storage options {self.login_options} or the environment's credentials"
+            )
+        return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")
+
+
+def _marks_a_folder(info: FileInfo) -> bool:
+    return info.is_dir or info.name.endswith("/")
+
+
+def _stages(objects: Sequence[FileInfo], schemas: str) -> list[list[str]]:
+    """Divide what is to be deleted: schemas after everything else, and what stands for a folder when it is empty."""
+    keys = [info.name for info in objects if not info.is_dir]
+    folders = sorted((info.name for info in objects if info.is_dir), reverse=True)
+    files = [[key for key in keys if key.startswith(schemas) is last] for last in (False, True)]
+    return [some for some in (*files, *([name] for name in folders)) if some]

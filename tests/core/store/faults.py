@@ -1,0 +1,139 @@
+"""What a store over HTTP must do when requests fail: a backend subclasses it, with a store behind a proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.store import Store, object_store
+from tests.s3_proxy import Proxy, Request
+
+
+class FaultsContract:
+    """Tests with the fixtures ``store`` (tries everything twice), ``direct`` (the same objects) and ``proxy``."""
+
+    put: str
+    """The method of a put."""
+    look: str
+    """The method of looking whose object it is."""
+
+    @pytest.mark.parametrize("fault", ["apply-500", "apply-reset", "apply-503"])
+    def test_a_create_whose_answer_was_lost_is_found(
+        self, store: Store, direct: Store, proxy: Proxy, fault: str
+    ) -> None:
+        proxy.plan = [fault]
+        store.create("snapshot-1", b"ours")
+        assert direct.read("snapshot-1") == b"ours"
+        assert [r.method for r in proxy.requests] == [self.put, self.look], "looked at, not put again"
+
+    @pytest.mark.parametrize("fault", ["reset", "500", "503", "429"])
+    def test_a_create_that_is_not_there_is_put_again_after_a_look(
+        self, store: Store, direct: Store, proxy: Proxy, fault: str
+    ) -> None:
+        proxy.plan = [fault]
+        store.create("snapshot-1", b"ours")
+        assert direct.read("snapshot-1") == b"ours"
+        assert [r.method for r in proxy.requests] == [self.put, self.look, self.put]
+
+    def test_equal_bytes_of_another_call_are_not_ours(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        direct.create("schema-1", b"{}")
+        proxy.plan = ["apply-reset"]
+        with pytest.raises(AlreadyExistsError, match="schema-1"):
+            store.create("schema-1", b"{}")
+
+    def test_another_writer_between_two_tries_wins(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        is_create = proxy.concerns
+
+        def overtaken(request: Request) -> bool:
+            if is_create(request):
+                direct.create("snapshot-1", b"theirs")
+            return is_create(request)
+
+        proxy.concerns, proxy.plan = overtaken, ["500"]
+        with pytest.raises(AlreadyExistsError, match="snapshot-1"):
+            store.create("snapshot-1", b"ours")
+        assert direct.read("snapshot-1") == b"theirs"
+
+    @pytest.mark.parametrize("fault", ["reset", "500", "429"])
+    def test_a_create_that_never_lands_is_unknown(self, store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
+        """Absent now says nothing: a put may still be on its way."""
+        proxy.always = fault
+        with pytest.raises(OutcomeUnknownError, match=r"snapshot-1.*may still appear"):
+            store.create("snapshot-1", b"ours")
+        assert not direct.exists("snapshot-1")
+        assert [r.method for r in proxy.requests] == [self.put, self.look] * object_store._CREATE_TRIES
+
+    @pytest.mark.parametrize(("fault", "landed"), [("apply-down", True), ("down", False)])
+    def test_storage_that_goes_away_during_a_create(
+        self, store: Store, direct: Store, proxy: Proxy, fault: str, landed: bool
+    ) -> None:
+        proxy.plan = [fault]
+        with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
+            store.create("snapshot-1", b"ours")
+        assert direct.exists("snapshot-1") is landed
+
+    def test_lost_race_that_cannot_be_looked_at_is_unknown(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        direct.create("snapshot-1", b"theirs")
+        proxy.concerns, proxy.always = (lambda request: request.method == self.look), "403"
+        with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
+            store.create("snapshot-1", b"ours")
+
+    def test_refused_create_did_nothing(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        proxy.plan = ["403"]
+        with pytest.raises(StorageError, match=r"Access denied for creating .*snapshot-1 \(403 .*storage options"):
+            store.create("snapshot-1", b"ours")
+        assert direct.walk("") == []
+        assert len(proxy.requests) == 1
+
+    def test_other_mutations_that_may_have_taken_effect_are_unknown(
+        self, store: Store, direct: Store, proxy: Proxy
+    ) -> None:
+        proxy.concerns = lambda request: request.method not in ("GET", "HEAD")
+        calls: list[Callable[[], Any]] = [
+            lambda: store.replace("LATEST", b"2"),
+            lambda: store.delete("a/x"),
+            lambda: store.delete_tree("a"),
+        ]
+        for call in calls:
+            for fault in ("500", "reset"):
+                direct.replace("a/x", b"1")
+                proxy.plan = [fault] * 2
+                with pytest.raises(OutcomeUnknownError, match="may have taken effect"):
+                    call()
+                proxy.plan = [fault]
+                call()  # the second try gets through
+            proxy.plan = ["403"]
+            direct.replace("a/x", b"1")
+            with pytest.raises(StorageError, match="Access denied"):
+                call()
+
+    def test_reads_are_tried_again(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        direct.create("m/1", b"manifest" * 1000)
+        proxy.concerns = lambda request: True
+        calls: list[Callable[[], Any]] = [
+            lambda: store.read("m/1"),
+            lambda: store.list("m"),
+            lambda: store.exists("m/1"),
+            lambda: store.open_input("m/1").read(),
+        ]
+        for call in calls:
+            for fault in ("503", "429", "reset", "half"):
+                proxy.plan = [fault]
+                assert call()
+            proxy.plan = ["503"] * 2
+            with pytest.raises(StorageError, match=r".*m.*503"):
+                call()
+
+    def test_schemas_are_deleted_last(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        for name in ("schema/schema-0", "snapshot/snapshot-1", "tag/tag-a"):
+            direct.create(f"branch/branch-b/{name}", b"1")
+        proxy.concerns, proxy.plan = (lambda request: request.method == "DELETE"), ["403"]
+        with pytest.raises(StorageError):
+            store.delete_tree("branch/branch-b")
+        assert direct.exists("branch/branch-b/schema/schema-0")
+        store.delete_tree("branch/branch-b")
+        assert direct.walk("") == []
+        assert "schema-0" in [request.path for request in proxy.requests if request.method == "DELETE"][-1]
