@@ -79,9 +79,14 @@ def _connection_type() -> dict[str, Any]:
             },
             "catalog_type": _field(
                 "Catalog type",
-                "filesystem; tables of the others can be read by path, not written",
+                "Who knows the tables: the warehouse itself (filesystem) or a server; then fill in Catalog options",
                 default="filesystem",
                 enum=["filesystem", "hive", "jdbc", "rest"],
+            ),
+            "catalog_options": _field(
+                "Catalog options",
+                "Options of the catalog by Paimon's names, such as uri; a JSON object",
+                format="password",
             ),
             "endpoint": _field("Endpoint", "S3, when it is not AWS: http:// or https://, host and port"),
             "region": _field("Region", "S3: the bucket's region, such as eu-central-1"),

@@ -191,12 +191,14 @@ def test_only_the_committer_mutates_storage() -> None:
 
 # A room of the core may import the rooms before it. `errors` and `plan` are modules that stand for a room.
 ROOMS = (
-    "errors", "plan", "store", "format", "row_tracking", "table", "commit", "streaming", "requests", "schema",
-    "branches", "publish", "metadata_expiry", "partition_expiry", "check", "chain",
+    "errors", "plan", "store", "format", "row_tracking", "catalogs", "table", "commit", "streaming", "requests",
+    "schema", "branches", "publish", "metadata_expiry", "partition_expiry", "check", "chain",
 )  # fmt: skip
 # Module -> the later rooms that it may import all the same, and why.
 UPWARD = {
     "core/__init__.py": ({"commit"}, "registers the guards of commits"),
+    "core/catalogs/options.py": ({"table"}, "reads durations"),
+    "core/catalogs/table_store.py": ({"table"}, "knows the paths of snapshots and schemas"),
     "core/commit/staging.py": ({"branches", "publish"}, "makes and deletes a branch, merges its index entries"),
     "core/commit/idempotency.py": ({"requests"}, "digests a request"),
     "core/schema/tables.py": ({"chain"}, "checks the schemas of a chain table's branches"),

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, duration_text, limited
+from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.publish.replace_main import main_state, main_state_text
-from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -21,25 +21,25 @@ from airflow_paimon.core.table.table import Table, find_databases, find_tables
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
-    """List the databases of a warehouse, whichever catalog made them, with the number of their tables.
+    """List the databases of a warehouse's catalog with the number of their tables.
 
     Raises:
-        NotFoundError: there is no database folder (``name.db``).
+        NotFoundError: it has no database.
     """
-    store = open_store(warehouse, storage_options)
-    shown, left = limited(find_databases(store), limit)
-    rows = [(name, len(find_tables(store, name))) for name in shown]
+    catalog = open_catalog(warehouse, storage_options)
+    shown, left = limited(find_databases(catalog), limit)
+    rows = [(name, len(find_tables(catalog, name))) for name in shown]
     return Listing(title="databases", columns=(("database", "text"), ("tables", "number")), rows=rows, left=left)
 
 
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
-    """List the tables of a warehouse with their newest commit.
+    """List the tables of a warehouse's catalog with their newest commit.
 
     Raises:
-        NotFoundError: there is no database folder (``name.db``).
+        NotFoundError: it has no database.
     """
-    store = open_store(warehouse, storage_options)
-    found = [t for database in find_databases(store) for t in find_tables(store, database)]
+    catalog = open_catalog(warehouse, storage_options)
+    found = [t for database in find_databases(catalog) for t in find_tables(catalog, database)]
     shown, left = limited(found, limit)
     columns = (
         ("table", "text"),

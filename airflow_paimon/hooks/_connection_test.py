@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon.core.catalogs import Catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
 from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
@@ -86,7 +87,7 @@ def examine(hook: PaimonHook) -> tuple[bool, str]:
         hook.check_settings()
         _check_spark(hook)
         if hook.catalog_type != "filesystem":
-            return True, f"The settings are well-formed; a {hook.catalog_type} catalog is not contacted"
+            return within(PATIENCE_SECONDS, hook.get_conn().label, lambda: _look_into(hook.get_conn()))
         return within(PATIENCE_SECONDS, hook.warehouse, lambda: _look(_store(hook)))
     except PaimonError as error:
         return False, _with_way_out(hook, error)
@@ -175,6 +176,14 @@ def _look(store: Store) -> tuple[bool, str]:
         )
     note = "" if tables or left else "; there is no table in them yet"
     return True, f"{count}: {_names(databases)}{note}{_read_only(store)}"
+
+
+def _look_into(catalog: Catalog) -> tuple[bool, str]:
+    """Ask a catalog that isn't the warehouse's folder."""
+    databases = catalog.databases()
+    if not databases:
+        return False, f"{catalog.label} answers, but has no database. Check its address and key"
+    return True, f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}: {_names(databases)}"
 
 
 def _check_local(path: str, entries: Sequence[FileInfo]) -> None:

@@ -99,10 +99,11 @@ class JobFolder:
 
 def result_in(results_folder: str, name: str, storage_options: Mapping[str, Any] | None) -> ResultFile:
     """Return the result file of a driver that runs in a cluster."""
+    from airflow_paimon.core.catalogs import storage_only
     from airflow_paimon.core.store import open_store
 
     folder = results_folder.rstrip("/")
-    return ResultFile(f"{folder}/{name}", open_store(folder, storage_options), name)
+    return ResultFile(f"{folder}/{name}", open_store(folder, storage_only(storage_options)), name)
 
 
 def shared_folder(results_folder: str) -> Path:

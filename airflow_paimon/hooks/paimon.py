@@ -11,23 +11,24 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError
+from airflow_paimon.core.catalogs.options import CATALOGS
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.form_policy import FormPolicy, parse_policy
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from airflow_paimon.core.catalogs import Catalog
     from airflow_paimon.core.table.table import Table
 
 __all__ = ["PaimonHook"]
 
-CATALOG_TYPES = ("filesystem", "hive", "jdbc", "rest")
-
 ADDRESSING_STYLES = ("auto", "path", "virtual")
 DEFAULT_SPARK_CONN_ID = "spark_default"
 
-EXTRAS = frozenset({"warehouse", "catalog_type", "key", "secret", "token", "endpoint", "region", "addressing_style",
+EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secret", "token", "endpoint", "region",
+                     "addressing_style",
                      "storage_options", "spark_conn_id", "spark_conf", "spark_options", "results_folder", "notify",
                      "approvers", "remind_before", "four_eyes", "forms",
                      "masked_columns"})  # fmt: skip
@@ -49,16 +50,17 @@ class PaimonHook(BaseHook):
     """
     Reach the tables of a Paimon warehouse.
 
-    The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default; tables of
-    ``hive``, ``jdbc`` and ``rest`` can be read by path, writing to them is refused), for S3 ``key``, ``secret``,
-    ``token``, ``endpoint``, ``region`` (login and password stand for key and secret), ``addressing_style`` (``path``,
-    ``virtual`` or ``auto``), ``storage_options`` (further options, JSON) and ``results_folder`` (where jobs
-    in cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse). For
-    operators that don't name their own: ``spark_conn_id``, ``spark_conf`` and ``spark_options`` (both JSON). For
-    approvals: ``notify`` (notifiers by name, JSON), ``approvers`` (ids of the users who may answer), ``remind_before``,
-    ``four_eyes`` (whoever triggered a run can't approve it). For trigger forms: ``forms`` (what they may ask for beyond
-    what does no harm, and which of their fields are locked, JSON; :class:`~airflow_paimon.form_policy.FormPolicy`). For
-    diffs: ``masked_columns`` (columns by table whose values no sample shows, JSON).
+    The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default, ``hive``,
+    ``jdbc`` or ``rest``), ``catalog_options`` (of that catalog, by Paimon's names, such as ``uri``; JSON), for S3
+    ``key``, ``secret``, ``token``, ``endpoint``, ``region`` (login and password stand for key and secret),
+    ``addressing_style`` (``path``, ``virtual`` or ``auto``), ``storage_options`` (further options, JSON) and
+    ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the folder
+    ``_airflow_paimon_results`` in the warehouse). For operators that don't name their own: ``spark_conn_id``,
+    ``spark_conf`` and ``spark_options`` (both JSON). For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
+    (ids of the users who may answer), ``remind_before``, ``four_eyes`` (whoever triggered a run can't approve it). For
+    trigger forms: ``forms`` (what they may ask for beyond what does no harm, and which of their fields are locked,
+    JSON; :class:`~airflow_paimon.form_policy.FormPolicy`). For diffs: ``masked_columns`` (columns by table whose values
+    no sample shows, JSON).
 
     :param paimon_conn_id: the Airflow connection
     :param connection: take this connection instead of looking one up by its id
@@ -112,18 +114,18 @@ class PaimonHook(BaseHook):
 
     @property
     def catalog_type(self) -> str:
-        """One of ``CATALOG_TYPES``."""
-        catalog = self._extras().get("catalog_type") or CATALOG_TYPES[0]
-        if catalog not in CATALOG_TYPES:
+        """One of ``CATALOGS``."""
+        catalog = self._extras().get("catalog_type") or CATALOGS[0]
+        if catalog not in CATALOGS:
             raise InvalidInputError(
-                f"Connection {self.paimon_conn_id!r}: catalog_type must be one of {', '.join(CATALOG_TYPES)}; "
+                f"Connection {self.paimon_conn_id!r}: catalog_type must be one of {', '.join(CATALOGS)}; "
                 f"it is {catalog!r}"
             )
         return str(catalog)
 
     @cached_property
     def storage_options(self) -> dict[str, Any] | None:
-        """The options of the storage, None if there are none. They may hold secrets: hand them over, never log them."""
+        """The options of storage and catalog, None if there are none. They may hold secrets: never log them."""
         extras = self._extras()
         options: dict[str, Any] = {}
         if self.is_s3:
@@ -132,6 +134,8 @@ class PaimonHook(BaseHook):
         if "config_kwargs" in options and isinstance(more.get("config_kwargs"), dict):
             more = {**more, "config_kwargs": {**options["config_kwargs"], **more["config_kwargs"]}}
         options.update(more)
+        if self.catalog_type != CATALOGS[0]:
+            options.update(self._json_object("catalog_options"), metastore=self.catalog_type)
         _mask(options)
         return options or None
 
@@ -223,38 +227,24 @@ class PaimonHook(BaseHook):
             )
         return [c for pattern, columns in found.items() if fnmatchcase(table, pattern) for c in columns]
 
-    def require_filesystem_catalog(self, operation: str) -> None:
-        """Refuse to write by name to a catalog whose own commit protocol this release does not speak."""
-        if self.catalog_type != CATALOG_TYPES[0]:
-            raise UnsupportedCatalogError(
-                f"{operation} on a table of a {self.catalog_type} catalog is not supported: its commit protocol is not "
-                f"built. Its tables can be read by path (airflow_paimon.open_table(path=...)); for a filesystem "
-                f"warehouse set catalog_type=filesystem in connection {self.paimon_conn_id!r}"
-            )
+    def get_conn(self) -> Catalog:
+        """Return the warehouse's catalog; it connects when it is asked something."""
+        from airflow_paimon.core.catalogs import open_catalog
 
-    def get_conn(self) -> Any:
-        """Return the warehouse's store."""
-        from airflow_paimon.core.store import open_store
-
-        return open_store(self.warehouse, self.storage_options)
+        return open_catalog(self.warehouse, self.storage_options)
 
     def get_table(self, table: str | None = None, branch: str = "main", *, path: str | None = None) -> Table:
         """
-        Open a table as ``open_table`` does; it reads nothing yet.
+        Open a table as ``open_table`` does.
 
-        :param table: ``db.table``, in a filesystem warehouse
+        :param table: ``db.table`` in the connection's catalog
         :param branch: the branch of the view
-        :param path: a table's folder instead of its name, for a table of any catalog
+        :param path: a table's folder instead of its name; it is written without its catalog's locks
         """
         from airflow_paimon.core.table.table import open_table
 
         if path is not None:
             return open_table(path=path, branch=branch, storage_options=self.storage_options)
-        if self.catalog_type != CATALOG_TYPES[0]:
-            raise UnsupportedCatalogError(
-                f"Connection {self.paimon_conn_id!r} is of a {self.catalog_type} catalog, whose tables this release "
-                f"can only open by path: get_table(path=...)"
-            )
         return open_table(self.warehouse, table, branch, self.storage_options)
 
     def test_connection(self) -> tuple[bool, str]:

@@ -171,7 +171,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
         self._check_run_on()
         hook = PaimonHook(self.paimon_conn_id)
-        hook.require_filesystem_catalog(self.operation)
         request = self._as_allowed(hook, context)
         self._prepare(hook, request, context)
         submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"

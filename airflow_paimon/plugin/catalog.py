@@ -15,9 +15,9 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon.core.catalogs import Catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
@@ -80,7 +80,13 @@ class Warehouse:
         self.conn_id = conn_id
         self._hook = PaimonHook(conn_id, connection=connection)
         extras = connection.extra_dejson
-        known = [*secret_values(extras), connection.password, connection.login, *_texts(extras.get("storage_options"))]
+        known = [
+            *secret_values(extras),
+            connection.password,
+            connection.login,
+            *_texts(extras.get("storage_options")),
+            *_texts(extras.get("catalog_options")),
+        ]
         settings = (connection.host, connection.login, connection.password, connection.extra)
         self.scope = (conn_id, hashlib.sha256(repr(settings).encode()).hexdigest())
         self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
@@ -91,21 +97,18 @@ class Warehouse:
             text = text.replace(secret, "***")
         return text
 
-    def store(self) -> Store:
-        """Open the warehouse. ``PaimonError`` when its settings are wrong."""
-        self._hook.require_filesystem_catalog("Listing tables")
-        opened: Store = self._hook.get_conn()
-        return opened
+    def catalog(self) -> Catalog:
+        """Open the catalog. ``PaimonError`` when its settings are wrong."""
+        return self._hook.get_conn()
 
     def databases(self) -> list[str]:
-        """Name the databases; one listing."""
-        folders = [e.name for e in self.store().list("") if e.is_dir and e.name.endswith(".db")]
-        return sorted(f.removesuffix(".db") for f in folders if len(f) > len(".db"))
+        """Name the databases."""
+        return sorted(name for name in self.catalog().databases() if name)
 
     def tables(self, database: str) -> list[str]:
-        """Name the folders of a database that can be tables; one listing."""
+        """Name what can be tables of a database."""
         checked_name(f"{database}.t")
-        return sorted(e.name for e in self.store().list(f"{database}.db") if e.is_dir and _is_plain(e.name))
+        return sorted(name for name in self.catalog().tables(database) if _is_plain(name))
 
     def table(self, database: str, name: str) -> Table:
         """Open a table on main; reads nothing."""

@@ -44,7 +44,7 @@ def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
         StillReadingError: the storage is slow. PaimonError: it can't be reached.
     """
     reader = ScopedReader(reader, warehouse.scope)
-    key = ("databases", warehouse.store().uri)
+    key = ("databases", warehouse.catalog().label)
     names = reader.get(key, warehouse.databases, until=_soon(), fresh=FRESH_SECONDS)
     found = [n for n in names if q.lower() in n.lower()]
     page, pages, first, last = paged(len(found), page, _ROWS)
@@ -62,7 +62,7 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     Raises:
         StillReadingError: the storage is slow. PaimonError: it can't be reached, or the name is none.
     """
-    until, uri, reader = _soon(), warehouse.store().uri, ScopedReader(reader, warehouse.scope)
+    until, uri, reader = _soon(), warehouse.catalog().label, ScopedReader(reader, warehouse.scope)
     names = reader.get(
         ("tables", uri, database), partial(warehouse.tables, database), until=until, fresh=FRESH_SECONDS
     )  # fmt: skip

@@ -63,7 +63,6 @@ def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
     from airflow_paimon.core.commit.committer import require_committable
     from airflow_paimon.core.table.features import check_writable
 
-    PaimonHook(params["paimon_conn_id"]).require_filesystem_catalog("The correction of a pipeline")
     main = open_main({**params, "table": one.table}).require()
     require_committable(main)
     check_writable(main.schema(), table=main.name, branch="a branch", by_buckets=one.correct is not None)

@@ -59,7 +59,6 @@ def choose_tables(params: Mapping[str, Any]) -> dict[str, Any]:
     named = [_checked(text) for text in asked if text not in patterns]
     check_policy(params)
     hook = PaimonHook(params["paimon_conn_id"])
-    hook.require_filesystem_catalog("Table maintenance")
     found = _matching(hook, patterns, exclude) if patterns else []
     chosen = sorted({*found, *(name for name in named if not _matches(name, exclude))})
     if not chosen:
@@ -97,8 +96,8 @@ def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str])
     def wanted(name: str) -> bool:
         return _matches(name, patterns) and not _matches(name, exclude)
 
-    warehouse = hook.get_conn()
-    return [t.name for database in find_databases(warehouse) for t in find_tables(warehouse, database, wanted)]
+    catalog = hook.get_conn()
+    return [t.name for database in find_databases(catalog) for t in find_tables(catalog, database, wanted)]
 
 
 def _nothing(hook: PaimonHook, asked: Sequence[str], exclude: Sequence[str]) -> str:

@@ -311,10 +311,11 @@ def _destination(uri: str | None, storage_options: Mapping[str, Any] | None) -> 
     folder, slash, name = uri.rpartition("/")
     if not name:
         raise InvalidInputError(f"--result-uri {uri!r} names a folder; it must name the file to write")
+    from airflow_paimon.core.catalogs import storage_only
     from airflow_paimon.core.store import open_store
 
     is_local = "://" not in uri or uri.startswith("file:")
-    return _Destination(open_store(folder + slash or ".", None if is_local else storage_options), name)
+    return _Destination(open_store(folder + slash or ".", None if is_local else storage_only(storage_options)), name)
 
 
 def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome) -> Outcome:

@@ -31,7 +31,7 @@ from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_linea
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
-from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.core.table.table import Table, open_or_place, register
 
 _NAMED = 5
 
@@ -60,11 +60,12 @@ def create_chain_table(
         InvalidInputError: rules are broken; all are listed, nothing is written. AlreadyExistsError: the new
             table exists with other columns. ConflictError: the table was altered meanwhile: run it again.
     """
-    table = open_table(warehouse, name, storage_options=storage_options)
+    table = open_or_place(warehouse, name, storage_options)
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
     now_ms = int(time.time() * 1000)
     _execute(table, _plan_set_up(table, settings, new, now_ms))
+    register(table, table.schema())
     return table
 
 
@@ -80,7 +81,10 @@ def create_chain(context: Context, request: CreateChainTable) -> OperationResult
         options=parse_options(request.option),
     )
     plan = _plan_set_up(context.table, settings, _new_columns(request), context.now_ms, request.operation_id)
-    return _execute_once(context, plan, {"created": bool(request.column), **plan.summary})
+    result = _execute_once(context, plan, {"created": bool(request.column), **plan.summary})
+    if not request.dry_run:
+        register(context.table, context.table.schema())
+    return result
 
 
 def _new_columns(request: CreateChainTable) -> NewColumns | None:

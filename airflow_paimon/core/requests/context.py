@@ -12,7 +12,7 @@ from airflow_paimon import __version__
 from airflow_paimon.core.errors import InvalidInputError, error_to_json
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
+from airflow_paimon.core.table.table import Table, open_or_place, open_table, parse_timestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,8 @@ def open_context(request: Request) -> Context:
         NotFoundError: no such table. InvalidInputError: the table name carries a branch, or ``now`` has no time zone.
     """
     started = time.monotonic()
-    table = open_table(request.warehouse, request.table, storage_options=request.storage_options)
+    opened = open_table if request.needs_table else open_or_place
+    table = opened(request.warehouse, request.table, storage_options=request.storage_options)
     if table.branch_name != "main":
         takes_branch = any(f.name == "branch" for f in fields(request))
         rest = f" and the branch as branch={table.branch_name!r}" if takes_branch else "; it works on the whole table"

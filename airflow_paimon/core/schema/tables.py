@@ -24,7 +24,7 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, READ_TOGETHER
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.core.table.table import Table, open_or_place, register
 
 
 def create_table(
@@ -40,7 +40,7 @@ def create_table(
     if_exists: str = "fail",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Table:
-    """Create a table of a filesystem warehouse. ``columns``: (name, type in Paimon's notation), in order.
+    """Create a table in the catalog of a warehouse. ``columns``: (name, type in Paimon's notation), in order.
 
     Raises:
         AlreadyExistsError: it exists (with ``if_exists="skip"``: with other columns or keys). InvalidInputError: a rule
@@ -48,7 +48,7 @@ def create_table(
     """
     if if_exists not in ("fail", "skip"):
         raise InvalidInputError(f"create_table: if_exists must be 'fail' or 'skip', got {if_exists!r}")
-    table = open_table(warehouse, name, storage_options=storage_options)
+    table = open_or_place(warehouse, name, storage_options)
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{name}: a table can't be created through a branch; use create_branch")
     require_committable(table)
@@ -72,11 +72,13 @@ def create_table(
     except AlreadyExistsError as error:
         current = table.schema()
         if if_exists == "skip" and _same(current, schema):
+            register(table, current)
             return table
         raise AlreadyExistsError(
             f"Table {table.name} exists at {table.store.uri}"
             + (" with other columns or keys" if if_exists == "skip" else "; if_exists='skip' uses it as it is")
         ) from error
+    register(table, schema)
     return table
 
 

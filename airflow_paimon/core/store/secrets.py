@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 _WORDS = ("key", "secret", "token", "password", "credential", "sas")
+_PLAIN = frozenset({"catalog-key", "lock-key-max-length"})
 _SHORTEST = 6
 """Characters; masking shorter values would garble ordinary text."""
 
 
 def is_secret_name(name: str) -> bool:
     """Whether an option's value must not be shown, judged by its name."""
-    return any(word in name.lower() for word in _WORDS)
+    return name not in _PLAIN and any(word in name.lower() for word in _WORDS)
 
 
 def secret_values(options: Mapping[str, Any] | None) -> list[str]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, StorageError
+from airflow_paimon.core.catalogs import Catalog, open_catalog, storage_only
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
@@ -35,7 +37,7 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``warehouse``: None = by path.
+    """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``catalog``: None = by path.
 
     ``known_tags``: see ``reading_tags_once``.
     """
@@ -43,7 +45,7 @@ class Table:
     store: Store
     name: str
     branch_name: str = MAIN
-    warehouse: Store | None = field(default=None, compare=False, repr=False)
+    catalog: Catalog | None = field(default=None, compare=False, repr=False)
     known_tags: dict[tuple[str, FileInfo], Tag] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -57,11 +59,11 @@ class Table:
 
     def branch(self, name: str) -> Table:
         """Return the same table seen on another branch. Does not check that the branch exists."""
-        return Table(self.store, self.name, name or MAIN, self.warehouse, self.known_tags)
+        return Table(self.store, self.name, name or MAIN, self.catalog, self.known_tags)
 
     def reading_tags_once(self) -> Table:
         """Return the same view for one call in which ``tags_once`` reads each tag once, of any branch."""
-        return Table(self.store, self.name, self.branch_name, self.warehouse, {})
+        return Table(self.store, self.name, self.branch_name, self.catalog, {})
 
     # -- schemas ---------------------------------------------------------------------------------------------------
 
@@ -115,20 +117,19 @@ class Table:
 
     def _why_missing(self) -> str:
         """Say which part of the table's address is wrong, and how to find the right one."""
-        if self.warehouse is None:
+        if self.catalog is None:
             return f" at {self.store.uri}; check the path"
-        warehouse, database = self.warehouse.uri, self.name.partition(".")[0]
+        label, database = self.catalog.label, self.name.partition(".")[0]
         try:
-            known = _databases(self.warehouse)
+            known = self.catalog.databases()
         except StorageError:  # who may read a table may not be allowed to list the warehouse
             known = [database]
         if not known:
-            return f": {warehouse} is no warehouse, it doesn't exist or has no folder <database>.db; check its address"
+            return f": {label} doesn't exist or has no database; check its address"
         if database not in known:
             listed = ", ".join(known if len(known) <= _LISTED else [*known[:_LISTED], "..."])
-            return f": warehouse {warehouse} has no database {database!r} (it has {listed})"
-        where = f" at {self.store.uri}; to list the tables there: "
-        return f"{where}python -m airflow_paimon tables --warehouse {warehouse}"
+            return f": {label} has no database {database!r} (it has {listed})"
+        return f" in {label}; python -m airflow_paimon tables lists the tables there"
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -301,9 +302,10 @@ def open_table(
     *,
     path: str | None = None,
 ) -> Table:
-    """Open a table of a filesystem warehouse by name, or any table folder by ``path``. Reads nothing yet.
+    """Open a table by its name in the catalog of a warehouse, or any table folder by ``path``.
 
-    ``name`` may carry a branch (``db.t$branch_b``); a different ``branch`` besides is an error.
+    ``name`` may carry a branch (``db.t$branch_b``); a different ``branch`` besides is an error. ``storage_options`` may
+    name the catalog (``open_catalog``); without, it is the warehouse itself, and nothing is read yet.
 
     Raises:
         InvalidInputError: both or neither of (warehouse, name) and path, or a malformed name.
@@ -322,12 +324,48 @@ def open_table(
         label = path.rstrip("/").rsplit("/", 1)[-1]
         parent = path.rstrip("/").rsplit("/", 2)
         database = parent[-2].removesuffix(".db") if len(parent) > 2 and parent[-2].endswith(".db") else ""
-        return Table(open_store(path, storage_options), f"{database}.{label}" if database else label, branch)
+        return Table(
+            open_store(path, storage_only(storage_options)), f"{database}.{label}" if database else label, branch
+        )
     assert warehouse is not None and name is not None
     identifier = parse_identifier(name)
     chosen = _one_branch(identifier, branch)
-    opened = open_store(warehouse, storage_options)
-    return Table(opened.child(identifier.folder), f"{identifier.database}.{identifier.table}", chosen, opened)
+    catalog = open_catalog(warehouse, storage_options)
+    (store,) = catalog.locate(identifier.database, [identifier.table])
+    name = f"{identifier.database}.{identifier.table}"
+    return Table(NoStore(f"{name} in {catalog.label}") if store is None else store, name, chosen, catalog)
+
+
+def open_or_place(warehouse: str, name: str, storage_options: Mapping[str, Any] | None = None) -> Table:
+    """Open a table as ``open_table`` does; one that its catalog doesn't know, where it would lie. ``register`` it then.
+
+    Raises:
+        NotFoundError: the catalog has no such database.
+    """
+    table = open_table(warehouse, name, storage_options=storage_options)
+    if table.catalog is None or not isinstance(table.store, NoStore):
+        return table
+    database, _, short = table.name.partition(".")
+    return replace(table, store=table.catalog.place(database, short))
+
+
+def register(table: Table, schema: TableSchema) -> None:
+    """Make a new table known to its catalog; its schema file lies there already. One that is known stays as it is.
+
+    Raises:
+        PaimonError: the catalog failed; the message says how to go on.
+    """
+    if table.catalog is None:
+        return
+    database, _, short = table.name.partition(".")
+    try:
+        table.catalog.register(database, short, schema)
+    except PaimonError as error:
+        error.message = (
+            f"{table.name}: its files are there, but {table.catalog.label} does not know it yet: {error.message}. Run "
+            f"it again with if_exists='skip'"
+        )
+        raise
 
 
 def _one_branch(identifier: Identifier, branch: str) -> str:
@@ -446,25 +484,21 @@ def _snapshot_at(table: Table, time_ms: int) -> Snapshot:
     return best
 
 
-def find_databases(warehouse: Store) -> list[str]:
-    """Name the databases of a warehouse, whichever catalog made them; one listing.
+def find_databases(catalog: Catalog) -> list[str]:
+    """Name the databases of a catalog.
 
     Raises:
-        NotFoundError: there is no database folder (``name.db``).
+        NotFoundError: there is none.
     """
-    found = _databases(warehouse)
+    found = catalog.databases()
     if not found:
-        raise NotFoundError(f"There is no warehouse at {warehouse.uri}: it has no folder db_name.db")
+        raise NotFoundError(f"There is no database in {catalog.label}: it doesn't exist or is empty")
     return found
 
 
-def _databases(warehouse: Store) -> list[str]:
-    return [e.name.removesuffix(".db") for e in warehouse.list("") if e.is_dir and e.name.endswith(".db")]
-
-
-def find_tables(warehouse: Store, database: str, wanted: Callable[[str], bool] = lambda _: True) -> list[Table]:
-    """Return the tables of a database whose ``db.table`` is wanted: one listing, and one for each of these."""
-    folder = f"{database}.db"
-    names = [e.name for e in warehouse.list(folder) if e.is_dir and wanted(f"{database}.{e.name}")]
-    views = [Table(warehouse.child(f"{folder}/{name}"), f"{database}.{name}") for name in names]
+def find_tables(catalog: Catalog, database: str, wanted: Callable[[str], bool] = lambda _: True) -> list[Table]:
+    """Return the tables of a database whose ``db.table`` is wanted: one listing, and a look at each of these."""
+    names = [name for name in catalog.tables(database) if wanted(f"{database}.{name}")]
+    found = zip(names, catalog.locate(database, names), strict=True)
+    views = [Table(store, f"{database}.{name}", catalog=catalog) for name, store in found if store is not None]
     return [view for view in views if view.exists()]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from airflow_paimon.core.catalogs.options import CATALOGS, catalog_options
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.requests.requests import Request
 
@@ -36,9 +37,19 @@ def paimon_catalog(spark: SparkSession, request: Request) -> str:
         InvalidInputError: the warehouse is on an object store, and no catalog says how to reach it.
     """
     settings = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    _check_catalog(request)
     name = configured(settings, request.warehouse) or _set_up(spark, settings, request)
     _require_connector(spark, name, settings, request)
     return name
+
+
+def _check_catalog(request: Request) -> None:
+    metastore = catalog_options(request.storage_options).kind
+    if metastore != CATALOGS[0]:
+        raise UnsupportedFeatureError(
+            f"{request.table}: engine=connector works on tables of filesystem catalogs, and this one is in a "
+            f"{metastore} catalog; leave the engine out"
+        )
 
 
 def configured(settings: Mapping[str, str], warehouse: str) -> str | None:

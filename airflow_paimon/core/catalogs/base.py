@@ -1,0 +1,49 @@
+"""The protocol between this package and a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.store import Store
+
+
+@runtime_checkable
+class Catalog(Protocol):
+    """Knows the tables of a warehouse by name.
+
+    Errors: ``StorageError`` when the catalog's server can't be reached or fails, ``UnsafeOperationError`` when it
+    refuses the credentials, ``UnsupportedCatalogError`` for a table that this package can't open safely.
+    A catalog can be pickled and holds no connection: each call makes its own.
+    """
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        """The catalog in messages, such as ``warehouse s3://lake`` or ``catalog jdbc:postgresql://db/paimon``."""
+        ...
+
+    def databases(self) -> list[str]:
+        """Name the databases; empty if there are none."""
+        ...
+
+    def tables(self, database: str) -> list[str]:
+        """Name the tables of a database. A name may turn out to be no Paimon table when it is opened."""
+        ...
+
+    def locate(self, database: str, tables: Sequence[str]) -> list[Store | None]:
+        """Return the store of each table's folder, which puts there what its catalog wants; None = no such table.
+
+        A catalog that only computes folders returns one without looking whether there is a table.
+        """
+        ...
+
+    def place(self, database: str, table: str) -> Store:
+        """Return the store of the folder for a new table. ``NotFoundError``: there is no such database."""
+        ...
+
+    def register(self, database: str, table: str, schema: TableSchema) -> None:
+        """Make a table known whose first schema lies in its folder. Nothing happens to one that is known."""
+        ...

@@ -1,0 +1,41 @@
+"""Opens the catalog that a warehouse's options name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_paimon.core.catalogs import jdbc
+from airflow_paimon.core.catalogs.base import Catalog
+from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
+from airflow_paimon.core.catalogs.options import CatalogOptions, catalog_options
+from airflow_paimon.core.errors import UnsupportedCatalogError
+from airflow_paimon.core.store import open_store
+
+_OPENERS: Mapping[str, Callable[[str, CatalogOptions], Catalog]] = {
+    "filesystem": lambda warehouse, options: FilesystemCatalog(open_store(warehouse, options.storage)),
+    "jdbc": jdbc.open_jdbc_catalog,
+}
+
+
+def open_catalog(warehouse: str, options: Mapping[str, Any] | None = None) -> Catalog:
+    """Open the catalog of a warehouse. Nothing is read yet.
+
+    ``options``: those of the storage, and among them the catalog's by Paimon's names: ``metastore`` (``filesystem``,
+    the default, ``hive``, ``jdbc`` or ``rest``), ``uri`` and what belongs to that kind of catalog.
+
+    Raises:
+        InvalidInputError: an option is missing or wrong. UnsupportedCatalogError: the catalog is not supported.
+    """
+    divided = catalog_options(options)
+    opener = _OPENERS.get(divided.kind)
+    if opener is None:
+        raise UnsupportedCatalogError(
+            f"Catalogs of type {divided.kind} are not supported yet; open the table by its folder: open_table(path=...)"
+        )
+    return opener(warehouse, divided)
+
+
+def storage_only(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the options without the catalog's, for what is opened by its path."""
+    return None if options is None else catalog_options(options).storage

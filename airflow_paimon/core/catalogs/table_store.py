@@ -1,0 +1,116 @@
+"""The folder of a table whose catalog takes part in its commits.
+
+A lock of the catalog is held over the one put of a snapshot or schema and nothing else: planning, data files and
+manifests take time, and a lock that is held long is lost. The put itself stays put-if-absent. The lock keeps Paimon's
+Java engine, which looks and then renames, from replacing what is put here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from airflow_paimon.core.errors import PaimonError, StorageError
+from airflow_paimon.core.format.schema import TableSchema, parse_schema
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.table.paths import BRANCH_DIR, BRANCH_PREFIX, MAIN, SCHEMA_PREFIX, SNAPSHOT_PREFIX
+
+log = logging.getLogger(__name__)
+
+_SYNC_TRIES = 3
+_REPLACEABLE = re.compile(r"s3|s3a|s3n|gs|gcs|wasbs?|cosn|emr\w*")
+_COMMITTED = re.compile(
+    rf"(?:{BRANCH_DIR}/{BRANCH_PREFIX}(?P<branch>[^/]+)/)?"
+    rf"(?:snapshot/{SNAPSHOT_PREFIX}|(?P<schema>schema/{SCHEMA_PREFIX}))\d+"
+)
+
+
+def takes_lock(uri: str, lock_enabled: str | None) -> bool:
+    """Whether commits to a storage take the catalog's lock: as ``lock.enabled`` says, or where Java needs it.
+
+    Java locks on object stores by default. On HDFS, ``abfs`` and OSS its last step doesn't replace a file that is
+    there, so nothing is won by the lock.
+    """
+    if lock_enabled is not None:
+        return lock_enabled.strip().lower() == "true"
+    return bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower()))
+
+
+class Guard(Protocol):
+    """What a catalog does about the commits of one table. It can be pickled."""
+
+    def hold(self, object_name: str) -> AbstractContextManager[None]:
+        """Hold the catalog's lock on ``t`` or ``t$branch_b``.
+
+        Raises:
+            StorageError: on entering; nothing was written. OutcomeUnknownError: on leaving; the lock was lost
+                meanwhile, and another engine may have replaced what was put.
+        """
+        ...
+
+    def schema_changed(self, schema: TableSchema) -> None:
+        """Bring main's newest schema to the catalog."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """What a put publishes: a snapshot or a schema of a branch."""
+
+    branch: str
+    is_schema: bool
+
+
+def _put_of(path: str) -> _Put | None:
+    found = _COMMITTED.fullmatch(path)
+    return None if found is None else _Put(found["branch"] or MAIN, bool(found["schema"]))
+
+
+class CatalogTableStore(StoreOver):
+    """Puts the snapshots and schemas of ``table`` (its name without the database) under the catalog's guard."""
+
+    __slots__ = ("guard", "table")
+
+    def __init__(self, inner: Store, table: str, guard: Guard) -> None:
+        super().__init__(inner)
+        self.table, self.guard = table, guard
+
+    def create(self, path: str, data: bytes) -> None:
+        put = _put_of(path)
+        if put is None:
+            self.inner.create(path, data)
+            return
+        with self._held(put):
+            self.inner.create(path, data)
+        if put.is_schema and put.branch == MAIN:
+            self._sync(parse_schema(data, path))
+
+    def replace(self, path: str, data: bytes) -> None:
+        put = _put_of(path)
+        if put is None:
+            self.inner.replace(path, data)
+            return
+        with self._held(put):
+            self.inner.replace(path, data)
+
+    def _held(self, put: _Put) -> AbstractContextManager[None]:
+        return self.guard.hold(self.table if put.branch == MAIN else f"{self.table}$branch_{put.branch}")
+
+    def _sync(self, schema: TableSchema) -> None:
+        """Tell the catalog. The schema file is what counts, so a catalog that lags behind fails nothing."""
+        for left in reversed(range(_SYNC_TRIES)):
+            try:
+                self.guard.schema_changed(schema)
+                return
+            except PaimonError as error:
+                if not isinstance(error, StorageError) or not left:
+                    log.warning(
+                        "%s: the catalog still shows the columns and options before schema %d (%s); "
+                        "repair_table --finding metastore brings them there",
+                        self.table, schema.id, error.message,
+                    )  # fmt: skip
+                    return

@@ -1,0 +1,73 @@
+"""A store over another store, for what changes a few of its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from airflow_paimon.core.store.base import FileInfo, Store
+
+
+class StoreOver(Store):
+    """Passes everything on to ``inner``. Subclasses change what differs; ``child`` leads out of them."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, StoreOver) and other.inner == self.inner
+
+    def __hash__(self) -> int:
+        return hash(self.inner)
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    @property
+    def can_commit(self) -> bool:
+        return self.inner.can_commit
+
+    def child(self, path: str) -> Store:
+        return self.inner.child(path)
+
+    def read(self, path: str) -> bytes:
+        return self.inner.read(path)
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        return self.inner.read_many(paths)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def names(self, path: str) -> list[str]:
+        return self.inner.names(path)
+
+    def walk(self, path: str) -> list[str]:
+        return self.inner.walk(path)
+
+    def files(self, path: str) -> Sequence[FileInfo]:
+        return self.inner.files(path)
+
+    def create(self, path: str, data: bytes) -> None:
+        self.inner.create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self.inner.replace(path, data)
+
+    def delete(self, path: str) -> None:
+        self.inner.delete(path)
+
+    def delete_tree(self, path: str) -> None:
+        self.inner.delete_tree(path)
+
+    def open_input(self, path: str) -> Any:
+        return self.inner.open_input(path)
+
+    def open_output(self, path: str) -> BinaryIO:
+        return self.inner.open_output(path)
+
+    def list(self, path: str) -> list[FileInfo]:
+        return self.inner.list(path)
