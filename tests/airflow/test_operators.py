@@ -331,7 +331,7 @@ def test_what_fails_at_once_and_what_is_retried(
 ) -> None:
     main = make_table(warehouse)
     append(main, "1")
-    set_connection(monkeypatch, "hive_wh", "paimon", extra={"warehouse": str(warehouse), "catalog_type": "hive"})
+    set_connection(monkeypatch, "no_uri", "paimon", extra={"warehouse": str(warehouse), "catalog_type": "jdbc"})
 
     def build() -> None:
         again = {"retries": 1, "retry_delay": 0}
@@ -341,7 +341,7 @@ def test_what_fails_at_once_and_what_is_retried(
         CreateTagOperator(task_id="empty", tag="x", snapshot="{{ dag_run.conf.get('nothing') or '' }}", **again)
         CreateTagOperator(task_id="none", tag="x", snapshot="{{ none }}", **again)
         CreateTagOperator(task_id="no_connection", tag="x", paimon_conn_id="nowhere", **again)
-        CreateTagOperator(task_id="catalog", tag="x", paimon_conn_id="hive_wh", **again)
+        CreateTagOperator(task_id="catalog", tag="x", paimon_conn_id="no_uri", **again)
         DeleteBranchOperator(task_id="unsafe", branch="main", **again)
         RollbackOperator(task_id="conflict", snapshot=1, expected_main_snapshot=7, **again)
 
@@ -351,7 +351,6 @@ def test_what_fails_at_once_and_what_is_retried(
     assert set(run.tasks.values()) == {("failed", 1)}
     kinds = {task: run.xcom(task, "paimon_error")["kind"] for task in (*run.tasks, "conflict")}
     assert kinds.pop("not_found") == "not-found"
-    assert kinds.pop("catalog") == "unsupported"
     assert kinds.pop("conflict") == "conflict"
     assert set(kinds.values()) <= {"invalid-input", "unsafe"}
     assert main.tag_names() == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook, SparkSettings
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table
@@ -77,7 +77,6 @@ def test_malformed_connections_are_refused(monkeypatch: pytest.MonkeyPatch, fiel
     set_connection(monkeypatch, "bad", **fields)
     hook = PaimonHook("bad")
     with pytest.raises(InvalidInputError, match=says):
-        hook.require_filesystem_catalog("merge_branch")
         hook.get_table("d.t")
     ok, message = hook.test_connection()
     assert not ok
@@ -115,15 +114,20 @@ def test_missing_connection() -> None:
         _ = PaimonHook("nowhere").warehouse
 
 
-def test_a_table_of_another_catalog_is_read_by_path_only(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    append(make_table(warehouse), "1")
-    set_connection(monkeypatch, "hive", "paimon", extra={"warehouse": str(warehouse), "catalog_type": "hive"})
-    hook = PaimonHook("hive")
-    with pytest.raises(UnsupportedCatalogError, match="by path"):
-        hook.get_table("d.t")
-    with pytest.raises(UnsupportedCatalogError, match="by path"):
-        hook.require_filesystem_catalog("merge_branch")
-    assert hook.get_table(path=str(warehouse / "d.db/t")).latest_snapshot_id() == 1
+def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"uri": f"jdbc:sqlite:{tmp_path}/catalog.db", "catalog-key": "production"}
+    extra = {"warehouse": str(warehouse), "catalog_type": "jdbc", "catalog_options": json.dumps(options)}
+    set_connection(monkeypatch, "jdbc", "paimon", extra=extra)
+    hook = PaimonHook("jdbc")
+    table = make_table(warehouse)
+    append(table, "1")
+    assert hook.storage_options == {**options, "metastore": "jdbc"}
+    good, message = hook.test_connection()
+    assert not good
+    assert "no Paimon catalog" in message
+    hook.get_conn().register("d", "t", table.schema())
+    assert hook.get_table("d.t").latest_snapshot_id() == 1
+    assert hook.test_connection() == (True, f"1 database in catalog {options['uri']}, key 'production': d")
 
 
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

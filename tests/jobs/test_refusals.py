@@ -27,7 +27,7 @@ NEW_CHAIN = (
 
 REFUSED = [
     # the table, the warehouse, the storage
-    ("check_table --table=sales.ordres", "not-found", "to list the tables there: python -m airflow_paimon tables"),
+    ("check_table --table=sales.ordres", "not-found", "python -m airflow_paimon tables lists the tables of"),
     ("check_table --table=orders", "invalid-input", "'orders' is not of the form db.table, or db.table$branch_name"),
     ("check_table --table=sales.orders$snapshots", "invalid-input", "system table"),
     ("check_table --warehouse=", "invalid-input", "check_table needs warehouse (--warehouse)"),

@@ -129,11 +129,12 @@ class Transaction:
             return int(cursor.rowcount)
 
     def inserted(self, sql: str, *parameters: Any) -> bool:
-        """Insert a row; False if there is one of that key. The transaction can't go on then."""
+        """Insert a row; False if there is one of that key: what the transaction did before is then undone."""
         try:
             return self.run(sql, *parameters) == 1
         except self.database.driver.Error as error:
             if _is_duplicate(error):
+                self.connection.rollback()
                 return False
             raise
 

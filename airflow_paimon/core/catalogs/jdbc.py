@@ -31,6 +31,9 @@ _FIRST_SLEEP_MS = 100
 _TABLES = """CREATE TABLE IF NOT EXISTS paimon_tables (
     catalog_key VARCHAR(255) NOT NULL, database_name VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
     PRIMARY KEY (catalog_key, database_name, table_name))"""
+_DATABASE_PROPERTIES = """CREATE TABLE IF NOT EXISTS paimon_database_properties (
+    catalog_key VARCHAR(255) NOT NULL, database_name VARCHAR(255) NOT NULL, property_key VARCHAR(255),
+    property_value VARCHAR(1000), PRIMARY KEY (catalog_key, database_name, property_key))"""
 _TABLE_PROPERTIES = """CREATE TABLE IF NOT EXISTS paimon_table_properties (
     catalog_key VARCHAR(255) NOT NULL, database_name VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
     property_key VARCHAR(255) NOT NULL, property_value VARCHAR(1000),
@@ -86,6 +89,7 @@ class JdbcCatalog(Catalog):
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         with self.database.transaction() as run:
             run.run(_TABLES)
+            run.run(_DATABASE_PROPERTIES)
         with self.database.transaction() as run:
             run.inserted("INSERT INTO paimon_tables VALUES (?, ?, ?)", self.key, database, table)
         self._guard(database, table).schema_changed(schema)
@@ -228,7 +232,7 @@ def open_jdbc_catalog(warehouse: str, options: CatalogOptions) -> JdbcCatalog:
     uri = options.required("uri", "jdbc:postgresql://host:5432/paimon")
     files = FilesystemCatalog(open_store(warehouse, options.storage))
     locking = JdbcLocking(
-        enabled=takes_lock(files.warehouse.uri, own.get("lock.enabled")),
+        enabled=takes_lock(files.warehouse.uri, options),
         timeout_ms=options.lock_timeout_ms,
         sleep_ms=options.lock_sleep_ms,
     )

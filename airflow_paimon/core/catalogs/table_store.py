@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from airflow_paimon.core.catalogs.options import CatalogOptions
 from airflow_paimon.core.errors import PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.store import Store
@@ -29,15 +30,13 @@ _COMMITTED = re.compile(
 )
 
 
-def takes_lock(uri: str, lock_enabled: str | None) -> bool:
+def takes_lock(uri: str, options: CatalogOptions) -> bool:
     """Whether commits to a storage take the catalog's lock: as ``lock.enabled`` says, or where Java needs it.
 
     Java locks on object stores by default. On HDFS, ``abfs`` and OSS its last step doesn't replace a file that is
     there, so nothing is won by the lock.
     """
-    if lock_enabled is not None:
-        return lock_enabled.strip().lower() == "true"
-    return bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower()))
+    return options.flag("lock.enabled", bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower())))
 
 
 class Guard(Protocol):

@@ -12,16 +12,16 @@ from airflow_paimon.core.store.base import FileInfo, Store
 
 @dataclass(frozen=True, slots=True)
 class NoStore(Store):
-    """``uri``: what there is none of, for messages."""
+    """``uri``: where nothing is, for messages."""
 
     uri: str
     can_commit = True
 
     def _missing(self) -> NoReturn:
-        raise NotFoundError(f"There is no table {self.uri}")
+        raise NotFoundError(f"{self.uri} has no such table")
 
     def child(self, path: str) -> Store:
-        return NoStore(f"{self.uri}/{path}")
+        return self
 
     def read(self, path: str) -> bytes:
         self._missing()

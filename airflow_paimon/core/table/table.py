@@ -129,7 +129,7 @@ class Table:
         if database not in known:
             listed = ", ".join(known if len(known) <= _LISTED else [*known[:_LISTED], "..."])
             return f": {label} has no database {database!r} (it has {listed})"
-        return f" in {label}; python -m airflow_paimon tables lists the tables there"
+        return f" at {self.store.uri}; python -m airflow_paimon tables lists the tables of the {label}"
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ def open_table(
     catalog = open_catalog(warehouse, storage_options)
     (store,) = catalog.locate(identifier.database, [identifier.table])
     name = f"{identifier.database}.{identifier.table}"
-    return Table(NoStore(f"{name} in {catalog.label}") if store is None else store, name, chosen, catalog)
+    return Table(NoStore(catalog.label) if store is None else store, name, chosen, catalog)
 
 
 def open_or_place(warehouse: str, name: str, storage_options: Mapping[str, Any] | None = None) -> Table:

@@ -1,0 +1,348 @@
+"""Paimon's JDBC catalog, on SQLite and a real PostgreSQL: names, locks, properties, and what goes wrong."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon import create_table, open_table
+from airflow_paimon.core.catalogs import open_catalog, storage_only
+from airflow_paimon.core.catalogs.jdbc import JdbcCatalog, JdbcGuard
+from airflow_paimon.core.catalogs.options import CatalogOptions
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, takes_lock
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from tests.conftest import require
+from tests.core.tables import COLUMNS, alter_table, append, run
+from tests.postgres_server import PASSWORD, USER, postgres_server, programs
+
+LOCK = "jdbc.d.t"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    require(programs() is not None, "PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    with postgres_server() as uri:
+        yield uri
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Options of a catalog of its own, which locks on a local disk too."""
+    found: dict[str, Any] = {"metastore": "jdbc", "lock.enabled": "true", "catalog-key": "jdbc"}
+    if request.param == "sqlite":
+        return {**found, "uri": f"jdbc:sqlite:{tmp_path}/catalog.db"}
+    uri = request.getfixturevalue("postgres")
+    found |= {"uri": uri, "jdbc.user": USER, "jdbc.password": PASSWORD}
+    empty(found, tmp_path)
+    return found
+
+
+def catalog_of(options: dict[str, Any], warehouse: Path) -> JdbcCatalog:
+    opened = open_catalog(str(warehouse), options)
+    assert isinstance(opened, JdbcCatalog)
+    return opened
+
+
+def empty(options: dict[str, Any], warehouse: Path) -> None:
+    with catalog_of(options, warehouse).database.transaction() as run_sql:
+        for name in ("tables", "table_properties", "database_properties", "distributed_locks"):
+            run_sql.run(f"DROP TABLE IF EXISTS paimon_{name}")
+
+
+def create_database(options: dict[str, Any], warehouse: Path, name: str = "d") -> None:
+    """Do what CREATE DATABASE of Java's JdbcCatalog does."""
+    with catalog_of(options, warehouse).database.transaction() as run_sql:
+        run_sql.run(
+            "CREATE TABLE IF NOT EXISTS paimon_tables (catalog_key VARCHAR(255) NOT NULL, database_name VARCHAR(255) "
+            "NOT NULL, table_name VARCHAR(255) NOT NULL, PRIMARY KEY (catalog_key, database_name, table_name))"
+        )
+        run_sql.run(
+            "CREATE TABLE IF NOT EXISTS paimon_database_properties (catalog_key VARCHAR(255) NOT NULL, database_name "
+            "VARCHAR(255) NOT NULL, property_key VARCHAR(255), property_value VARCHAR(1000), "
+            "PRIMARY KEY (catalog_key, database_name, property_key))"
+        )
+        run_sql.run("INSERT INTO paimon_database_properties VALUES (?, ?, 'exists', 'true')", "jdbc", name)
+
+
+@pytest.fixture
+def table(options: dict[str, Any], tmp_path: Path) -> Table:
+    create_database(options, tmp_path)
+    return new_table(options, tmp_path)
+
+
+def new_table(options: dict[str, Any], warehouse: Path, **more: Any) -> Table:
+    return create_table(
+        str(warehouse), "d.t", COLUMNS, partition_keys=["dt"], primary_keys=["dt", "k"], storage_options=options,
+        **({"options": {"bucket": "2"}} | more),
+    )  # fmt: skip
+
+
+def guard_of(table: Table) -> JdbcGuard:
+    assert isinstance(table.store, CatalogTableStore)
+    assert isinstance(table.store.guard, JdbcGuard)
+    return table.store.guard
+
+
+def locks(table: Table) -> list[Any]:
+    with guard_of(table).database.transaction() as run_sql:
+        return [row[0] for row in run_sql.rows("SELECT lock_id FROM paimon_distributed_locks")]
+
+
+def test_a_table_is_made_found_written_corrected_and_read(
+    options: dict[str, Any], tmp_path: Path, table: Table
+) -> None:
+    catalog = catalog_of(options, tmp_path)
+    assert catalog.databases() == ["d"]
+    assert catalog.tables("d") == ["t"]
+    rows = [{"k": 1, "v": "a", "dt": "x"}, {"k": 2, "v": "b", "dt": "x"}]
+    import pyarrow as pa
+
+    write_arrow(table, pa.Table.from_pylist(rows, schema=read_arrow(table).schema))
+    again = open_table(str(tmp_path), "d.t", storage_options=options)
+    run(again, "create_branch", branch="fix", snapshot=again.latest_snapshot_id())
+    write_arrow(again.branch("fix"), pa.Table.from_pylist([{**rows[0], "v": "right"}], schema=read_arrow(table).schema))
+    run(again, "merge_branch", branch="fix", force=True)
+    assert sorted(read_arrow(again)["v"].to_pylist()) == ["b", "right"]
+    assert locks(table) == [], "every lock is given back"
+    assert pickle.loads(pickle.dumps(again)).latest_snapshot_id() == again.latest_snapshot_id()
+
+
+def test_options_and_keys_are_copied_to_the_catalog(table: Table) -> None:
+    expected = {"bucket": "2", "primary-key": "dt,k", "partition": "dt", "bucket-key": "k"}
+    assert guard_of(table).stored_properties() == expected
+    alter_table(table, [SetOption(key="snapshot.time-retained", value="2 h")])
+    assert guard_of(table).stored_properties() == {**expected, "snapshot.time-retained": "2 h"}
+
+
+def test_only_what_is_registered_is_a_table(options: dict[str, Any], tmp_path: Path) -> None:
+    create_database(options, tmp_path)
+    create_table(str(tmp_path), "d.t", COLUMNS)  # by the filesystem catalog
+    with pytest.raises(NotFoundError, match=r"There is no table d\.t"):
+        open_table(str(tmp_path), "d.t", storage_options=options).require()
+    with pytest.raises(AlreadyExistsError, match="if_exists='skip' uses it"):
+        create_table(str(tmp_path), "d.t", COLUMNS, storage_options=options)
+    create_table(str(tmp_path), "d.t", COLUMNS, storage_options=options, if_exists="skip")
+    assert open_table(str(tmp_path), "d.t", storage_options=options).require().name == "d.t"
+    with pytest.raises(NotFoundError, match=r"has no database 'e' \(it has d\)"):
+        create_table(str(tmp_path), "e.t", COLUMNS, storage_options=options)
+
+
+def test_a_commit_waits_for_the_lock_of_another(table: Table) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard_of(table).hold("t"):
+            held.set()
+            time.sleep(1)
+            done.set()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    assert held.wait(10)
+    append(table.branch("main"), "x")
+    assert done.is_set(), "the commit landed while another held the lock"
+    other.join()
+    assert table.latest_snapshot_id() == 1
+    assert locks(table) == []
+
+
+def test_branches_have_locks_of_their_own(table: Table) -> None:
+    append(table, "x")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    with guard_of(table).hold("t"):
+        append(table.branch("fix"), "x")
+        assert locks(table) == [LOCK]
+    with guard_of(table).hold("t$branch_fix"):
+        append(table, "x")
+
+
+def test_a_lock_that_is_never_free_ends_in_an_error_that_wrote_nothing(
+    options: dict[str, Any], tmp_path: Path, table: Table
+) -> None:
+    hurried = open_table(str(tmp_path), "d.t", storage_options={**options, "lock-acquire-timeout": "1 s"})
+    before = table.store.walk("")
+    with guard_of(table).hold("t"), pytest.raises(StorageError, match=r"was not free for 1 s.*nothing was written"):
+        append(hurried, "x")
+    assert [path for path in table.store.walk("") if "manifest" in path or "snapshot" in path] == []
+    assert before
+    append(hurried, "x")
+
+
+def test_an_expired_lock_is_taken_and_its_first_holder_is_told(
+    options: dict[str, Any], tmp_path: Path, table: Table
+) -> None:
+    """The first holder hangs in its put; its lock expires, a second writer takes it, commits and gives it back."""
+    brief = open_table(str(tmp_path), "d.t", storage_options={**options, "lock-acquire-timeout": "1 s"})
+    patient = guard_of(table)
+    with pytest.raises(OutcomeUnknownError, match="expired while it was held"), guard_of(brief).hold("t"):
+        with patient.hold("t"):
+            assert locks(table) == [LOCK]
+        assert locks(table) == [], "and its own lock was left to the second holder"
+
+
+def test_the_successor_keeps_its_lock(options: dict[str, Any], tmp_path: Path, table: Table) -> None:
+    """Java releases by name, so a holder that was late would delete its successor's lock."""
+    brief = guard_of(open_table(str(tmp_path), "d.t", storage_options={**options, "lock-acquire-timeout": "1 s"}))
+    first = brief.hold("t")
+    first.__enter__()
+    with guard_of(table).hold("t"):
+        with pytest.raises(OutcomeUnknownError):
+            first.__exit__(None, None, None)
+        assert locks(table) == [LOCK]
+
+
+def test_a_commit_whose_lock_was_lost_is_looked_for(
+    options: dict[str, Any], tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is there and ours: a success, although the lock was taken away during the put."""
+    guard = guard_of(table)
+    inner = table.store.inner  # type: ignore[attr-defined]
+    plain = type(inner).create
+
+    def create(self: Any, path: str, data: bytes) -> None:
+        plain(self, path, data)
+        if path == "snapshot/snapshot-1":
+            with guard.database.transaction() as run_sql:
+                run_sql.run("DELETE FROM paimon_distributed_locks")
+
+    monkeypatch.setattr(type(inner), "create", create)
+    receipt = append(table, "x")
+    assert receipt.snapshot is not None
+    assert table.latest_snapshot_id() == 1
+
+
+def _commit_many(warehouse: str, options: dict[str, Any], count: int) -> None:
+    opened = open_table(warehouse, "d.t", storage_options=options)
+    for _ in range(count):
+        append(opened, "x")
+
+
+def _hold_for_ever(warehouse: str, options: dict[str, Any], held: Any) -> None:
+    with guard_of(open_table(warehouse, "d.t", storage_options=options)).hold("t"):
+        held.set()
+        time.sleep(600)
+
+
+def test_processes_that_commit_at_once_lose_nothing(options: dict[str, Any], tmp_path: Path) -> None:
+    create_database(options, tmp_path)
+    table = create_table(str(tmp_path), "d.t", COLUMNS, partition_keys=["dt"], storage_options=options)
+    context = multiprocessing.get_context("fork")
+    racers = [context.Process(target=_commit_many, args=(str(tmp_path), options, 5)) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(120)
+        assert racer.exitcode == 0
+    assert table.snapshot_ids() == list(range(1, 21))
+    assert table.snapshot(20).total_record_count == 20
+
+
+def test_a_holder_that_is_killed_delays_the_next_until_its_lock_expires(
+    options: dict[str, Any], tmp_path: Path, table: Table
+) -> None:
+    context = multiprocessing.get_context("fork")
+    held = context.Event()
+    brief = {**options, "lock-acquire-timeout": "1 s"}
+    holder = context.Process(target=_hold_for_ever, args=(str(tmp_path), brief, held))
+    holder.start()
+    assert held.wait(30)
+    assert holder.pid is not None
+    holder.kill()
+    holder.join()
+    assert holder.exitcode == -signal.SIGKILL
+    assert locks(table) == [LOCK]
+    append(table, "x")
+    assert table.latest_snapshot_id() == 1
+
+
+def test_a_catalog_that_is_gone_stops_the_commit_and_not_the_reader(
+    options: dict[str, Any], tmp_path: Path, table: Table
+) -> None:
+    append(table, "x")
+    away = table.store.inner  # type: ignore[attr-defined]
+    gone = {**options, "uri": "jdbc:postgresql://127.0.0.1:9/postgres", "jdbc.user": "u", "jdbc.password": "p"}
+    lost = guard_of(table)
+    unreachable = JdbcGuard(catalog_of(gone, tmp_path).database, lost.key, "d", "t", lost.locking, lost.sync)
+    view = Table(CatalogTableStore(away, "t", unreachable), "d.t")
+    assert view.latest_snapshot_id() == 1
+    with pytest.raises(StorageError, match=r"jdbc:postgresql://127\.0\.0\.1:9/postgres"):
+        append(view, "x")
+    assert view.latest_snapshot_id() == 1
+    with pytest.raises(StorageError, match=r"jdbc:postgresql://127\.0\.0\.1:9/postgres"):
+        open_table(str(tmp_path), "d.t", storage_options=gone)
+
+
+def test_a_wrong_password_is_told_without_the_password(options: dict[str, Any], tmp_path: Path) -> None:
+    if "jdbc.user" not in options:
+        return
+    wrong = {**options, "jdbc.password": "not-this-one"}
+    with pytest.raises(UnsafeOperationError, match="refuses the user 'paimon'") as raised:
+        catalog_of(wrong, tmp_path).databases()
+    assert "not-this-one" not in str(raised.value)
+    assert "not-this-one" not in repr(catalog_of(wrong, tmp_path))
+
+
+def test_a_database_without_a_catalog(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="is no Paimon catalog"):
+        catalog_of(options, tmp_path).databases()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"metastore": "glue"}, "metastore must be one of filesystem, hive, jdbc, rest"),
+        ({"metastore": "jdbc"}, "needs the option uri, such as jdbc:postgresql"),
+        ({"metastore": "jdbc", "uri": "jdbc:oracle:thin"}, "is not one of jdbc:postgresql"),
+        ({"metastore": "jdbc", "uri": "jdbc:sqlite:catalog.db"}, "needs the whole path"),
+        ({"metastore": "jdbc", "uri": "jdbc:postgresql://u:p@h/d"}, "are the options jdbc.user and jdbc.password"),
+        (
+            {"metastore": "jdbc", "uri": "jdbc:sqlite:/c.db", "lock.enabled": "yes"},
+            "lock.enabled must be true",
+        ),
+        ({"metastore": "jdbc", "uri": "jdbc:sqlite:/c.db", "lock-acquire-timeout": "soon"}, "is not a duration"),
+    ],
+)
+def test_wrong_options(tmp_path: Path, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        open_catalog(str(tmp_path), given)
+
+
+def test_which_storages_take_the_lock() -> None:
+    def takes(uri: str, **given: str) -> bool:
+        return takes_lock(uri, CatalogOptions("jdbc", {k.replace("_", "."): v for k, v in given.items()}, {}))
+
+    schemes = ("file", "hdfs", "s3", "s3a", "gs", "abfss", "oss", "wasbs")
+    assert [s for s in schemes if takes(f"{s}://a/b")] == ["s3", "s3a", "gs", "wasbs"]
+    assert takes("hdfs://a/b", lock_enabled="true")
+    assert not takes("s3://a/b", lock_enabled="false")
+
+
+def test_the_storage_gets_its_own_options_only() -> None:
+    given = {"metastore": "jdbc", "uri": "jdbc:sqlite:/c.db", "jdbc.password": "p", "key": "k", "endpoint_url": "e"}
+    assert storage_only(given) == {"key": "k", "endpoint_url": "e"}
+    assert storage_only({"token": "anon"}) == {"token": "anon"}
+    assert storage_only(None) is None
+
+
+def test_reads_of_a_lost_database_file_are_no_success(tmp_path: Path) -> None:
+    with suppress(OSError), pytest.raises(StorageError, match="folder of the file does not exist"):
+        open_catalog(str(tmp_path), {"metastore": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/no/c.db"}).databases()
