@@ -19,8 +19,9 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
 from airflow_paimon.core.schema.tables import check_alterable, create_table
+from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from tests.stores import Crash, FaultStore
 
 COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
@@ -35,6 +36,15 @@ def make_table(warehouse: Path | str, name: str = "d.t", *, primary: bool = True
         primary_keys=["dt", "k"] if primary else [],
         options={"bucket": "2" if primary else "-1", **{k.replace("__", "-"): v for k, v in options.items()}},
     )
+
+
+def copied(table: Table) -> Table:
+    """The same table elsewhere in memory: for many lives that begin alike, as each commit takes time."""
+    uri = f"memory://{uuid.uuid4()}/wh"
+    store = open_store(f"{uri}/{'/'.join(table.store.uri.rsplit('/', 2)[1:])}")
+    for path in table.store.walk(""):
+        store.create(path, table.store.read(path))
+    return open_table(uri, table.name)
 
 
 def alter_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:

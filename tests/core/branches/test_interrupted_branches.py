@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.lineage import read_lineage, verified_lineage
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import alter_table, append, make_table, names, run
+from tests.core.tables import alter_table, append, copied, make_table, names, run
 from tests.stores import MUTATIONS, Crash, FaultStore, _Wrapper
 
 
@@ -69,6 +70,13 @@ CASES = {
 
 
 def start(case: Case) -> Table:
+    """A table of the case's own, as it is before the operation."""
+    return copied(_table_before(case.exists, case.ours))
+
+
+@cache
+def _table_before(exists: bool, ours: bool) -> Table:
+    """Made once: the lives of this file begin a thousand times."""
     table = make_table(f"memory://{uuid.uuid4()}/wh")
     append(table, "a")
     alter_table(table, [SetOption(key="a", value="b")])
@@ -76,12 +84,12 @@ def start(case: Case) -> Table:
     run(table, "create_tag", tag="base")
     append(table, "a", seq=2)
     run(table, "create_branch", branch="other", snapshot=1)
-    if case.exists and case.ours:
+    if exists and ours:
         run(table, "create_branch", branch="fix", tag="base")
-    elif case.exists:
+    elif exists:
         for name in ("schema/schema-0", "schema/schema-1", "snapshot/snapshot-1", "snapshot/snapshot-2"):
             table.store.create(f"branch/branch-fix/{name}", table.store.read(name))
-    if case.exists:
+    if exists:
         append(table.branch("fix"), "b", seq=10)
     return table
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import CASES, check, forget, killed, repair_all, start
-from tests.core.tables import append, cut_off, make_table, names, run
+from tests.core.tables import append, copied, cut_off, make_table, names, run
 
 MADE = {"tag": "new", "snapshot": 1, "time_retained": "7 d"}
 
@@ -57,10 +57,11 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
     """Of a branch that was left half made, deleted or renamed, in each state that a kill leaves."""
     case, repaired = CASES[kind], 0
     for broken in range(1, 40):
-        if not _broken(kind, broken)[1]:
+        half_made = start(case)
+        if not killed(half_made, case, broken, after=True):
             break
         for step in range(1, 40):
-            table, _ = _broken(kind, broken)
+            table = copied(half_made)
             main, other = names(table), names(table.branch("other"))
             found = [f["id"] for f in run(table, "check_table").details["findings"] if f["repair"] is not None]
             crashed = bool(found) and cut_off(table, step, "repair_table", finding=found)
@@ -74,8 +75,3 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
             if not crashed:
                 break
     assert repaired > 10
-
-
-def _broken(kind: str, step: int) -> tuple[Table, bool]:
-    table = start(CASES[kind])
-    return table, killed(table, CASES[kind], step, after=True)

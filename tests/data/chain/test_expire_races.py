@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,22 +15,12 @@ from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.store import open_store
-from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from tests.core.chain.tables import as_another_engine
-from tests.core.tables import run
+from tests.core.tables import copied, run
 from tests.data.chain.expiries import NOW, OLD, add_row, both, held, made, row_types, rows_of
 from tests.stores import Crash, FaultStore
-
-
-def copied(table: Table) -> Table:
-    """The same table elsewhere in memory."""
-    uri = f"memory://{uuid.uuid4()}/wh"
-    store = open_store(f"{uri}/d.db/t")
-    for path in table.store.walk(""):
-        store.create(path, table.store.read(path))
-    return open_table(uri, "d.t")
 
 
 def faulty(table: Table, fault: FaultStore, **values: Any) -> OperationResult:
