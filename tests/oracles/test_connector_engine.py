@@ -26,6 +26,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.spark.jobs import run_spark_operation
+from tests.class_archive import BARE_JVM
 from tests.core.tables import alter_table
 from tests.oracles import layout
 from tests.oracles.drivers import SparkConnectorOracle
@@ -378,10 +379,11 @@ def test_the_job_runs_on_spark_3_5_with_the_package_as_an_archive(
     (site,) = python.parents[1].glob("lib/python*/site-packages")
     submit = [str(site / "pyspark" / "bin" / "spark-submit"), "--master", "local[2]"]
     submit += ["--jars", str(layout.CONNECTOR_JAR), "--py-files", str(archive), "--conf", "spark.ui.enabled=false"]
-    submit += ["--driver-memory", "1g", str(job_path("diff_branches"))]
+    submit += ["--conf", "spark.sql.shuffle.partitions=2", "--driver-memory", "1g", str(job_path("diff_branches"))]
     submit += ["--warehouse", str(tmp_path), "--table", "d.t", "--branch", "fix", "--engine", "connector"]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPARK", "PYSPARK"))}
     env = clean | {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    env |= {"SPARK_SUBMIT_OPTS": BARE_JVM, "SPARK_LAUNCHER_OPTS": BARE_JVM}
     done = subprocess.run(submit, env=env, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
