@@ -26,16 +26,17 @@ def running(text: str) -> dict[int, str]:
 
 
 def wait_until(probe: Callable[[], T], what: str, seconds: float, pause: float = 0.05) -> T:
-    """Probe until it gives something true. A probe that costs something pauses longer.
+    """Probe until it gives something true. A probe that costs something pauses longer: nine times that at least.
 
     ``seconds`` is ample on a machine that does nothing else; it fails after ten times that, as others are busy.
     """
     deadline = time.monotonic() + 10 * seconds
     while True:
+        started = time.thread_time()
         if found := probe():
             return found
         assert time.monotonic() < deadline, f"{what}: not within {10 * seconds} s"
-        time.sleep(pause)
+        time.sleep(max(pause, 9 * (time.thread_time() - started)))
 
 
 def writing_end(pipe: Path) -> int | None:
