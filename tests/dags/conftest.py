@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.airflow.conftest import Run, airflow_home, result_of, set_connection
+from tests.airflow.conftest import Run, airflow_home, register, result_of, set_connection
 from tests.conftest import REPO_ROOT
 
 if TYPE_CHECKING:
@@ -101,8 +101,13 @@ def load_dag(name: str) -> "DAG":
 
 
 def run_dag(name: str, conf: dict[str, Any]) -> Run:
-    """Run a DAG to its end in this process."""
-    return result_of(load_dag(name).test(run_conf=conf))
+    """Run a DAG to its end in this process.
+
+    It is registered in the tests' bundle, which is empty: ``dag.test()`` parses and writes all of a DAG's bundle anew.
+    """
+    dag = load_dag(name)
+    register(dag)
+    return result_of(dag.test(run_conf=conf))
 
 
 def clear_and_run(run: Run, task_id: str) -> Run:
