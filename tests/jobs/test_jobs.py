@@ -20,7 +20,7 @@ from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.chain.tables import add, make_chain
-from tests.core.tables import append, make_table
+from tests.core.tables import append, make_table, run
 
 MODULES_OF_SPARK = ("pyspark", "py4j")
 
@@ -117,7 +117,7 @@ def test_a_wrong_correction_is_refused_before_spark_starts(
 ) -> None:
     (tmp_path / "empty.sql").write_text(" ;\n")
     (tmp_path / "good.sql").write_text("SELECT * FROM branch")
-    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
     more, text = CORRECTIONS[case]
     more = [a.replace("--sql=", f"--sql={tmp_path}/") for a in more]
     more += [] if any(a.startswith("--branch=") for a in more) else ["--branch=fix"]
@@ -131,7 +131,7 @@ def test_a_wrong_correction_is_refused_before_spark_starts(
 )
 def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: str) -> None:
     """Only Spark says whether a text is a statement; one that surely isn't is refused before it starts."""
-    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
     file = tmp_path / "fix.sql"
     values = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "sql": str(file)}
     file.write_text(text)
@@ -143,8 +143,8 @@ def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: 
 
 @pytest.mark.parametrize("view", ["d.t@1", "d.t@good", "d.t$branch_fix@1", "d.t@fix.1"])
 def test_a_view_of_a_version_passes_the_checks_before_spark(warehouse: Path, tmp_path: Path, view: str) -> None:
-    assert run_job("create_tag", *on(warehouse, "--tag=good", "--snapshot=1")).code == 0
-    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    run(main_of(warehouse), "create_tag", tag="good", snapshot=1)
+    run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
     (tmp_path / "fix.sql").write_text("UPDATE branch SET v = 'x' WHERE dt = '1'")
     values = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "sql": str(tmp_path / "fix.sql")}
     assert run_before_spark(build_request("correct_branch", values | {"view": [f"old={view}"]})) is None
@@ -153,7 +153,7 @@ def test_a_view_of_a_version_passes_the_checks_before_spark(warehouse: Path, tmp
 def test_a_small_diff_needs_no_spark_and_no_pandas(
     warehouse: Path, without_spark: dict[str, str], tmp_path: Path
 ) -> None:
-    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
     (tmp_path / "poisoned" / "pandas.py").write_text("import sys\nprint('imported pandas', file=sys.stderr)\n")
     same = run_job("diff_branches", *on(warehouse, "--branch=fix"), env=without_spark)
     assert (same.code, same.result["details"]["different"]) == (0, False)
@@ -216,7 +216,7 @@ def test_exit_codes_are_those_of_the_error_tree(warehouse: Path) -> None:
     append(main_of(warehouse), "1", seq=1)
     ended = run_job("rollback_to", *on(warehouse, "--snapshot=1", "--expected-main-snapshot=9"))
     assert (ended.code, ended.result["error"]["kind"]) == (3, "conflict")
-    assert run_job("create_branch", *on(warehouse, "--branch=fix", "--snapshot=1")).code == 0
+    run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
     ended = run_job("delete_tag", *on(warehouse, "--tag=airflow-paimon-branch-fix"))
     assert (ended.code, ended.result["error"]["kind"]) == (4, "unsafe")
     main_of(warehouse).store.replace("snapshot/snapshot-2", b"{")
