@@ -198,6 +198,9 @@ ROOMS = (
 UPWARD = {
     "core/__init__.py": ({"commit"}, "registers the guards of commits"),
     "core/catalogs/options.py": ({"table"}, "reads durations"),
+    "core/catalogs/rest_refused.py": ({"table"}, "knows the paths of schemas"),
+    "core/catalogs/rest_statistics.py": ({"table"}, "names partitions"),
+    "core/catalogs/rest_store.py": ({"table"}, "knows the paths of metadata, and which branch is being deleted"),
     "core/catalogs/table_store.py": ({"table"}, "knows the paths of snapshots and schemas"),
     "core/commit/staging.py": ({"branches", "publish"}, "makes and deletes a branch, merges its index entries"),
     "core/commit/idempotency.py": ({"requests"}, "digests a request"),

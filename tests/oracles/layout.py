@@ -26,6 +26,15 @@ CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
 MINICLUSTER_JAR = JARS_DIR / f"hadoop-client-minicluster-{MINICLUSTER}.jar"
 """Of the Hadoop that the project's own PySpark brings."""
 AZURITE_PROGRAM = ORACLES_DIR / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+REST_ARTIFACTS = (
+    f"org.apache.paimon:paimon-core:{BUNDLE}:jar:tests",
+    "com.squareup.okhttp3:mockwebserver:4.12.0",
+    "com.squareup.okhttp3:okhttp:4.12.0",
+    "com.squareup.okio:okio-jvm:3.6.0",
+    "org.jetbrains.kotlin:kotlin-stdlib:1.9.10",
+    "junit:junit:4.13.2",
+)
+"""Paimon's own server of REST catalogs is among the tests of its core; beside it stand what it needs."""
 HADOOP_JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-slf4j", "lz4-java", "rocksdbjni")
 """Beside the bundle, the Java engine needs these (the last three for ORC, for spilling merges, and for keys that
 move between partitions); every PySpark ships them."""
@@ -48,6 +57,12 @@ def hadoop_jars() -> list[Path]:
     return []
 
 
+def rest_jars() -> list[Path]:
+    """The jars of REST_ARTIFACTS."""
+    parts = [artifact.split(":") for artifact in REST_ARTIFACTS]
+    return [JARS_DIR / f"{'-'.join([name, version, *more[1:]])}.jar" for _, name, version, *more in parts]
+
+
 def stamp(name: str) -> Path:
     """Written by prepare.py when oracle `name` is complete."""
     return ORACLES_DIR / f"{name}.stamp"
@@ -57,9 +72,9 @@ def missing(name: str) -> str | None:
     """Why oracle `name` can't be started, None when it can."""
     if not stamp(name).is_file():
         return f"oracle {name} is not prepared: run `make oracles`"
-    if name == "o3" and not hadoop_jars():
-        return f"oracle o3 finds no PySpark with {', '.join(HADOOP_JARS)}: run `make oracles`"
-    if name in ("o3", "o4") and java_executable() is None:
+    if name in ("o3", "rest") and not hadoop_jars():
+        return f"oracle {name} finds no PySpark with {', '.join(HADOOP_JARS)}: run `make oracles`"
+    if name in ("o3", "o4", "rest") and java_executable() is None:
         return f"oracle {name} needs Java {MINIMUM_JAVA} or newer: set JAVA_HOME or put java on the PATH"
     return None
 

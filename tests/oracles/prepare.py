@@ -108,6 +108,11 @@ def prepare_azurite() -> None:
     run([npm, "install", "--prefix", folder, *quiet, f"azurite@{layout.AZURITE}"], layout.ORACLES_DIR / "azurite.log")
 
 
+def prepare_rest() -> None:
+    for artifact, jar in zip(layout.REST_ARTIFACTS, layout.rest_jars(), strict=True):
+        copy_jar(artifact, jar)
+
+
 # o4 before o3: the Java engine borrows some jars from O4's PySpark.
 STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
     "o1": (f"pypaimon {layout.PYPAIMON}", prepare_pypaimon, (layout.venv_python("o1"),)),
@@ -118,6 +123,11 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         (layout.venv_python("o4"), layout.CONNECTOR_JAR),
     ),
     "o3": (f"Paimon Java {layout.BUNDLE}", prepare_java, (layout.BUNDLE_JAR,)),
+    "rest": (
+        f"Paimon's REST catalog server {layout.BUNDLE}",
+        prepare_rest,
+        (layout.BUNDLE_JAR, *layout.rest_jars()),
+    ),
     "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }

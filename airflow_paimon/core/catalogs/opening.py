@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_paimon.core.catalogs import jdbc
+from airflow_paimon.core.catalogs import jdbc, rest
 from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions, catalog_options
@@ -15,6 +15,7 @@ from airflow_paimon.core.store import open_store
 _OPENERS: Mapping[str, Callable[[str, CatalogOptions], Catalog]] = {
     "filesystem": lambda warehouse, options: FilesystemCatalog(open_store(warehouse, options.storage)),
     "jdbc": jdbc.open_jdbc_catalog,
+    "rest": rest.open_rest_catalog,
 }
 
 

@@ -72,5 +72,10 @@ def catalog_options(given: Mapping[str, Any] | None) -> CatalogOptions:
     return CatalogOptions(kind, mine, storage)
 
 
+def storage_part(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are the storage's, without those of the catalog."""
+    return dict(catalog_options(given).storage)
+
+
 def _is_of(key: str, names: tuple[str, ...]) -> bool:
     return any(key == name or (name.endswith(".") and key.startswith(name)) for name in names)

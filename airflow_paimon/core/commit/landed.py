@@ -66,12 +66,13 @@ def _read(table: Table, ids: list[int], head: Snapshot | None) -> list[Snapshot 
 
 
 def is_ours(table: Table, snapshot: Snapshot) -> bool:
-    """Read back the snapshot of this id, and return whether it is ours.
+    """Read back the snapshot of this id, and return whether it is ours, even if a server's release knows no uuid.
 
     Raises:
         NotFoundError: there is none.
     """
-    return table.snapshot(snapshot.id).uuid == snapshot.uuid
+    now = table.snapshot(snapshot.id)
+    return now.identity == snapshot.identity and now.uuid in (None, snapshot.uuid)
 
 
 def took_expired_id(table: Table, snapshot: Snapshot) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError, UnsupportedFeatureError
 from airflow_paimon.core.requests import requests
 from airflow_paimon.core.requests.requests import Request
 
@@ -34,6 +34,7 @@ class Operation:
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
         plan: Of an operation on rows: the function that makes a dry run's result of metadata alone, if any.
+        own_metadata: It rewrites or deletes metadata files, which is not possible where a server keeps them.
     """
 
     request: type[Request]
@@ -44,6 +45,7 @@ class Operation:
     fold: str | None = None
     on_rows: tuple[str, ...] = ()
     plan: str | None = None
+    own_metadata: bool = False
 
     @property
     def needs_spark(self) -> bool:
@@ -70,7 +72,7 @@ _TABLE = (
         "core.branches.ownership:alter_branch",
     ),
     Operation(requests.DeleteBranch, "Delete a branch other than main.", "core.branches.delete:delete_branch"),
-    Operation(requests.RenameBranch, "Rename a branch.", "core.branches.delete:rename_branch"),
+    Operation(requests.RenameBranch, "Rename a branch.", "core.branches.delete:rename_branch", own_metadata=True),
     Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
     Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
     Operation(
@@ -95,6 +97,7 @@ _TABLE = (
         "Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
         "core.publish.merge:publish_branch",
         **_PUBLISH,
+        own_metadata=True,
     ),
     Operation(
         requests.RollbackTo,
@@ -138,6 +141,7 @@ _TABLE = (
         requests.RemoveOrphanFiles,
         "Delete old files that no snapshot, tag or changelog of any branch refers to.",
         "core.metadata_expiry.remove_orphan_files:remove_orphan_files",
+        own_metadata=True,
     ),
     Operation(
         requests.CheckTable,
@@ -146,7 +150,11 @@ _TABLE = (
         on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS),
     ),
     Operation(
-        requests.RepairTable, "Repair the findings of check_table.", "core.check.check:repair_table", on_rows=(_KEYS,)
+        requests.RepairTable,
+        "Repair the findings of check_table.",
+        "core.check.check:repair_table",
+        on_rows=(_KEYS,),
+        own_metadata=True,
     ),
     Operation(
         requests.CreateChainTable,
@@ -178,11 +186,13 @@ _TABLE = (
         requests.ExpireSnapshots,
         "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expiry:expire_snapshots",
+        own_metadata=True,
     ),
     Operation(
         requests.ExpireTags,
         "Expire old tags, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expiry:expire_tags",
+        own_metadata=True,
     ),
 )
 OPERATIONS = {operation.request.operation: operation for operation in _TABLE}
@@ -240,6 +250,12 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
 
     operation = operation_of(request.operation)
     function = resolve(operation.function)
+    keeper = context.table.store.keeper
+    if operation.own_metadata and keeper is not None:
+        raise UnsupportedCatalogError(
+            f"{request.operation} needs the table's own metadata files, and those of {context.table.name} are kept by "
+            f"{keeper}; use what that server offers for it"
+        )
     with verified_commits():
         result: OperationResult = function(context, request, *_helpers(operation, fold))
     return result

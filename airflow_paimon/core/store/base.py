@@ -48,6 +48,11 @@ class Store(Protocol):
         """Whether ``create`` is an atomic put-if-absent here. The committer refuses a storage without one."""
         ...
 
+    @property
+    def keeper(self) -> str | None:
+        """What else writes the metadata of the table in this folder, so that only it can delete any; None = nothing."""
+        return None
+
     def child(self, path: str) -> Store:
         """Return the store rooted at ``path`` below this root."""
         ...

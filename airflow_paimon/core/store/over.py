@@ -30,6 +30,10 @@ class StoreOver(Store):
     def can_commit(self) -> bool:
         return self.inner.can_commit
 
+    @property
+    def keeper(self) -> str | None:
+        return self.inner.keeper
+
     def child(self, path: str) -> Store:
         return self.inner.child(path)
 

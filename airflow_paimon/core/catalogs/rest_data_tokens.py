@@ -1,0 +1,132 @@
+"""The storage options of a table's files: what the user gave, what the server adds, and its tokens for the data.
+
+A token is asked for when the files are first used, and again before it ends: long operations go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_paimon.core.catalogs.options import storage_part
+from airflow_paimon.core.catalogs.rest_client import RestClient
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.over import StoreOver
+
+_SAFE_MS = 3_600_000
+"""A token is renewed when it has less left than this, or than half of the time that it was given for."""
+_S3 = {
+    "fs.s3a.access.key": "key",
+    "fs.s3a.secret.key": "secret",
+    "fs.s3a.session.token": "token",
+    "fs.s3a.endpoint": "endpoint_url",
+    "fs.s3a.endpoint.region": "region",
+}
+_OSS = {
+    "fs.oss.accessKeyId": "key",
+    "fs.oss.accessKeySecret": "secret",
+    "fs.oss.securityToken": "token",
+    "fs.oss.endpoint": "endpoint",
+}
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "s3": {
+        **_S3,
+        **{k.replace("fs.s3a.", "s3."): v for k, v in _S3.items()},
+        "s3.access-key": "key",
+        "s3.secret-key": "secret",
+    },
+    "oss": _OSS,
+}
+
+
+def storage_options(uri: str, given: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge what a server tells about a storage over what the user gave: by our names, and without what is unknown.
+
+    ``given``: all options of the catalog.
+    """
+    return {**storage_part(given), **_translated(uri, {k: v for k, v in told.items() if given.get(k) != v})}
+
+
+def _translated(uri: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    scheme = uri.partition("://")[0].lower() if "://" in uri else "file"
+    if scheme in ("gs", "gcs"):
+        return {k: v for k, v in told.items() if k.startswith("fs.gs.")}
+    names = _NAMES.get("s3" if scheme == "s3a" else scheme, {})
+    return {names[k]: _with_scheme(names[k], v) for k, v in told.items() if k in names}
+
+
+def _with_scheme(name: str, value: Any) -> Any:
+    return f"https://{value}" if name in ("endpoint_url", "endpoint") and "://" not in str(value) else value
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    options: Mapping[str, Any] = field(repr=False)
+    ends_ms: int
+    renew_ms: int
+
+
+_known: dict[tuple[RestClient, tuple[str, str]], _Token] = {}
+
+
+def _token(client: RestClient, table: tuple[str, str]) -> _Token:
+    now = int(time.time() * 1000)
+    known = _known.get((client, table))
+    if known is not None and now < known.renew_ms:
+        return known
+    raw = client.get(["databases", table[0], "tables", table[1], "token"])
+    options, ends = raw.get("token"), raw.get("expiresAtMillis")
+    if not isinstance(options, dict) or not isinstance(ends, int):
+        raise FormatError(f"{client.label}: its answer holds no token for the data of {'.'.join(table)}")
+    fresh = _Token(options, ends, ends - min(_SAFE_MS, max(ends - now, 0) // 2))
+    _known[client, table] = fresh
+    return fresh
+
+
+class TokenStore(StoreOver):
+    """A folder that is reached by the token that the server gives for a table."""
+
+    __slots__ = ("_below", "_client", "_endpoint", "_options", "_path", "_table")
+
+    def __init__(
+        self,
+        client: RestClient,
+        table: tuple[str, str],
+        path: str,
+        options: Mapping[str, Any],
+        *,
+        below: str = "",
+        endpoint: str | None = None,
+    ) -> None:
+        self._client, self._table, self._path = client, table, path
+        self._options, self._below, self._endpoint = dict(options), below, endpoint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open, (self._client, self._table, self._path, self._options, self._below, self._endpoint)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenStore) and (other._path, other._below) == (self._path, self._below)
+
+    def __hash__(self) -> int:
+        return hash((self._path, self._below))
+
+    @property
+    def inner(self) -> Store:  # type: ignore[override]
+        told = dict(_token(self._client, self._table).options)
+        if self._endpoint:
+            told["fs.oss.endpoint"] = self._endpoint
+        store = open_store(self._path, {**self._options, **_translated(self._path, told)})
+        return store.child(self._below) if self._below else store
+
+    def child(self, path: str) -> Store:
+        below = f"{self._below}/{path}" if self._below else path
+        return _open(self._client, self._table, self._path, self._options, below, self._endpoint)
+
+
+def _open(
+    client: RestClient, table: tuple[str, str], path: str, options: Mapping[str, Any], below: str, endpoint: str | None
+) -> TokenStore:
+    return TokenStore(client, table, path, options, below=below, endpoint=endpoint)
