@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 Answer = tuple[int, dict[str, str], bytes]
+_DELAY = 0.05
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "expect"}
 
 
@@ -43,6 +45,7 @@ class Proxy:
     - ``reset``, ``429``, ``500``, ``503`` (too many requests), ``403``, ``409``, ``501``: the server never sees it
     - ``foreign-500``: another writer's put comes first, the answer says 500
     - ``unconditional``: the server never sees the condition
+    - ``check-then-put``: the proxy looks whether the object is there, and puts it a little later without the condition
     - ``half``: half of the answer's body arrives
     - ``stale``: the answer that this listing got while ``remembers`` was set, if it was made then
     - ``down``: this request and all that follow, whatever they are, break off; ``apply-down`` applies this one
@@ -78,6 +81,11 @@ class Proxy:
     def answer(self, fault: str, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
         if fault == "foreign-500":
             self.forward("PUT", path, {"host": headers["host"]}, b"another writer's")
+        if fault == "check-then-put":
+            if self.forward("HEAD", path, {"host": headers["host"]}, b"")[0] == 200:
+                return 412, {}, _error_body("PreconditionFailed")
+            time.sleep(_DELAY)
+            fault = "unconditional"
         if fault == "unconditional":
             del headers["if-none-match"]
         if fault in ("down", "apply-down"):

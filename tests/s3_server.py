@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+_bucket_before: dict[str, str] = {}
 KEY, SECRET, REGION = "test-access-key", "test-secret-value", "us-east-1"
 
 
@@ -54,11 +55,19 @@ def s3_server(page_size: int = 1000) -> Iterator[str]:
             process.wait(timeout=10)
 
 
-def make_bucket(endpoint: str, name: str | None = None) -> str:
-    """Make a bucket on the server and give its name."""
+def make_bucket(endpoint: str, name: str | None = None, *, is_known: bool = True) -> str:
+    """Make a bucket on the server and give its name.
+
+    Args:
+        is_known: Whether the store finds there what it found out about the server in the bucket made before.
+    """
     bucket = name or f"bucket-{uuid.uuid4().hex[:12]}"
     with _client("s3", endpoint) as client:
         client.create_bucket(Bucket=bucket)
+        if is_known and (before := _bucket_before.get(endpoint)):
+            for entry in client.list_objects_v2(Bucket=before, Prefix="_airflow_paimon/").get("Contents", []):
+                client.copy_object(Bucket=bucket, Key=entry["Key"], CopySource={"Bucket": before, "Key": entry["Key"]})
+    _bucket_before[endpoint] = bucket
     return bucket
 
 

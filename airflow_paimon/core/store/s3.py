@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_paimon.core.errors import PaimonError, UnsupportedStorageError
-from airflow_paimon.core.store import s3_client
-from airflow_paimon.core.store.object_client import EXISTS, RequestError
+from airflow_paimon.core.errors import UnsupportedStorageError
+from airflow_paimon.core.store import s3_client, s3_probe
 from airflow_paimon.core.store.object_store import ObjectStore
 
-_PROBE_FOLDER = "_airflow_paimon"
-_NOT_IMPLEMENTED = 501
-
-_refuses_second_put: set[tuple[str, str]] = set()
-"""(options, bucket) for which this process has verified that a second conditional put is refused."""
+_honest: set[tuple[str, str]] = set()
+"""(options, bucket) for which this process knows that one conditional put wins."""
 
 
 class S3Store(ObjectStore):
     """Objects below ``s3://bucket/prefix``. ``create`` is one put with ``If-None-Match: *``.
 
     ``can_commit`` says what S3 promises. Whether this storage keeps that promise is tested before the
-    first ``create`` (the same put twice, unless it is AWS itself): ``UnsupportedStorageError`` when it does not, and
+    first ``create`` (several puts at once, unless it is AWS itself): ``UnsupportedStorageError`` when it does not, and
     nothing is written.
 
     Options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``, ``use_ssl``,
@@ -50,31 +44,14 @@ class S3Store(ObjectStore):
         super().create(path, data)
 
     def _require_conditional_put(self) -> None:
-        """Check once per process and bucket that the storage refuses a second conditional put.
-
-        Storages without support for ``If-None-Match`` ignore it and overwrite: commits would be lost silently.
-        """
+        """Check once per process and bucket that the storage lets one conditional put win: else commits get lost."""
         known = (self._options, self._bucket)
-        if known in _refuses_second_put:
+        if known in _honest:
             return
         client = self._client
-        if not self._run("probing", "", lambda _: client.is_trusted_endpoint()) and not self._refuses_second_put():
+        if fault := self._run("probing", "", lambda _: s3_probe.fault_of(client, self._bucket, self._prefix)):
             raise UnsupportedStorageError(
-                f"The storage of {self.uri} ignores If-None-Match on a put, so a commit there could be lost; "
-                "use a storage with conditional writes (AWS S3, a current MinIO or Ceph)"
+                f"The storage of {self.uri} {fault}, so a commit there could be lost; "
+                "use a storage with conditional writes (AWS S3, a current MinIO, Ceph or SeaweedFS)"
             )
-        _refuses_second_put.add(known)
-
-    def _refuses_second_put(self) -> bool:
-        path = f"{_PROBE_FOLDER}/probe-{uuid.uuid4().hex}"
-        try:
-            for _ in range(2):
-                self._client.put(self._bucket, self._key(path), b"", "probe")
-        except RequestError as error:
-            if error.status in (EXISTS, _NOT_IMPLEMENTED):
-                return error.status == EXISTS
-            raise self._failed(error, "probing", path) from error
-        finally:
-            with contextlib.suppress(PaimonError):  # an empty object in our own folder does no harm
-                self.delete(path)
-        return False
+        _honest.add(known)

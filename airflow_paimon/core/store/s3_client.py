@@ -28,6 +28,7 @@ _CONFIG = {
     "max_pool_connections": 32,
     "retries": {"mode": "standard", "total_max_attempts": 4},
 }
+IN_CONFLICT = "ConditionalRequestConflict"
 _BODY_TRIES = 3
 _DELETE_BATCH = 1000
 _MISSING = 404
@@ -145,13 +146,20 @@ class Client(ObjectClient):
         except failures() as error:
             raise as_request_error(error) from error
 
+    def endpoint(self) -> str:
+        async def address(client: Any) -> str:
+            return str(client.meta.endpoint_url)
+
+        return self.run(address)
+
     def is_trusted_endpoint(self) -> bool:
         """Return whether this is AWS itself, which is known to honour ``If-None-Match`` on a put."""
+        return (urlsplit(self.endpoint()).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
-        async def host(client: Any) -> str:
-            return urlsplit(client.meta.endpoint_url).hostname or ""
-
-        return self.run(host).endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    def get_from(self, bucket: str, key: str) -> tuple[bytes, str]:
+        """Read an object, and what the server calls itself."""
+        data, response = self.run(lambda client: self._get(client, bucket, key))
+        return data, str(response["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))
 
     def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
         data, response = self.run(lambda client: self._get(client, bucket, key, byte_range))
@@ -185,7 +193,7 @@ class Client(ObjectClient):
             self._call("PutObject", Bucket=bucket, Key=key, Body=data, **condition)
         except RequestError as error:
             # Another put of the same key is under way: this one did nothing, and a look shows which one won.
-            error.applied = error.applied or error.code == "ConditionalRequestConflict"
+            error.applied = error.applied or error.code == IN_CONFLICT
             raise
 
     def upload(self, bucket: str, key: str, fail: Fail) -> BinaryIO:

@@ -1,5 +1,6 @@
 """The S3 store: puts whose answer got lost, races, requests per call, what other engines leave."""
 
+import json
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, open_store, s3_client
+from airflow_paimon.core.store import Store, open_store, s3, s3_client, s3_probe
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
 from tests.s3_proxy import Proxy
@@ -149,8 +150,10 @@ def test_other_mutations_that_may_have_taken_effect_are_unknown(store: Store, di
 
 
 @pytest.mark.parametrize("fault", ["unconditional", "501"])
-def test_storage_without_conditional_put_is_refused(proxy: Proxy, bucket: str, direct: Store, fault: str) -> None:
+def test_storage_without_conditional_put_is_refused(proxy: Proxy, s3_endpoint: str, fault: str) -> None:
     proxy.always = fault
+    bucket = make_bucket(s3_endpoint, is_known=False)
+    direct = open_store(f"s3://{bucket}/t", storage_options(s3_endpoint))
     direct.create("snapshot-1", b"theirs")
     store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
     for _ in range(2):
@@ -160,13 +163,49 @@ def test_storage_without_conditional_put_is_refused(proxy: Proxy, bucket: str, d
     assert direct.read("snapshot-1") == b"theirs"
 
 
-def test_storage_is_probed_once_and_nothing_is_left(proxy: Proxy, bucket: str, direct: Store) -> None:
+def test_a_storage_that_looks_and_then_puts_is_refused(proxy: Proxy, s3_endpoint: str) -> None:
+    """It refuses the second of two puts one after the other, but not of two at once."""
+    proxy.always = "check-then-put"
+    bucket = make_bucket(s3_endpoint, is_known=False)
     store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
-    store.child("db").create("a", b"1")
+    for _ in range(2):
+        with pytest.raises(UnsupportedStorageError, match=r"s3://.*/t lets several puts with If-None-Match win"):
+            store.create("snapshot-1", b"ours")
+    assert open_store(f"s3://{bucket}", storage_options(s3_endpoint)).walk("") == []
+
+
+@pytest.mark.parametrize("fault", ["apply-500", "reset", "409"])
+def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str, fault: str) -> None:
+    proxy.plan = [fault] * 2
+    bucket = make_bucket(s3_endpoint, is_known=False)
+    open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint)).create("snapshot-1", b"ours")
+    assert open_store(f"s3://{bucket}/t", storage_options(s3_endpoint)).read("snapshot-1") == b"ours"
+
+
+@pytest.mark.parametrize("refused", ["", "/_airflow_paimon/"])
+def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """The next process finds the answer at the root of the bucket, or below its own root where that one is closed."""
+    monkeypatch.setattr(s3, "_honest", set())
+    bucket = make_bucket(s3_endpoint, is_known=False)
+    if refused:
+        proxy.concerns, proxy.always = (lambda request: request.path.startswith(f"/{bucket}{refused}")), "403"
+    store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
+    store.create("db/a", b"1")
+    assert sum(r.is_create for r in proxy.requests) == s3_probe._ROUNDS * (s3_probe._WRITERS + 1) + 1
+    whole = open_store(f"s3://{bucket}", storage_options(s3_endpoint))
+    answer, written = sorted(whole.walk(""))
+    assert answer.startswith("t/_airflow_paimon/probe-" if refused else "_airflow_paimon/probe-")
+    assert written == "t/db/a"
+    proxy.requests.clear()
     store.create("b", b"2")
     pickle.loads(pickle.dumps(store)).create("c", b"3")
-    assert [r.method for r in proxy.requests] == ["PUT", "PUT", "DELETE", "PUT", "PUT", "PUT"]
-    assert direct.walk("") == ["b", "c", "db/a"]
+    assert [r.method for r in proxy.requests] == ["PUT", "PUT"]
+    for change in ({}, {"checked": 0}, {"server": "another"}, {"endpoint": "another"}):
+        proxy.requests.clear()
+        s3._honest.clear()
+        whole.replace(answer, json.dumps({**json.loads(whole.read(answer)), **change}).encode())
+        store.create(f"d{change}", b"4")
+        assert (len([r for r in proxy.requests if r.is_create]) == 1) is (not change)
 
 
 # Requests
@@ -251,7 +290,7 @@ def test_whole_bucket_as_root(s3_endpoint: str, bucket: str) -> None:
     store = open_store(f"s3://{bucket}", storage_options(s3_endpoint))
     store.create("a/x", b"1")
     assert store.uri == f"s3://{bucket}"
-    assert store.walk("") == ["a/x"]
+    assert [path for path in store.walk("") if not path.startswith("_airflow_paimon/")] == ["a/x"]
     assert store.child("a").walk("") == ["x"]
 
 
