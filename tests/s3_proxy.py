@@ -117,6 +117,7 @@ def _error_body(code: str) -> bytes:
 
 
 _CODES = {
+    302: "Found",
     429: "TooManyRequests",
     500: "InternalError",
     503: "SlowDown",

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -149,7 +149,10 @@ class Client(HttpClient):
         return (data, whole) if whole <= size else self.get(bucket, key, f"bytes={whole - size}-{whole - 1}")
 
     def head(self, bucket: str, key: str) -> str | None:
-        return self.send("HEAD", self.object(bucket, key)).headers.get(_TOKEN)
+        headers = self.send("HEAD", self.object(bucket, key)).headers
+        if _is_folder(headers.get):
+            raise RequestError(404, "a folder")
+        return headers.get(_TOKEN)
 
     def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
         headers = {"x-ms-blob-type": "BlockBlob", **({"If-None-Match": "*", _TOKEN: token} if token else {})}
@@ -176,7 +179,7 @@ class Client(HttpClient):
             if error.status != 404:
                 raise
             return
-        if found.get("x-ms-meta-hdi_isfolder") == "true":
+        if _is_folder(found.get):
             self.delete(bucket, key)
 
     def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
@@ -287,6 +290,11 @@ def _parsed(body: bytes) -> ElementTree.Element:
     return found
 
 
+def _is_folder(header: Callable[[str], str | None]) -> bool:
+    """Whether a blob stands for a folder: Hadoop's driver marks it, and an account with a hierarchical namespace."""
+    return header("x-ms-meta-hdi_isfolder") == "true" or header("x-ms-resource-type") == "directory"
+
+
 def _name(entry: ElementTree.Element) -> str:
     name = entry.find("Name")
     assert name is not None
@@ -294,7 +302,9 @@ def _name(entry: ElementTree.Element) -> str:
 
 
 def _info(entry: ElementTree.Element) -> FileInfo:
-    is_folder = entry.findtext("Metadata/hdi_isfolder") == "true"
+    is_folder = (
+        entry.findtext("Metadata/hdi_isfolder") == "true" or entry.findtext("Properties/ResourceType") == "directory"
+    )
     modified = parsedate_to_datetime(entry.findtext("Properties/Last-Modified") or "")
     size = int(entry.findtext("Properties/Content-Length") or 0)
     return FileInfo(_name(entry), is_folder, size, int(modified.timestamp() * 1000))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, BinaryIO, ClassVar
+from urllib.parse import quote, urlencode
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
 from airflow_paimon.core.store.failures import Output
@@ -99,7 +100,7 @@ class HttpClient(ObjectClient):
         raise NotImplementedError
 
     def _refusal(self, response: Any) -> RequestError:
-        """Read from an answer of status 400 or more what the storage says."""
+        """Read from an answer that isn't a success what the storage says."""
         raise NotImplementedError
 
     def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
@@ -156,14 +157,15 @@ class HttpClient(ObjectClient):
 
         try:
             response = self._session.request(
-                method, address, params=query, headers=headers, data=body, timeout=_TIMEOUT, allow_redirects=False,
-                auth=self._sign,
+                method, address, params=urlencode(query, quote_via=quote), headers=headers, data=body, timeout=_TIMEOUT,
+                allow_redirects=False, auth=self._sign,
             )  # fmt: skip
         except (requests.RequestException, OSError) as error:
             # Without what is behind a question mark, which may be a signature.
             why = f"{type(error).__name__}: {_cause(error) or re.sub(r'[?][^ ]*', '', str(error))}"
             raise RequestError(0, why, applied=_was_connected(error)) from error
-        if response.status_code < 400:
+        # 308: Google has a part of an upload. Any other answer of this kind comes from somebody in between.
+        if response.status_code < 300 or (response.status_code == 308 and "Content-Range" in headers):
             return Answer(response.status_code, response.headers, response.content)
         refusal = self._refusal(response)
         refusal.applied = _is_uncertain(response.status_code)

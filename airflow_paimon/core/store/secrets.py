@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,4 +25,5 @@ def secret_values(options: Mapping[str, Any] | None) -> list[str]:
             found += secret_values(value)
         elif isinstance(value, str) and len(value) >= _SHORTEST and is_secret_name(name):
             found.append(value)
+            found += re.findall(r"\bsig=([^&\s]+)", value)  # a signed address is shown with other parameters around it
     return sorted(set(found), key=len, reverse=True)

@@ -81,6 +81,20 @@ class FaultsContract:
         with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
             store.create("snapshot-1", b"ours")
 
+    def test_an_answer_of_somebody_between_is_no_success(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        proxy.concerns, proxy.always = (lambda request: True), "302"
+        calls: list[Callable[[], Any]] = [
+            lambda: store.create("snapshot-1", b"ours"),
+            lambda: store.replace("LATEST", b"2"),
+            lambda: store.read("LATEST"),
+            lambda: store.list(""),
+            lambda: store.delete("LATEST"),
+        ]
+        for call in calls:
+            with pytest.raises(StorageError, match="302"):
+                call()
+        assert direct.walk("") == []
+
     def test_refused_create_did_nothing(self, store: Store, direct: Store, proxy: Proxy) -> None:
         proxy.plan = ["403"]
         with pytest.raises(StorageError, match=r"Access denied for creating .*snapshot-1 \(403 .*storage options"):

@@ -19,6 +19,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError, UnsupportedStorageError
 from airflow_paimon.core.store import Store, azure_client, object_client, open_store
 from airflow_paimon.core.store.azure import AzureStore
+from airflow_paimon.core.store.secrets import secret_values
 from tests.azure_server import ACCOUNT, HOST, KEY, azure_server, make_container, storage_options
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.faults import FaultsContract
@@ -149,6 +150,7 @@ def test_folders_that_are_blobs(endpoint: str, direct: Store) -> None:
     assert [(i.name, i.is_dir) for i in direct.list("")] == [("db", True)]
     assert [(i.name, i.is_dir) for i in direct.list("db")] == [("empty", True), ("full", True)]
     assert direct.names("db") == []
+    assert not direct.exists("db/empty")
     assert direct.walk("") == ["db/full/x"]
     direct.delete_tree("db")
     assert direct.list("") == []
@@ -193,6 +195,7 @@ def test_shared_access_signatures(endpoint: str, container: str) -> None:
             with pytest.raises(StorageError, match=r"Access denied for .*abfss://.*\(403 .*sas_token") as caught:
                 call(refused)
             assert "sig=" not in str(caught.value)
+            assert secret_values(options)[1] == options["sas_token"].rpartition("=")[2]
             assert options["sas_token"][-20:] not in str(caught.value)
     assert store.walk("") == ["x"]
 
