@@ -81,7 +81,8 @@ class RestProxy:
     """Passes everything on, but for what ``plan`` says of the next requests whose path ends with ``concerns``.
 
     ``lost``: the server does it, no answer comes; ``503-done``: it does it, and the answer is 503; ``503``, ``500``:
-    it never sees it; ``reset``: it never sees it, and no answer comes; ``pass``. ``seen``: method and path of all.
+    it never sees it; ``reset``: it never sees it, and no answer comes; ``pass``. ``seen``: method and path of all;
+    ``headers``: those of each, their names in small letters.
     """
 
     target: str
@@ -89,6 +90,7 @@ class RestProxy:
     concerns: str = "/commit"
     plan: list[str] = field(default_factory=list)
     seen: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
 
     def options(self, server: RestServer) -> dict[str, str]:
         return {**server.options, "uri": self.uri}
@@ -107,6 +109,7 @@ def rest_proxy(server: RestServer) -> Iterator[RestProxy]:
         def handle_any(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             proxy.seen.append((self.command, self.path))
+            proxy.headers.append({k.lower(): v for k, v in self.headers.items()})
             mine = self.path.partition("?")[0].endswith(proxy.concerns)
             fault = proxy.plan.pop(0) if mine and proxy.plan else "pass"
             if fault in ("pass", "lost", "503-done"):

@@ -214,6 +214,18 @@ def test_data_tokens_are_asked_for_again_before_they_end(server: RestServer, pro
     assert rows_of(table) == [[1, "a"], [2, "b"]]
 
 
+def test_requests_have_the_servers_headers_and_name_the_type_of_a_body_only(
+    server: RestServer, proxy: RestProxy
+) -> None:
+    made(server, "d.headers")
+    append(open_table("lake", "d.headers", storage_options=proxy.options(server)), (1, "a"))
+    sent = [(method, headers) for (method, _), headers in zip(proxy.seen, proxy.headers, strict=True)]
+    assert {method for method, _ in sent} == {"GET", "POST"}
+    assert all(("content-type" in headers) == (method == "POST") for method, headers in sent)
+    asked = [headers for (_, path), headers in zip(proxy.seen, proxy.headers, strict=True) if "/config" not in path]
+    assert asked and all(headers["x-tried"] == "yes" for headers in asked)
+
+
 @pytest.mark.parametrize(
     "plan", [["lost"], ["503-done"], ["503"], ["reset"], ["reset", "503", "lost"]], ids=lambda plan: "-".join(plan)
 )

@@ -120,7 +120,9 @@ class RestClient:
     def _once(self, request: Request) -> dict[str, Any]:
         url = f"{self.uri}{request.path}" + (f"?{urlencode(request.query, quote_via=quote)}" * bool(request.query))
         data = None if request.body is None else request.body.encode()
-        headers = {"Content-Type": "application/json", **dict(self.headers), **self.auth.headers(request)}
+        # DLF signs the type of a body, so a request without one must not name any
+        kind = {} if data is None else {"Content-Type": "application/json"}
+        headers = {**kind, **dict(self.headers), **self.auth.headers(request)}
         asked = urllib.request.Request(url, data=data, headers=headers, method=request.method)
         try:
             with _OPENER.open(asked, timeout=_TIMEOUT_S) as answer:
