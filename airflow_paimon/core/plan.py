@@ -99,6 +99,14 @@ class RebuildIndexes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TellCatalog:
+    """The catalog gets the columns and options of main's newest schema. ``path``: the file of that schema."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PutSnapshot:
     """A commit publishes a snapshot under an id that must be free. Its uuid and time do not count into ``plan_id``."""
 
@@ -109,8 +117,8 @@ class PutSnapshot:
 
 FileAction = PutNew | Replace | Delete | DeleteTree
 """Actions that ``execute`` carries out, on one file or folder each."""
-CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | PutSnapshot
-"""Actions of the committer: a plan lists them, and a commit carries them out."""
+CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | TellCatalog | PutSnapshot
+"""Actions that are no file of their own: a plan lists them, and a commit, or the catalog, carries them out."""
 Action = FileAction | CommitAction
 
 

@@ -160,6 +160,20 @@ class JdbcGuard:
                 sql = "INSERT INTO paimon_table_properties VALUES (?, ?, ?, ?, ?)"
                 run.run(sql, self.key, self.name, self.table, key, value)
 
+    def check(self, schema: TableSchema) -> None:
+        """See ``Guard.check``."""
+
+    def lag(self, schema: TableSchema) -> list[str]:
+        """See ``Guard.lag``."""
+        if not self.sync:
+            return []
+        try:
+            stored = self.stored_properties()
+        except NotFoundError:  # no engine has copied properties of any table yet
+            stored = {}
+        wanted = properties(schema)
+        return [f"option {key}" for key in sorted(stored.keys() | wanted.keys()) if stored.get(key) != wanted.get(key)]
+
     def stored_properties(self) -> dict[str, str]:
         """Return what the catalog holds of the table's options and keys."""
         sql = f"SELECT property_key, property_value FROM paimon_table_properties WHERE {_ONE_TABLE}"

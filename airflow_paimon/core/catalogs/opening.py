@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_paimon.core.catalogs import jdbc, rest
+from airflow_paimon.core.catalogs import hive, jdbc, rest
 from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions, catalog_options
-from airflow_paimon.core.errors import UnsupportedCatalogError
 from airflow_paimon.core.store import open_store
 
 _OPENERS: Mapping[str, Callable[[str, CatalogOptions], Catalog]] = {
     "filesystem": lambda warehouse, options: FilesystemCatalog(open_store(warehouse, options.storage)),
+    "hive": hive.open_hive_catalog,
     "jdbc": jdbc.open_jdbc_catalog,
     "rest": rest.open_rest_catalog,
 }
@@ -26,15 +26,10 @@ def open_catalog(warehouse: str, options: Mapping[str, Any] | None = None) -> Ca
     the default, ``hive``, ``jdbc`` or ``rest``), ``uri`` and what belongs to that kind of catalog.
 
     Raises:
-        InvalidInputError: an option is missing or wrong. UnsupportedCatalogError: the catalog is not supported.
+        InvalidInputError: an option is missing or wrong. UnsupportedCatalogError: this catalog can't be asked.
     """
     divided = catalog_options(options)
-    opener = _OPENERS.get(divided.kind)
-    if opener is None:
-        raise UnsupportedCatalogError(
-            f"Catalogs of type {divided.kind} are not supported yet; open the table by its folder: open_table(path=...)"
-        )
-    return opener(warehouse, divided)
+    return _OPENERS[divided.kind](warehouse, divided)
 
 
 def storage_only(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -13,10 +13,13 @@ METASTORE = "metastore"
 CATALOGS = ("filesystem", "hive", "jdbc", "rest")
 _SHARED = frozenset({METASTORE, "uri", "lock.enabled", "lock-acquire-timeout", "lock-check-max-sleep"})
 _OWN = {
-    "hive": ("hive.", "location-in-properties", "metastore.", "client-pool-size", "sync-all-properties"),
+    "hive": (
+        "hive.", "location-in-properties", "metastore.", "client-pool-size", "client-pool-cache.",
+        "sync-all-properties", "alter-table-cascade", "table.type",
+    ),
     "jdbc": ("catalog-key", "jdbc.", "lock-key-max-length", "client-pool-size", "sync-all-properties"),
     "rest": ("token", "token.", "dlf.", "data-token.", "header.", "prefix"),
-}
+}  # fmt: skip
 """One that ends with a dot stands for all that begin so."""
 _LOCK_TIMEOUT_MS = 8 * 60_000
 _LOCK_SLEEP_MS = 8_000
@@ -51,6 +54,13 @@ class CatalogOptions:
     @property
     def lock_sleep_ms(self) -> int:
         return self._duration("lock-check-max-sleep", _LOCK_SLEEP_MS)
+
+    def seconds(self, key: str, default: float) -> float:
+        """Return a duration in Hive's notation: a bare number is seconds."""
+        text = self.own.get(key, "").strip()
+        if not text:
+            return default
+        return float(text) if text.isdigit() else parse_duration(text, key).total_seconds()
 
     def _duration(self, key: str, default_ms: int) -> int:
         text = self.own.get(key)

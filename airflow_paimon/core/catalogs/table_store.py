@@ -18,7 +18,15 @@ from airflow_paimon.core.errors import PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.over import StoreOver
-from airflow_paimon.core.table.paths import BRANCH_DIR, BRANCH_PREFIX, MAIN, SCHEMA_PREFIX, SNAPSHOT_PREFIX
+from airflow_paimon.core.table.paths import (
+    BRANCH_DIR,
+    BRANCH_PREFIX,
+    MAIN,
+    SCHEMA_PREFIX,
+    SNAPSHOT_PREFIX,
+    BranchPaths,
+    numbered,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +47,15 @@ def takes_lock(uri: str, options: CatalogOptions) -> bool:
     return options.flag("lock.enabled", bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower())))
 
 
+def options_gone(files: Store, schema: TableSchema) -> set[str]:
+    """Return the options that earlier versions of main's schema had and this one hasn't."""
+    folder = BranchPaths().schema_dir
+    ids = [i for i in numbered(files.names(folder), SCHEMA_PREFIX) if i < schema.id]
+    data = files.read_many([f"{folder}/{SCHEMA_PREFIX}{i}" for i in ids])
+    earlier = (parse_schema(d, f"{SCHEMA_PREFIX}{i}") for i, d in zip(ids, data, strict=True))
+    return {name for old in earlier for name in old.options} - schema.options.keys()
+
+
 class Guard(Protocol):
     """What a catalog does about the commits of one table. It can be pickled."""
 
@@ -51,8 +68,16 @@ class Guard(Protocol):
         """
         ...
 
+    def check(self, schema: TableSchema) -> None:
+        """Refuse a schema that the catalog can't hold, before it is put."""
+        ...
+
     def schema_changed(self, schema: TableSchema) -> None:
         """Bring main's newest schema to the catalog."""
+        ...
+
+    def lag(self, schema: TableSchema) -> list[str]:
+        """Say what the catalog shows otherwise than main's newest schema."""
         ...
 
 
@@ -70,23 +95,33 @@ def _put_of(path: str) -> _Put | None:
 
 
 class CatalogTableStore(StoreOver):
-    """Puts the snapshots and schemas of ``table`` (its name without the database) under the catalog's guard."""
+    """Puts the snapshots and schemas of ``table`` (its name without the database) under the catalog's guard.
 
-    __slots__ = ("guard", "table")
+    ``refused``: why this table can't be written here, None if it can.
+    """
 
-    def __init__(self, inner: Store, table: str, guard: Guard) -> None:
+    __slots__ = ("guard", "refused", "table")
+
+    def __init__(self, inner: Store, table: str, guard: Guard, refused: str | None = None) -> None:
         super().__init__(inner)
-        self.table, self.guard = table, guard
+        self.table, self.guard, self.refused = table, guard, refused
+
+    @property
+    def commits_refused(self) -> str | None:
+        return self.refused or self.inner.commits_refused
 
     def create(self, path: str, data: bytes) -> None:
         put = _put_of(path)
         if put is None:
             self.inner.create(path, data)
             return
+        schema = parse_schema(data, path) if put.is_schema and put.branch == MAIN else None
+        if schema is not None:
+            self.guard.check(schema)
         with self._held(put):
             self.inner.create(path, data)
-        if put.is_schema and put.branch == MAIN:
-            self._sync(parse_schema(data, path))
+        if schema is not None:
+            self._sync(schema)
 
     def replace(self, path: str, data: bytes) -> None:
         put = _put_of(path)

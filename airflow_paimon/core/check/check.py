@@ -14,7 +14,7 @@ from datetime import datetime
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
 from airflow_paimon.core.branches.tags import past_tags
-from airflow_paimon.core.check import check_branches, check_history, check_keys
+from airflow_paimon.core.check import check_branches, check_catalog, check_history, check_keys
 from airflow_paimon.core.check.check_keys import HASH_INDEX, FindDoubleKeys, FindDuplicates, KeyHashes
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.idempotency import REFUSALS
@@ -28,7 +28,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
-from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes
+from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes, TellCatalog
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
@@ -115,6 +115,7 @@ def find_all(
             findings.append(check_branches.staging_finding(view))
         elif view.branch_name not in records:
             findings += _guarded(view, check_branches.protection_findings(table, view))
+    findings += _guarded(table, check_catalog.catalog_findings(table))
     findings += _guarded(table, _publish_findings(table))
     findings += _guarded(table, record_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
@@ -250,13 +251,16 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
     )
     if actions and not request.dry_run:
         rebuilt = [a for a in actions if isinstance(a, RebuildIndexes)]
-        files = replace(plan, actions=tuple(a for a in actions if a not in rebuilt))
+        told = [a for a in actions if isinstance(a, TellCatalog)]
+        files = replace(plan, actions=tuple(a for a in actions if a not in rebuilt and a not in told))
         execute(context.table, files.actions)
         execute(context.table, check_history.taken_away(context.table, files).actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
             if keys is not None:
                 rebuild_hash_indexes(context.table.branch(branch), partitions, keys)
+        if told:
+            check_catalog.tell_catalog(context.table)
         if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
             reconcile_records(context.table)
     left = [f.to_json() for f in findings if f not in chosen]

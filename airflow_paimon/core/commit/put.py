@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
     StorageError,
+    UnsupportedCatalogError,
     UnsupportedStorageError,
 )
 from airflow_paimon.core.plan import (
@@ -24,6 +25,7 @@ from airflow_paimon.core.plan import (
     Replace,
     ReplaceBucket,
     SetTag,
+    TellCatalog,
 )
 from airflow_paimon.core.table.table import Table
 
@@ -32,7 +34,9 @@ _DELETES_AT_ONCE = 16
 
 
 def require_committable(table: Table) -> None:
-    """Refuse a storage without an atomic put-if-absent, before anything is written."""
+    """Refuse a storage without an atomic put-if-absent, or a catalog's table, before anything is written."""
+    if table.store.commits_refused is not None:
+        raise UnsupportedCatalogError(f"{table.label}: {table.store.commits_refused}")
     if not table.store.can_commit:
         scheme = table.store.uri.partition(":")[0]
         raise UnsupportedStorageError(
@@ -62,8 +66,8 @@ def execute(table: Table, actions: Iterable[Action], on_action: Callable[[Action
 
 def _perform(table: Table, action: Action) -> None:
     match action:
-        case SetTag() | ReplaceBucket() | DropPartition() | RebuildIndexes() | PutSnapshot():
-            raise AssertionError(f"{action.path}: only the committer carries out a {type(action).__name__}")
+        case SetTag() | ReplaceBucket() | DropPartition() | RebuildIndexes() | TellCatalog() | PutSnapshot():
+            raise AssertionError(f"{action.path}: a {type(action).__name__} is no file action")
         case PutNew():
             try:
                 table.store.create(action.path, action.data)

@@ -14,7 +14,8 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``id`` (``kind:subject``) is the same in every run. Without ``actions`` repair_table can't repair it.
+    """``id`` (``kind:subject``, or the kind alone) is the same in every run. Without ``actions`` repair_table can't
+    repair it.
 
     ``by_name_only``: repair_table repairs it only when it is named by id, because a running operation, or another
     engine, could look the same.
@@ -31,7 +32,7 @@ class Finding:
 
     @property
     def id(self) -> str:
-        return f"{self.kind}:{self.subject}"
+        return f"{self.kind}:{self.subject}" if self.subject else self.kind
 
     def to_json(self) -> dict[str, Any]:
         return {

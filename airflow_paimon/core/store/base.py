@@ -53,6 +53,11 @@ class Store(Protocol):
         """What else writes the metadata of the table in this folder, so that only it can delete any; None = nothing."""
         return None
 
+    @property
+    def commits_refused(self) -> str | None:
+        """Why the table in this folder is for reading only, whatever the storage can; None: it isn't."""
+        return None
+
     def child(self, path: str) -> Store:
         """Return the store rooted at ``path`` below this root."""
         ...

@@ -31,6 +31,10 @@ class StoreOver(Store):
         return self.inner.can_commit
 
     @property
+    def commits_refused(self) -> str | None:
+        return self.inner.commits_refused
+
+    @property
     def keeper(self) -> str | None:
         return self.inner.keeper
 

@@ -133,6 +133,26 @@ def test_options_and_keys_are_copied_to_the_catalog(table: Table) -> None:
     assert guard_of(table).stored_properties() == {**expected, "snapshot.time-retained": "2 h"}
 
 
+def test_properties_that_are_behind_are_found_and_repaired(
+    options: dict[str, Any], tmp_path: Path, table: Table
+) -> None:
+    before = guard_of(table).stored_properties()
+    with guard_of(table).database.transaction() as run_sql:
+        run_sql.run("UPDATE paimon_table_properties SET property_value = '7' WHERE property_key = 'bucket'")
+    where = {"warehouse": str(tmp_path), "storage_options": options}
+    (found,) = run(table, "check_table", **where).details["findings"]
+    assert (found["id"], found["message"]) == (
+        "metastore", "The catalog shows the table otherwise than schema 0: option bucket",
+    )  # fmt: skip
+    assert run(table, "repair_table", finding=["metastore"], **where).changed
+    assert guard_of(table).stored_properties() == before
+    assert run(table, "check_table", **where).details["findings"] == []
+    with guard_of(table).database.transaction() as run_sql:
+        run_sql.run("DROP TABLE paimon_table_properties")
+    assert run(table, "repair_table", **where).changed
+    assert guard_of(table).stored_properties() == before
+
+
 def test_only_what_is_registered_is_a_table(options: dict[str, Any], tmp_path: Path) -> None:
     create_database(options, tmp_path)
     create_table(str(tmp_path), "d.t", COLUMNS)  # by the filesystem catalog
