@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak product stream-kills check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak product stream-kills reach check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ stream-kills: venv ## kill streams 50 times and replays 10 times (KILLS=10 REPLA
 	@$(export_java)
 	$(PY) -m tests.stream_kills $(KILLS)
 	exec $(PY) -m tests.replay_kills $(REPLAY_KILLS)
+
+reach: venv ## tests of storages and catalogs, with the servers that `make test` leaves out (MariaDB)
+	@$(export_java)
+	AIRFLOW_PAIMON_REQUIRE_ALL=1 AIRFLOW_PAIMON_REACH=1 $(PY) -m pytest -n 2 --dist loadfile tests/core/store tests/core/catalogs tests/spark/test_remote_stores.py $(PYTEST_ARGS)
 
 check: venv ## ruff, format, mypy
 	@failed=0

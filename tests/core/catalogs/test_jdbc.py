@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -32,25 +33,33 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import require
 from tests.core.tables import COLUMNS, alter_table, append, run
-from tests.postgres_server import PASSWORD, USER, postgres_server, programs
+from tests.database_servers import PASSWORD, USER, mariadb_program, mariadb_server, postgres_programs, postgres_server
 
 LOCK = "jdbc.d.t"
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    require(programs() is not None, "PostgreSQL is not installed (Debian: apt-get install postgresql)")
+    require(postgres_programs() is not None, "PostgreSQL is not installed (Debian: apt-get install postgresql)")
     with postgres_server() as uri:
         yield uri
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module")
+def mysql() -> Iterator[str]:
+    require(mariadb_program() is not None, "MariaDB is not installed (Debian: apt-get install mariadb-server)")
+    with mariadb_server() as uri:
+        yield uri
+
+
+# `make reach` tests with MariaDB, too.
+@pytest.fixture(params=["sqlite", "postgresql", *(["mysql"] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else [])])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Options of a catalog of its own, which locks on a local disk too."""
     found: dict[str, Any] = {"metastore": "jdbc", "lock.enabled": "true", "catalog-key": "jdbc"}
     if request.param == "sqlite":
         return {**found, "uri": f"jdbc:sqlite:{tmp_path}/catalog.db"}
-    uri = request.getfixturevalue("postgres")
+    uri = request.getfixturevalue({"postgresql": "postgres"}.get(request.param, request.param))
     found |= {"uri": uri, "jdbc.user": USER, "jdbc.password": PASSWORD}
     empty(found, tmp_path)
     return found
