@@ -40,7 +40,7 @@ class JavaOracle(OracleProcess):
     """
 
     def __init__(self, scratch: Path, java_options: Sequence[str] = QUICK_JVM) -> None:
-        java, jars = layout.java_executable(), [layout.BUNDLE_JAR, *layout.hadoop_jars()]
+        java, jars = layout.java_executable(), [layout.BUNDLE_JAR, layout.POSTGRES_DRIVER_JAR, *layout.hadoop_jars()]
         options = ["-Duser.timezone=UTC", f"-Djava.io.tmpdir={scratch}", *java_options]
         source = Path(__file__).with_name("PaimonOracle.java")
         scratch.mkdir(parents=True, exist_ok=True)

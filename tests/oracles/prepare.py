@@ -91,6 +91,10 @@ def prepare_java() -> None:
         raise CannotPrepareError(f"no PySpark to take {', '.join(layout.HADOOP_JARS)} from: prepare o4 first")
 
 
+def prepare_postgres_driver() -> None:
+    copy_jar(f"org.postgresql:postgresql:{layout.POSTGRES_DRIVER}", layout.POSTGRES_DRIVER_JAR)
+
+
 def prepare_connector() -> None:
     copy_jar(f"org.apache.paimon:paimon-spark-3.5:{layout.CONNECTOR}", layout.CONNECTOR_JAR)
     make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow", *OURS])
@@ -127,6 +131,11 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         f"Paimon's REST catalog server {layout.BUNDLE}",
         prepare_rest,
         (layout.BUNDLE_JAR, *layout.rest_jars()),
+    ),
+    "jdbc": (
+        f"Java's driver for PostgreSQL {layout.POSTGRES_DRIVER}",
+        prepare_postgres_driver,
+        (layout.POSTGRES_DRIVER_JAR,),
     ),
     "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),

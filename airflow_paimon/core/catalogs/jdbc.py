@@ -9,6 +9,7 @@ clocks of sessions, whose time zones may differ in PostgreSQL).
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from airflow_paimon.core.store import Store, open_store
 log = logging.getLogger(__name__)
 
 _ONE_TABLE = "catalog_key = ? AND database_name = ? AND table_name = ?"
-_FIRST_SLEEP_MS = 100
+_FIRST_SLEEP_MS = 25
 _TABLES = """CREATE TABLE IF NOT EXISTS paimon_tables (
     catalog_key VARCHAR(255) NOT NULL, database_name VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
     PRIMARY KEY (catalog_key, database_name, table_name))"""
@@ -183,10 +184,13 @@ class JdbcGuard:
     def _acquire(self, lock: str) -> _Held:
         until = time.monotonic() + self.locking.timeout_ms / 1000
         seen, since, sleep_ms = None, time.monotonic(), _FIRST_SLEEP_MS
-        with self.database.transaction() as run:
-            run.run(_LOCKS)
         while True:
-            mine, other = self._try(lock)
+            try:
+                mine, other = self._try(lock)
+            except NotFoundError:  # nobody has locked yet; Java makes this table, too
+                with self.database.transaction() as run:
+                    run.run(_LOCKS)
+                continue
             if mine is not None:
                 return mine
             if other != seen:
@@ -199,7 +203,7 @@ class JdbcGuard:
                     f"The lock {lock!r} of {self.database.label} was not free for {self.locking.timeout_ms / 1000:g} s"
                     f"{'' if seen is None else f' (held since {seen.acquired_at})'}; nothing was written"
                 )
-            time.sleep(min(sleep_ms, self.locking.sleep_ms) / 1000)
+            time.sleep(random.uniform(0.5, 1) * min(sleep_ms, self.locking.sleep_ms) / 1000)
             sleep_ms *= 2
 
     def _try(self, lock: str) -> tuple[_Held | None, _Held | None]:

@@ -22,7 +22,8 @@ _OWN = {
 }  # fmt: skip
 """One that ends with a dot stands for all that begin so."""
 _LOCK_TIMEOUT_MS = 8 * 60_000
-_LOCK_SLEEP_MS = 8_000
+_LOCK_SLEEP_MS = 1_000
+"""Java's default is 8 s, with which a writer hardly gets the lock beside others that commit all the time."""
 
 
 @dataclass(frozen=True, slots=True)
