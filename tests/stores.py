@@ -36,6 +36,14 @@ class _Wrapper:
     def can_commit(self) -> bool:
         return self.inner.can_commit
 
+    @property
+    def commits_refused(self) -> str | None:
+        return self.inner.commits_refused
+
+    @property
+    def keeper(self) -> str | None:
+        return self.inner.keeper
+
     def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
         return action()
 
