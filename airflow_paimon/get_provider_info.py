@@ -97,6 +97,9 @@ def _connection_type() -> dict[str, Any]:
                 enum=["auto", "path", "virtual"],
             ),
             "token": _field("Session token", "S3, with a temporary access key", format="password"),
+            "storage_conn_id": _field(
+                "Storage connection", "A connection of Amazon's, Google's or Microsoft's provider to log in with"
+            ),
             "storage_options": _field(
                 "Storage options", "More options of the storage, a JSON object", format="password"
             ),

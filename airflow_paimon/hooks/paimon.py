@@ -28,9 +28,8 @@ ADDRESSING_STYLES = ("auto", "path", "virtual")
 DEFAULT_SPARK_CONN_ID = "spark_default"
 
 EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secret", "token", "endpoint", "region",
-                     "addressing_style",
-                     "storage_options", "spark_conn_id", "spark_conf", "spark_options", "results_folder", "notify",
-                     "approvers", "remind_before", "four_eyes", "forms",
+                     "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
+                     "spark_options", "results_folder", "notify", "approvers", "remind_before", "four_eyes", "forms",
                      "masked_columns"})  # fmt: skip
 _S3_SCHEMES = ("s3://", "s3a://")
 _GCS_SCHEMES = ("gs://", "gcs://")
@@ -53,7 +52,8 @@ class PaimonHook(BaseHook):
     The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default, ``hive``,
     ``jdbc`` or ``rest``), ``catalog_options`` (of that catalog, by Paimon's names, such as ``uri``; JSON), for S3
     ``key``, ``secret``, ``token``, ``endpoint``, ``region`` (login and password stand for key and secret),
-    ``addressing_style`` (``path``, ``virtual`` or ``auto``), ``storage_options`` (further options, JSON) and
+    ``addressing_style`` (``path``, ``virtual`` or ``auto``), ``storage_conn_id`` (a connection of type ``aws``,
+    ``google_cloud_platform``, ``wasb`` or ``adls`` to log in with), ``storage_options`` (further options, JSON) and
     ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the folder
     ``_airflow_paimon_results`` in the warehouse). For operators that don't name their own: ``spark_conn_id``,
     ``spark_conf`` and ``spark_options`` (both JSON). For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
@@ -127,7 +127,7 @@ class PaimonHook(BaseHook):
     def storage_options(self) -> dict[str, Any] | None:
         """The options of storage and catalog, None if there are none. They may hold secrets: never log them."""
         extras = self._extras()
-        options: dict[str, Any] = {}
+        options = self._from_storage_connection()
         if self.is_s3:
             options.update(self._s3_options(extras))
         more = self._json_object("storage_options")
@@ -295,6 +295,21 @@ class PaimonHook(BaseHook):
                 f'Connection {self.paimon_conn_id!r}: {name} must be a JSON object, such as {{"name": "value"}}'
             )
         return found
+
+    def _from_storage_connection(self) -> dict[str, Any]:
+        conn_id = str(self._extras().get("storage_conn_id") or "").strip()
+        if not conn_id:
+            return {}
+        from airflow_paimon.hooks._storage_connection import options_from
+
+        try:
+            found = self.get_connection(conn_id)
+        except AirflowNotFoundException:
+            raise InvalidInputError(
+                f"There is no Airflow connection {conn_id!r}, which the field Storage connection of "
+                f"{self.paimon_conn_id!r} names"
+            ) from None
+        return options_from(found, {"s3": self.is_s3, "gcs": self.is_gcs, "azure": self.is_azure})
 
     def _s3_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {

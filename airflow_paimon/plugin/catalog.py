@@ -86,10 +86,17 @@ class Warehouse:
             connection.login,
             *_texts(extras.get("storage_options")),
             *_texts(extras.get("catalog_options")),
+            *self._of_storage_connection(),
         ]
         settings = (connection.host, connection.login, connection.password, connection.extra)
         self.scope = (conn_id, hashlib.sha256(repr(settings).encode()).hexdigest())
         self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+    def _of_storage_connection(self) -> list[str]:
+        try:
+            return secret_values(self._hook.storage_options)
+        except PaimonError:  # wrong settings, which are told where the warehouse is opened
+            return []
 
     def without_secrets(self, text: str) -> str:
         """Blank out the connection's secrets in a message of a storage."""

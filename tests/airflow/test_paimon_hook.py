@@ -130,6 +130,104 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     assert hook.test_connection() == (True, f"1 database in catalog {options['uri']}, key 'production': d")
 
 
+_KEYFILE = {"type": "service_account", "private_key": "a-private-key"}
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "found", "options"),
+    [
+        (
+            "s3://b/wh",
+            {"conn_type": "aws", "login": "id", "password": "key-of-aws", "extra": {"region_name": "eu-central-1"}},
+            {"key": "id", "secret": "key-of-aws", "region": "eu-central-1"},
+        ),
+        (
+            "s3://b/wh",
+            {
+                "conn_type": "aws",
+                "extra": {
+                    "aws_access_key_id": "id", "aws_secret_access_key": "s", "aws_session_token": "t",
+                    "endpoint_url": "http://all", "service_config": {"s3": {"endpoint_url": "http://s3"}},
+                },
+            },
+            {"key": "id", "secret": "s", "token": "t", "endpoint_url": "http://s3"},
+        ),
+        (
+            "gs://b/wh",
+            {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": json.dumps(_KEYFILE)}},
+            {"token": _KEYFILE},
+        ),
+        (
+            "gs://b/wh",
+            {"conn_type": "google_cloud_platform", "extra": {"extra__google_cloud_platform__key_path": "/k.json"}},
+            {"token": "/k.json"},
+        ),
+        ("gs://b/wh", {"conn_type": "google_cloud_platform", "extra": {"is_anonymous": True}}, {"token": "anon"}),
+        ("gs://b/wh", {"conn_type": "google_cloud_platform"}, None),
+        (
+            "abfss://c@a.dfs.core.windows.net/wh",
+            {"conn_type": "wasb", "login": "a", "password": "a2V5"},
+            {"account_key": "a2V5"},
+        ),
+        (
+            "abfss://c@a.dfs.core.windows.net/wh",
+            {"conn_type": "adls", "login": "app", "password": "pw", "extra": {"tenant_id": "tenant"}},
+            {"tenant_id": "tenant", "client_id": "app", "client_secret": "pw"},
+        ),
+        (
+            "abfss://c@a.dfs.core.windows.net/wh",
+            {"conn_type": "wasb", "login": "a", "extra": {"sas_token": "https://a.blob/?sv=1&sig=x"}},
+            {"sas_token": "sv=1&sig=x"},
+        ),
+    ],
+)  # fmt: skip
+def test_the_keys_of_another_providers_connection(
+    monkeypatch: pytest.MonkeyPatch, warehouse: str, found: dict[str, Any], options: dict[str, Any] | None
+) -> None:
+    from airflow_paimon.core.store import open_store
+
+    set_connection(monkeypatch, "keys", **found)
+    set_connection(monkeypatch, "wh", "paimon", extra={"warehouse": warehouse, "storage_conn_id": "keys"})
+    assert PaimonHook("wh").storage_options == options
+    assert open_store(warehouse, options).uri.startswith(warehouse.partition("@")[0])
+
+
+def test_what_the_connection_says_itself_wins_over_the_storage_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.common.compat.sdk import redact
+
+    set_connection(monkeypatch, "keys", conn_type="aws", login="id", password="key-of-another-provider")
+    extra = {
+        "warehouse": "s3://b/wh",
+        "storage_conn_id": "keys",
+        "region": "eu-1",
+        "storage_options": {"key": "k"},
+    }
+    set_connection(monkeypatch, "wh", "paimon", extra=extra)
+    expected = {"key": "k", "secret": "key-of-another-provider", "region": "eu-1"}
+    assert PaimonHook("wh").storage_options == expected
+    assert redact("it is key-of-another-provider") == "it is ***"
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "found", "says"),
+    [
+        ("gs://b/wh", {"conn_type": "aws"}, "must be of type 'google_cloud_platform'"),
+        ("/wh", {"conn_type": "aws"}, "is not needed"),
+        ("s3://b/wh", {"conn_type": "aws", "extra": {"role_arn": "r"}}, "uses role_arn"),
+        ("gs://b/wh", {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": "{"}}, "must be a JSON object"),
+        ("s3://b/wh", None, "no Airflow connection 'keys', which the field Storage connection"),
+    ],
+)
+def test_a_storage_connection_that_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, warehouse: str, found: dict[str, Any] | None, says: str
+) -> None:
+    if found is not None:
+        set_connection(monkeypatch, "keys", **found)
+    set_connection(monkeypatch, "wh", "paimon", extra={"warehouse": warehouse, "storage_conn_id": "keys"})
+    with pytest.raises(InvalidInputError, match=says):
+        _ = PaimonHook("wh").storage_options
+
+
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from airflow.providers.common.compat.sdk import redact
 
