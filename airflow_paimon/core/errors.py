@@ -8,6 +8,7 @@ PaimonError                       exit  kind              what a caller does
 │   ├── UnsupportedFeatureError
 │   ├── UnsupportedStorageError
 │   └── UnsupportedCatalogError
+│       └── NotPaimonError                            a table of another format in a Hive metastore
 ├── ConflictError                 3     conflict          another writer was faster: plan again, retry
 ├── UnsafeOperationError          4     unsafe            refused by a safety rule; a person decides
 ├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
@@ -26,6 +27,7 @@ __all__ = [
     "FormatError",
     "InvalidInputError",
     "NotFoundError",
+    "NotPaimonError",
     "OutcomeUnknownError",
     "PaimonError",
     "StorageError",
@@ -100,6 +102,10 @@ class UnsupportedStorageError(UnsupportedError):
 
 class UnsupportedCatalogError(UnsupportedError):
     """A catalog whose commit protocol is not implemented."""
+
+
+class NotPaimonError(UnsupportedCatalogError):
+    """The catalog knows a table of that name, and it is of another format."""
 
 
 class ConflictError(PaimonError):

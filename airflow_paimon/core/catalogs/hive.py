@@ -24,6 +24,7 @@ from airflow_paimon.core.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotFoundError,
+    NotPaimonError,
     OutcomeUnknownError,
     PaimonError,
     StorageError,
@@ -119,7 +120,7 @@ class HiveCatalog(Catalog):
         if found is None:
             return None
         if not hive_tables.is_paimon(found):
-            raise UnsupportedCatalogError(
+            raise NotPaimonError(
                 f"{database}.{table} in {self.label} is not a Paimon table: it is a {hive_tables.described(found)}"
             )
         folder = hive_tables.location(found)

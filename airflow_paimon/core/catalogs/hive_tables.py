@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_paimon.core.catalogs.jdbc import properties
+from airflow_paimon.core.catalogs.table_store import properties
 from airflow_paimon.core.catalogs.thrift import Struct, Value, flag, i32, structure, structures, text, text_map, texts
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType

@@ -20,7 +20,7 @@ from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.database import Database, Transaction, parse_jdbc_uri
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, takes_lock
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, properties, takes_lock
 from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
@@ -231,17 +231,6 @@ class JdbcGuard:
         except PaimonError as error:
             log.warning("The lock %r could not be released and expires by itself (%s)", lock, error.message)
             return True
-
-
-def properties(schema: TableSchema) -> dict[str, str]:
-    """Return what Paimon copies of a schema into the properties of a catalog's table."""
-    bucket_key = schema.options.get("bucket-key") or ",".join(schema.trimmed_primary_keys)
-    keys = {
-        "primary-key": ",".join(schema.primary_keys),
-        "partition": ",".join(schema.partition_keys),
-        "bucket-key": bucket_key,
-    }
-    return {**schema.options, **{key: value for key, value in keys.items() if value}}
 
 
 def open_jdbc_catalog(warehouse: str, options: CatalogOptions) -> JdbcCatalog:

@@ -56,6 +56,17 @@ def options_gone(files: Store, schema: TableSchema) -> set[str]:
     return {name for old in earlier for name in old.options} - schema.options.keys()
 
 
+def properties(schema: TableSchema) -> dict[str, str]:
+    """Return what Paimon copies of a schema into the properties of a catalog's table."""
+    bucket_key = schema.options.get("bucket-key") or ",".join(schema.trimmed_primary_keys)
+    keys = {
+        "primary-key": ",".join(schema.primary_keys),
+        "partition": ",".join(schema.partition_keys),
+        "bucket-key": bucket_key,
+    }
+    return {**schema.options, **{key: value for key, value in keys.items() if value}}
+
+
 class Guard(Protocol):
     """What a catalog does about the commits of one table. It can be pickled."""
 

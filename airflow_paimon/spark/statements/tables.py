@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, NotPaimonError, PaimonError
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
@@ -194,6 +194,8 @@ class NamedTables:
             if "$" in name:
                 raise
             return None  # a name that only Spark's catalogs can have
+        except NotPaimonError:
+            return None
         if not table.branch(MAIN).exists():
             return None
         table.require()

@@ -26,6 +26,7 @@ from airflow_paimon.core.catalogs.thrift import Struct, Value, structure, struct
 from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
+    NotPaimonError,
     OutcomeUnknownError,
     StorageError,
     UnsafeOperationError,
@@ -225,7 +226,7 @@ def test_what_is_not_a_paimon_table_is_named(
     plain = {1: text("plain"), 2: text(database), 7: structure(storage), 9: text_map({}), 12: text("MANAGED_TABLE")}
     assert metastore.call("create_table", structure(plain)) == {}
     assert open_catalog(warehouse, options).tables(database) == ["t"]
-    with pytest.raises(UnsupportedCatalogError, match=r"plain in .* is not a Paimon table: .*TextInputFormat"):
+    with pytest.raises(NotPaimonError, match=r"plain in .* is not a Paimon table: .*TextInputFormat"):
         open_table(warehouse, f"{database}.plain", storage_options=options)
     with pytest.raises(UnsupportedCatalogError, match="is not a Paimon table"):
         create_table(warehouse, f"{database}.plain", COLUMNS, storage_options=options)
