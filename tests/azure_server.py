@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,12 +19,12 @@ import pytest
 
 from airflow_paimon.core.store import azure_client
 from tests.conftest import require
+from tests.loopback import free_port, wait_for
 from tests.oracles import layout
 
 ACCOUNT = "lake"
 KEY = base64.b64encode(b"the account's key, very secret").decode()
 HOST = f"{ACCOUNT}.dfs.core.windows.net"
-_START_SECONDS = 60
 
 
 def storage_options(endpoint: str) -> dict[str, Any]:
@@ -45,9 +43,7 @@ def require_azure_server() -> None:
 def azure_server() -> Iterator[str]:
     """Run a server that keeps everything in memory, and give its endpoint URL."""
     require_azure_server()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [shutil.which("node") or "node", layout.AZURITE_PROGRAM, "--silent", "--inMemoryPersistence",
          "--disableTelemetry", "--blobHost", "127.0.0.1", "--blobPort", str(port)],
@@ -55,7 +51,7 @@ def azure_server() -> Iterator[str]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait(process, port)
+        wait_for(process, port, "Azurite")
         yield f"http://127.0.0.1:{port}/{ACCOUNT}"
     finally:
         process.terminate()
@@ -64,17 +60,6 @@ def azure_server() -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    for _ in range(_START_SECONDS * 20):
-        if process.poll() is not None:
-            break
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise RuntimeError(f"The Azure server did not start: exit code {process.poll()}")
 
 
 def make_container(endpoint: str) -> str:

