@@ -70,68 +70,77 @@ def _connection_type() -> dict[str, Any]:
                 "password": "S3 only; belongs to the access key",
             },
         },
-        "conn-fields": {
-            # The form opens the section of this name, and no other; a field that takes no null is required there.
-            "warehouse": {
-                "label": "Warehouse",
-                "description": "Folder or URI above the databases, such as s3://bucket/warehouse",
-                "schema": {"type": "string", "minLength": 1, "section": "standardFields"},
-            },
-            "catalog_type": _field(
-                "Catalog type",
-                "Who knows the tables: the warehouse itself (filesystem) or a server; then fill in Catalog options",
-                default="filesystem",
-                enum=["filesystem", "hive", "jdbc", "rest"],
-            ),
-            "catalog_options": _field(
-                "Catalog options",
-                "Options of the catalog by Paimon's names, such as uri; a JSON object",
-                format="password",
-            ),
-            "endpoint": _field("Endpoint", "S3, when it is not AWS: http:// or https://, host and port"),
-            "region": _field("Region", "S3: the bucket's region, such as eu-central-1"),
-            "addressing_style": _field(
-                "Path-style access",
-                "S3: the bucket in the path or in the host name; auto = path with an endpoint, virtual on AWS",
-                default="auto",
-                enum=["auto", "path", "virtual"],
-            ),
-            "token": _field("Session token", "S3, with a temporary access key", format="password"),
-            "storage_conn_id": _field(
-                "Storage connection", "A connection of Amazon's, Google's or Microsoft's provider to log in with"
-            ),
-            "storage_options": _field(
-                "Storage options", "More options of the storage, a JSON object", format="password"
-            ),
-            "spark_conn_id": _field(
-                "Spark connection", "Where operators submit jobs unless they name another one; empty = spark_default"
-            ),
-            "spark_conf": _object(
-                "Spark settings", 'For every job, such as {"spark.executor.cores": "4"}; operators add their own'
-            ),
-            "spark_options": _object(
-                "Spark options",
-                'Of spark-submit, for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
-            ),
-            "results_folder": _field(
-                "Results folder",
-                "Where jobs in cluster deploy mode leave results; empty = _airflow_paimon_results in the warehouse",
-            ),
-            "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
-            "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
-            "four_eyes": _field("Four eyes", "true: whoever triggered a run can't approve its publish; empty = false"),
-            "forms": _object(
-                "Trigger forms",
-                'What they may ask for, such as {"locked": ["engine"], "functions": ["rules.*"]}; empty = what is safe',
-            ),
-            "masked_columns": _object(
-                "Masked columns", 'Whose values no sample shows, by table, such as {"hr.*": ["name", "phone"]}'
-            ),
-            "remind_before": _field(
-                "Remind before",
-                "How long before an approval runs out they hear again, such as 6 h; never; empty = a quarter",
-            ),
+        "conn-fields": {**_storage_fields(), **_job_fields()},
+    }
+
+
+def _storage_fields() -> dict[str, Any]:
+    """Where the tables are, and how to get there."""
+    return {
+        # The form opens the section of this name, and no other; a field that takes no null is required there.
+        "warehouse": {
+            "label": "Warehouse",
+            "description": "Folder or URI above the databases, such as s3://bucket/warehouse",
+            "schema": {"type": "string", "minLength": 1, "section": "standardFields"},
         },
+        "catalog_type": _field(
+            "Catalog type",
+            "Who knows the tables: the warehouse itself (filesystem) or a server; then fill in Catalog options",
+            default="filesystem",
+            enum=["filesystem", "hive", "jdbc", "rest"],
+        ),
+        "catalog_options": _field(
+            "Catalog options",
+            "Options of the catalog by Paimon's names, such as uri; a JSON object",
+            format="password",
+        ),
+        "endpoint": _field("Endpoint", "S3, when it is not AWS: http:// or https://, host and port"),
+        "region": _field("Region", "S3: the bucket's region, such as eu-central-1"),
+        "addressing_style": _field(
+            "Path-style access",
+            "S3: the bucket in the path or in the host name; auto = path with an endpoint, virtual on AWS",
+            default="auto",
+            enum=["auto", "path", "virtual"],
+        ),
+        "token": _field("Session token", "S3, with a temporary access key", format="password"),
+        "storage_conn_id": _field(
+            "Storage connection", "A connection of Amazon's, Google's or Microsoft's provider to log in with"
+        ),
+        "storage_options": _field("Storage options", "More options of the storage, a JSON object", format="password"),
+    }
+
+
+def _job_fields() -> dict[str, Any]:
+    """How jobs run, and who decides what."""
+    return {
+        "spark_conn_id": _field(
+            "Spark connection", "Where operators submit jobs unless they name another one; empty = spark_default"
+        ),
+        "spark_conf": _object(
+            "Spark settings", 'For every job, such as {"spark.executor.cores": "4"}; operators add their own'
+        ),
+        "spark_options": _object(
+            "Spark options",
+            'Of spark-submit, for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
+        ),
+        "results_folder": _field(
+            "Results folder",
+            "Where jobs in cluster deploy mode leave results; empty = _airflow_paimon_results in the warehouse",
+        ),
+        "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
+        "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
+        "four_eyes": _field("Four eyes", "true: whoever triggered a run can't approve its publish; empty = false"),
+        "forms": _object(
+            "Trigger forms",
+            'What they may ask for, such as {"locked": ["engine"], "functions": ["rules.*"]}; empty = what is safe',
+        ),
+        "masked_columns": _object(
+            "Masked columns", 'Whose values no sample shows, by table, such as {"hr.*": ["name", "phone"]}'
+        ),
+        "remind_before": _field(
+            "Remind before",
+            "How long before an approval runs out they hear again, such as 6 h; never; empty = a quarter",
+        ),
     }
 
 

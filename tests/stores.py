@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from airflow_paimon.core.store.base import FileInfo, Store, join
 from airflow_paimon.core.store.failures import from_os_error
+from airflow_paimon.core.store.over import StoreOver
 
 T = TypeVar("T")
 MUTATIONS = frozenset({"create", "replace", "delete", "delete_tree", "open_output"})
@@ -19,30 +20,11 @@ class Crash(BaseException):
     """The process "died" here. No ``Exception``, so that no handler but the test's swallows it."""
 
 
-class _Wrapper:
+class _Wrapper(StoreOver):
     """Forward every call through ``_call(method, path, action)``."""
-
-    def __init__(self, inner: Store) -> None:
-        self.inner = inner
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.inner!r})"
-
-    @property
-    def uri(self) -> str:
-        return self.inner.uri
-
-    @property
-    def can_commit(self) -> bool:
-        return self.inner.can_commit
-
-    @property
-    def commits_refused(self) -> str | None:
-        return self.inner.commits_refused
-
-    @property
-    def keeper(self) -> str | None:
-        return self.inner.keeper
 
     def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
         return action()

@@ -86,17 +86,18 @@ class Warehouse:
             connection.login,
             *_texts(extras.get("storage_options")),
             *_texts(extras.get("catalog_options")),
-            *self._of_storage_connection(),
+            *secret_values(options := self._storage_options()),
         ]
-        settings = (connection.host, connection.login, connection.password, connection.extra)
+        settings = (connection.host, connection.login, connection.password, connection.extra, options)
         self.scope = (conn_id, hashlib.sha256(repr(settings).encode()).hexdigest())
         self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
-    def _of_storage_connection(self) -> list[str]:
+    def _storage_options(self) -> dict[str, Any] | None:
+        """With what the storage connection says, which can change while this connection stays."""
         try:
-            return secret_values(self._hook.storage_options)
+            return self._hook.storage_options
         except PaimonError:  # wrong settings, which are told where the warehouse is opened
-            return []
+            return None
 
     def without_secrets(self, text: str) -> str:
         """Blank out the connection's secrets in a message of a storage."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.database import Database, Transaction, parse_jdbc_uri
@@ -24,6 +24,8 @@ from airflow_paimon.core.catalogs.table_store import CatalogTableStore, properti
 from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +90,11 @@ class JdbcCatalog(Catalog):
         return self._store(database, table)
 
     def register(self, database: str, table: str, schema: TableSchema) -> None:
-        with self.database.transaction() as run:
-            run.run(_TABLES)
-            run.run(_DATABASE_PROPERTIES)
-        with self.database.transaction() as run:
-            run.inserted("INSERT INTO paimon_tables VALUES (?, ?, ?)", self.key, database, table)
+        def insert() -> None:
+            with self.database.transaction() as run:
+                run.inserted("INSERT INTO paimon_tables VALUES (?, ?, ?)", self.key, database, table)
+
+        _with_tables(self.database, insert, _TABLES, _DATABASE_PROPERTIES)
         self._guard(database, table).schema_changed(schema)
 
     def _store(self, database: str, table: str) -> Store:
@@ -153,13 +155,15 @@ class JdbcGuard:
         """See ``Guard.schema_changed``: Paimon keeps the options and keys of main as rows."""
         if not self.sync:
             return
-        with self.database.transaction() as run:
-            run.run(_TABLE_PROPERTIES)
-        with self.database.transaction() as run:
-            run.run(f"DELETE FROM paimon_table_properties WHERE {_ONE_TABLE}", self.key, self.name, self.table)
-            for key, value in sorted(properties(schema).items()):
-                sql = "INSERT INTO paimon_table_properties VALUES (?, ?, ?, ?, ?)"
-                run.run(sql, self.key, self.name, self.table, key, value)
+
+        def put() -> None:
+            with self.database.transaction() as run:
+                run.run(f"DELETE FROM paimon_table_properties WHERE {_ONE_TABLE}", self.key, self.name, self.table)
+                for key, value in sorted(properties(schema).items()):
+                    sql = "INSERT INTO paimon_table_properties VALUES (?, ?, ?, ?, ?)"
+                    run.run(sql, self.key, self.name, self.table, key, value)
+
+        _with_tables(self.database, put, _TABLE_PROPERTIES)
 
     def check(self, schema: TableSchema) -> None:
         """See ``Guard.check``."""
@@ -185,12 +189,7 @@ class JdbcGuard:
         until = time.monotonic() + self.locking.timeout_ms / 1000
         seen, since, sleep_ms = None, time.monotonic(), _FIRST_SLEEP_MS
         while True:
-            try:
-                mine, other = self._try(lock)
-            except NotFoundError:  # nobody has locked yet; Java makes this table, too
-                with self.database.transaction() as run:
-                    run.run(_LOCKS)
-                continue
+            mine, other = _with_tables(self.database, lambda: self._try(lock), _LOCKS)
             if mine is not None:
                 return mine
             if other != seen:
@@ -231,6 +230,20 @@ class JdbcGuard:
         except PaimonError as error:
             log.warning("The lock %r could not be released and expires by itself (%s)", lock, error.message)
             return True
+
+
+def _with_tables(database: Database, action: Callable[[], T], *tables: str) -> T:
+    """Run an action, after making the tables that it needs if one is missing, as Java does for the first user.
+
+    They are not made in advance: that needs a right that who only writes may not have, even where they exist.
+    """
+    try:
+        return action()
+    except NotFoundError:
+        with database.transaction() as run:
+            for table in tables:
+                run.run(table)
+        return action()
 
 
 def open_jdbc_catalog(warehouse: str, options: CatalogOptions) -> JdbcCatalog:

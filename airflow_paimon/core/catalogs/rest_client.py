@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -34,6 +36,8 @@ _FIRST_WAIT_S = 0.2
 _LONGEST_MESSAGE = 500
 _BUSY = frozenset({429, 502, 503, 504})
 """Answers after which the request may be sent again, if it may be repeated."""
+_NOT_CONNECTED = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
+"""Failures after which the server certainly has not seen the request. Any other may have come after it was sent."""
 RESOURCE = "resource"
 """Of a ``NotFoundError``'s details: what is missing (``DATABASE``, ``TABLE``, ``SNAPSHOT``, ``TAG``, ``BRANCH``)."""
 
@@ -130,8 +134,7 @@ class RestClient:
         except urllib.error.HTTPError as error:
             raise _refusal(error) from None
         except urllib.error.URLError as error:
-            sent = not isinstance(error.reason, ConnectionRefusedError | OSError) or _may_be_sent(error.reason)
-            raise _Failed(0, _reason(error.reason), sent=sent) from None
+            raise _Failed(0, _reason(error.reason), sent=not isinstance(error.reason, _NOT_CONNECTED)) from None
         except (OSError, http.client.HTTPException) as error:
             raise _Failed(0, _reason(error)) from None
         try:
@@ -162,11 +165,6 @@ class RestClient:
         for secret in self.auth.secrets:
             text = text.replace(secret, "***")
         return text[:_LONGEST_MESSAGE]
-
-
-def _may_be_sent(reason: OSError) -> bool:
-    """Whether a failure may have come after the request was sent; a timeout may be one of the connection, or not."""
-    return isinstance(reason, TimeoutError | ConnectionResetError | BrokenPipeError)
 
 
 def _reason(error: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -79,29 +80,29 @@ class HttpClient(ObjectClient):
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_connections=4, pool_maxsize=AT_ONCE, max_retries=0))
 
+    @abstractmethod
     def object(self, bucket: str, key: str) -> str:
         """Spell the address of an object."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin_upload(self, bucket: str, key: str) -> str:
         """Begin an upload in parts; give the address that takes them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put_part(self, upload: str, start: int, data: bytes, *, last: bool) -> None:
         """Send the next part of an upload, of ``PART`` bytes if it isn't the last. A repeated part does no harm."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drop_upload(self, upload: str) -> None:
         """Give an upload up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _sign(self, prepared: Any) -> Any:
         """Say in a request that is ready to be sent who sends it, and give it back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _refusal(self, response: Any) -> RequestError:
         """Read from an answer that isn't a success what the storage says."""
-        raise NotImplementedError
 
     def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
         headers = {"Range": byte_range} if byte_range else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,13 +55,14 @@ class ObjectStore(Store):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._scheme, self._authority, self._prefix, json.loads(self._options))
 
+    @abstractmethod
     def _checked(self, options: Mapping[str, Any]) -> str:
         """Check options, and that the packages are there; give the options as JSON in the words of the client."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def _client(self) -> ObjectClient:
-        raise NotImplementedError
+        """The client of this process for the options."""
 
     @property
     def _bucket(self) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_WORDS = ("key", "secret", "token", "password", "credential", "sas")
+_WORDS = ("key", "secret", "token", "password", "credential", "sas", "authorization")
 _PLAIN = frozenset({"catalog-key", "lock-key-max-length"})
 _SHORTEST = 6
 """Characters; masking shorter values would garble ordinary text."""

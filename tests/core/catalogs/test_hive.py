@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import multiprocessing
 import os
 import pickle
@@ -35,6 +36,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.types import parse_type_text
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, RemoveOption, SetOption
+from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.tables import COLUMNS, alter_table, append, run
@@ -413,23 +415,23 @@ def test_a_lock_that_the_metastore_forgot_is_no_success(metastore: Metastore, ta
         assert is_free(metastore, table.name), "another could take it"
 
 
-def test_a_commit_whose_lock_was_lost_is_looked_for(
-    metastore: Metastore, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_lock_was_lost_is_looked_for(metastore: Metastore, table: Table) -> None:
     """The snapshot is there and ours: a success, although the lock was taken away during the put."""
-    inner = type(table.store.inner)  # type: ignore[attr-defined]
-    plain, taken = inner.create, []
+    taken = []
 
-    def create(self: Any, path: str, data: bytes) -> None:
-        plain(self, path, data)
-        if path == "snapshot/snapshot-1":
-            mine, _ = lock(metastore, table.name)
-            unlock(metastore, mine - 1)  # an administrator aborts it
-            taken.append(is_free(metastore, table.name))
-            unlock(metastore, mine)
+    class LosesLock(StoreOver):
+        def create(self, path: str, data: bytes) -> None:
+            super().create(path, data)
+            if path == "snapshot/snapshot-1":
+                mine, _ = lock(metastore, table.name)
+                unlock(metastore, mine - 1)  # an administrator aborts it
+                taken.append(is_free(metastore, table.name))
+                unlock(metastore, mine)
 
-    monkeypatch.setattr(inner, "create", create)
-    receipt = append(table, "x")
+    held = table.store
+    assert isinstance(held, CatalogTableStore)
+    view = dataclasses.replace(table, store=CatalogTableStore(LosesLock(held.inner), held.table, held.guard))
+    receipt = append(view, "x")
     assert taken
     assert receipt.snapshot is not None
     assert table.snapshot_ids() == [1]

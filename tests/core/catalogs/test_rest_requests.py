@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +18,11 @@ from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_auth import DlfKey, Request, auth_of, dlf_headers
 from airflow_paimon.core.catalogs.rest_changes import same_schema, schema_changes
+from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.catalogs.rest_data_tokens import storage_options
-from airflow_paimon.core.errors import InvalidInputError, StorageError, UnsupportedCatalogError
+from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, StorageError, UnsupportedCatalogError
 from airflow_paimon.core.schema.schema_plan import new_schema
+from tests.loopback import free_port
 
 DLF = {"metastore": "rest", "uri": "http://cn-hangzhou-vpc.dlf.aliyuncs.com", "token.provider": "dlf"}
 BEAR = {"metastore": "rest", "uri": "http://host:1", "token.provider": "bear", "token": "a-secret-token"}
@@ -116,3 +122,38 @@ def test_what_no_change_can_make_is_refused() -> None:
         schema_changes(old, replace(old, fields=(replace(a, name="b"), replace(b, name="a"))))
     with pytest.raises(UnsupportedCatalogError, match="Column b: changes inside of ROW"):
         schema_changes(old, replace(old, fields=(a, replace(b, type=_schema(("b", "ROW<y INT>")).fields[0].type))))
+
+
+def _client(port: int) -> RestClient:
+    return RestClient(f"http://127.0.0.1:{port}", auth_of(catalog_options(BEAR)), "the catalog")
+
+
+def _close(connection: socket.socket) -> None:
+    connection.recv(65536)
+
+
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("end", [_close, _reset])
+@pytest.mark.parametrize("size", [10, 50_000_000])
+def test_a_change_whose_connection_broke_may_have_been_made(end: Callable[[socket.socket], None], size: int) -> None:
+    """Whatever breaks after a connection was made, also while a large body is sent: the committer must look first."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                end(connection)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OutcomeUnknownError, match="not known whether POST"):
+            _client(server.getsockname()[1]).post(["databases"], {"name": "x" * size})
+        thread.join()
+
+
+def test_a_change_that_reached_no_server_was_not_made() -> None:
+    with pytest.raises(StorageError, match="POST databases failed"):
+        _client(free_port()).post(["databases"], {"name": "x"})
