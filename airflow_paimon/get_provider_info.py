@@ -66,8 +66,8 @@ def _connection_type() -> dict[str, Any]:
             "hidden-fields": ["host", "port", "schema", "extra"],
             "relabeling": {"login": "Access key", "password": "Secret key"},
             "placeholders": {
-                "login": "S3 only; empty = the machine's own credentials (environment, instance profile)",
-                "password": "S3 only; belongs to the access key",
+                "login": "S3 and OSS; empty = the machine's own credentials (environment, instance profile)",
+                "password": "S3 and OSS; belongs to the access key",
             },
         },
         "conn-fields": {**_storage_fields(), **_job_fields()},
@@ -94,17 +94,17 @@ def _storage_fields() -> dict[str, Any]:
             "Options of the catalog by Paimon's names, such as uri; a JSON object",
             format="password",
         ),
-        "endpoint": _field("Endpoint", "S3, when it is not AWS: http:// or https://, host and port"),
-        "region": _field("Region", "S3: the bucket's region, such as eu-central-1"),
+        "endpoint": _field("Endpoint", "S3, when it is not AWS: http:// or https://, host and port; OSS"),
+        "region": _field("Region", "S3 or OSS: the bucket's region, such as eu-central-1"),
         "addressing_style": _field(
             "Path-style access",
             "S3: the bucket in the path or in the host name; auto = path with an endpoint, virtual on AWS",
             default="auto",
             enum=["auto", "path", "virtual"],
         ),
-        "token": _field("Session token", "S3, with a temporary access key", format="password"),
+        "token": _field("Session token", "S3 or OSS, with a temporary access key", format="password"),
         "storage_conn_id": _field(
-            "Storage connection", "A connection of Amazon's, Google's or Microsoft's provider to log in with"
+            "Storage connection", "A connection of Amazon's, Google's, Microsoft's or Alibaba's provider to log in with"
         ),
         "storage_options": _field("Storage options", "More options of the storage, a JSON object", format="password"),
     }

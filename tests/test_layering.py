@@ -16,7 +16,10 @@ from tests.conftest import REPO_ROOT
 PACKAGE = "airflow_paimon"
 AIRFLOW = ("airflow",)
 SPARK = ("pyspark", "py4j")
-STORAGE_LIBRARIES = ("fsspec", "s3fs", "botocore", "boto3", "aiobotocore", "google", "azure", "requests", "hdfs_native")
+STORAGE_LIBRARIES = (
+    "fsspec", "s3fs", "botocore", "boto3", "aiobotocore", "google", "azure", "alibabacloud_oss_v2", "requests",
+    "hdfs_native",
+)  # fmt: skip
 # The hook asks it, too, where Java is; a test below holds that it brings no Spark with it.
 JAVA_SEARCH = "airflow_paimon.spark.java"
 MUTATIONS = {"create", "replace", "delete", "delete_tree"}

@@ -105,7 +105,7 @@ def _install(uv: str, versions: Versions, folder: Path) -> None:
         "-c",
         str(as_of_then),
         "-e",
-        ".[s3,gcs,azure,hdfs]",
+        ".[s3,gcs,azure,oss,hdfs]",
         *versions.others,
     ]
     subprocess.run([*install, *package], check=True, cwd=ROOT)

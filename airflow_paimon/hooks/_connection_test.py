@@ -34,7 +34,6 @@ _KEYS = "Enter Access key and Secret key again, or leave both empty for the mach
 _REGION = "Set Region to the bucket's"
 _NOT_S3 = "What answers at Endpoint is broken, or is not S3: check its address and port"
 _UNREACHABLE = "Check Endpoint (http:// or https://, host, port) and that this machine reaches it"
-_HDFS_SCHEMES = ("hdfs://", "viewfs://")
 _BY_CODE = {
     "InvalidAccessKeyId": f"The storage doesn't know this access key. {_KEYS}; set Endpoint where it is not AWS",
     "SignatureDoesNotMatch": f"The secret key doesn't belong to the access key. {_KEYS}",
@@ -72,6 +71,19 @@ _AZURE_BY_STATUS = {
     403: f"{_AZURE_LOGINS}; it needs the role Storage Blob Data Contributor, and this machine's clock to be right",
     404: "Correct the container's name in Warehouse, or create the container",
 }
+_OSS_BY_STATUS = {
+    0: "Check Endpoint and Region, and that this machine reaches it",
+    401: "There is no access key here or in the environment: fill in Access key and Secret key",
+    403: "Correct Access key and Secret key; they need the rights to list, get, put and delete, and this "
+    "machine's clock must be right",
+    404: "Correct the bucket's name in Warehouse, or create the bucket",
+}
+_OVER_HTTP = {
+    "gcs": (_GCS_BY_STATUS, "Google Cloud Storage"),
+    "azure": (_AZURE_BY_STATUS, "Azure Blob Storage"),
+    "oss": (_OSS_BY_STATUS, "OSS"),
+}
+"""By the kind of storage: what to do by HTTP's status (0: no answer), and its name."""
 _BY_EXCEPTION = {
     "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
     "PartialCredentialsError": f"Access key and Secret key belong together. {_KEYS}",
@@ -145,11 +157,11 @@ def _spark_type(hook: PaimonHook, conn_id: str) -> str:
 def _store(hook: PaimonHook) -> Store:
     """Open the warehouse, a remote one with few tries: who waits here wants the reason soon."""
     options = dict(hook.storage_options or {})
-    if hook.is_s3:
+    if hook.storage == "s3":
         options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
-    elif hook.is_gcs or hook.is_azure:
+    elif hook.storage in _OVER_HTTP:
         options["tries"] = 1
-    elif hook.warehouse.lower().startswith(_HDFS_SCHEMES):
+    elif hook.storage == "hdfs":
         options.setdefault("dfs.client.failover.max.attempts", "2")
     elif "://" not in hook.warehouse and not hook.warehouse.startswith(("/", "file:")):
         raise InvalidInputError(
@@ -266,11 +278,9 @@ def _with_way_out(hook: PaimonHook, error: PaimonError) -> str:
     cause = error.__cause__
     if cause is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
-    if hook.is_gcs:
-        return f"{error.message.rstrip('.')}. {_over_http(cause, _GCS_BY_STATUS, 'Google Cloud Storage')}"
-    if hook.is_azure:
-        return f"{error.message.rstrip('.')}. {_over_http(cause, _AZURE_BY_STATUS, 'Azure Blob Storage')}"
-    if not hook.is_s3:
+    if told := _OVER_HTTP.get(hook.storage):
+        return f"{error.message.rstrip('.')}. {_over_http(cause, *told)}"
+    if hook.storage != "s3":
         return f"{error.message}. This process runs as user {_user()}"
     status = s3_client.status_of(cause)
     way_out = _BY_CODE.get(s3_client.code_of(cause)) or _BY_STATUS.get(status, "")

@@ -1,4 +1,4 @@
-"""Storage options from the connections that users have for the providers of Amazon, Google and Microsoft."""
+"""Storage options from the connections that users have for the providers of Amazon, Google, Microsoft and Alibaba."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _NOT_TAKEN = {
     "google_cloud_platform": ("impersonation_chain", "key_secret_name", "credential_config_file"),
     "wasb": ("connection_string", "managed_identity_client_id"),
     "adls": ("connection_string", "managed_identity_client_id"),
+    "oss": (),
 }
 
 
-def options_from(connection: Connection, schemes: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the storage options that a connection means. ``schemes``: which storage the warehouse is on.
+def options_from(connection: Connection, storage: str) -> dict[str, Any]:
+    """Return the storage options that a connection means, for the kind of storage that the warehouse is on.
 
     Raises:
         InvalidInputError: it is a connection for another storage, or logs in by a way that jobs can't take over.
     """
-    storage, read = _READERS.get(connection.conn_type or "", ("", None))
-    if read is None or not schemes[storage]:
-        fitting = [kind for kind, (name, _) in _READERS.items() if schemes[name]]
+    of, read = _READERS.get(connection.conn_type or "", ("", None))
+    if read is None or of != storage:
+        fitting = [kind for kind, (name, _) in _READERS.items() if name == storage]
         raise InvalidInputError(
             f"The storage connection {connection.conn_id!r} is of type {connection.conn_type!r}; for this warehouse it "
             + (f"must be of type {' or '.join(map(repr, fitting))}" if fitting else "is not needed: leave it empty")
@@ -84,9 +85,19 @@ def _azure(connection: Connection, extras: Mapping[str, Any]) -> dict[str, Any]:
     return {"account_key": extras.get("shared_access_key") or connection.password}
 
 
+def _oss(connection: Connection, extras: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "key": extras.get("access_key_id"),
+        "secret": extras.get("access_key_secret"),
+        "region": extras.get("region"),
+        "endpoint_url": extras.get("endpoint"),
+    }
+
+
 _READERS: dict[str, tuple[str, Callable[[Connection, Mapping[str, Any]], dict[str, Any]]]] = {
     "aws": ("s3", _aws),
     "google_cloud_platform": ("gcs", _google),
     "wasb": ("azure", _azure),
     "adls": ("azure", _azure),
+    "oss": ("oss", _oss),
 }

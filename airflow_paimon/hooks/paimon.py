@@ -31,9 +31,10 @@ EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secr
                      "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
                      "spark_options", "results_folder", "notify", "approvers", "remind_before", "four_eyes", "forms",
                      "masked_columns"})  # fmt: skip
-_S3_SCHEMES = ("s3://", "s3a://")
-_GCS_SCHEMES = ("gs://", "gcs://")
-_AZURE_SCHEMES = ("abfs://", "abfss://", "az://", "wasb://", "wasbs://")
+_STORAGES = {
+    "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "oss": "oss", "hdfs": "hdfs", "viewfs": "hdfs",
+    **dict.fromkeys(("abfs", "abfss", "az", "wasb", "wasbs"), "azure"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +99,9 @@ class PaimonHook(BaseHook):
         return warehouse.strip()
 
     @property
-    def is_s3(self) -> bool:
-        """Whether the warehouse is in S3 or a storage that speaks its protocol."""
-        return self.warehouse.lower().startswith(_S3_SCHEMES)
-
-    @property
-    def is_gcs(self) -> bool:
-        """Whether the warehouse is in Google Cloud Storage."""
-        return self.warehouse.lower().startswith(_GCS_SCHEMES)
-
-    @property
-    def is_azure(self) -> bool:
-        """Whether the warehouse is in Azure's storage."""
-        return self.warehouse.lower().startswith(_AZURE_SCHEMES)
+    def storage(self) -> str:
+        """The warehouse's kind of storage: ``s3``, ``gcs``, ``azure``, ``oss``, ``hdfs``, or nothing for any other."""
+        return _STORAGES.get(self.warehouse.partition("://")[0].lower(), "")
 
     @property
     def catalog_type(self) -> str:
@@ -128,8 +119,8 @@ class PaimonHook(BaseHook):
         """The options of storage and catalog, None if there are none. They may hold secrets: never log them."""
         extras = self._extras()
         options = self._from_storage_connection()
-        if self.is_s3:
-            options.update(self._s3_options(extras))
+        if self.storage in ("s3", "oss"):
+            options.update(self._options_of_fields(extras))
         more = self._json_object("storage_options")
         if "config_kwargs" in options and isinstance(more.get("config_kwargs"), dict):
             more = {**more, "config_kwargs": {**options["config_kwargs"], **more["config_kwargs"]}}
@@ -309,9 +300,9 @@ class PaimonHook(BaseHook):
                 f"There is no Airflow connection {conn_id!r}, which the field Storage connection of "
                 f"{self.paimon_conn_id!r} names"
             ) from None
-        return options_from(found, {"s3": self.is_s3, "gcs": self.is_gcs, "azure": self.is_azure})
+        return options_from(found, self.storage)
 
-    def _s3_options(self, extras: Mapping[str, Any]) -> dict[str, Any]:
+    def _options_of_fields(self, extras: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {
             "key": extras.get("key") or self.connection.login,
             "secret": extras.get("secret") or self.connection.password,
@@ -325,7 +316,7 @@ class PaimonHook(BaseHook):
                 f"Connection {self.paimon_conn_id!r}: addressing_style must be one of {', '.join(ADDRESSING_STYLES)}; "
                 f"it is {style!r}"
             )
-        if style != ADDRESSING_STYLES[0]:
+        if style != ADDRESSING_STYLES[0] and self.storage == "s3":
             found["config_kwargs"] = {"s3": {"addressing_style": style}}
         return {name: value for name, value in found.items() if value}
 

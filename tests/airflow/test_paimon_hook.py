@@ -179,6 +179,14 @@ _KEYFILE = {"type": "service_account", "private_key": "a-private-key"}
             {"conn_type": "wasb", "login": "a", "extra": {"sas_token": "https://a.blob/?sv=1&sig=x"}},
             {"sas_token": "sv=1&sig=x"},
         ),
+        (
+            "oss://b/wh",
+            {
+                "conn_type": "oss",
+                "extra": {"auth_type": "AK", "access_key_id": "id", "access_key_secret": "s", "region": "cn-hangzhou"},
+            },
+            {"key": "id", "secret": "s", "region": "cn-hangzhou"},
+        ),
     ],
 )  # fmt: skip
 def test_the_keys_of_another_providers_connection(
@@ -226,6 +234,13 @@ def test_a_storage_connection_that_does_not_fit(
     set_connection(monkeypatch, "wh", "paimon", extra={"warehouse": warehouse, "storage_conn_id": "keys"})
     with pytest.raises(InvalidInputError, match=says):
         _ = PaimonHook("wh").storage_options
+
+
+def test_oss_takes_the_fields_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"warehouse": "oss://b/wh", "endpoint": "oss-cn-hangzhou.aliyuncs.com", "addressing_style": "path"}
+    set_connection(monkeypatch, "wh", "paimon", login="id", password="the-secret", extra=extra)
+    expected = {"key": "id", "secret": "the-secret", "endpoint_url": "oss-cn-hangzhou.aliyuncs.com"}
+    assert PaimonHook("wh").storage_options == expected
 
 
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.hooks._connection_test import within
 from airflow_paimon.hooks.paimon import PaimonHook
-from tests import azure_server, gcs_server
+from tests import azure_server, gcs_server, oss_server
 from tests.airflow.conftest import set_connection
 from tests.airflow.test_paimon_hook import make_table_at
 from tests.conftest import require
@@ -86,6 +86,24 @@ def test_azure(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not good
             assert advice in message
             assert azure_server.KEY not in message
+
+
+def test_oss(monkeypatch: pytest.MonkeyPatch) -> None:
+    with oss_server.oss_server() as server:
+        uri, options = f"{server.make_bucket()}/wh", server.options()
+        append(make_table_at(uri, options), "1")
+        assert press(monkeypatch, warehouse=uri, storage_options=options) == (True, f"1 database in {uri}: d")
+        faults = [
+            ({"warehouse": "oss://no-such-bucket/wh"}, "Correct the bucket's name in Warehouse"),
+            ({"storage_options": {**options, "endpoint_url": "http://127.0.0.1:1"}}, "Check Endpoint and Region"),
+            ({"storage_options": {**options, "secret": "another-secret"}}, "Correct Access key and Secret key"),
+            ({"storage_options": {**options, "acces_key": "x"}}, "Unknown storage option for oss://: acces_key"),
+        ]
+        for wrong, advice in faults:
+            good, message = press(monkeypatch, **{"warehouse": uri, "storage_options": options, **wrong})
+            assert not good
+            assert advice in message
+            assert oss_server.SECRET not in message
 
 
 def test_s3_faults(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:

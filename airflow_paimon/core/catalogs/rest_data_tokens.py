@@ -29,7 +29,8 @@ _OSS = {
     "fs.oss.accessKeyId": "key",
     "fs.oss.accessKeySecret": "secret",
     "fs.oss.securityToken": "token",
-    "fs.oss.endpoint": "endpoint",
+    "fs.oss.endpoint": "endpoint_url",
+    "fs.oss.region": "region",
 }
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "s3": {
@@ -59,7 +60,7 @@ def _translated(uri: str, told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_scheme(name: str, value: Any) -> Any:
-    return f"https://{value}" if name in ("endpoint_url", "endpoint") and "://" not in str(value) else value
+    return f"https://{value}" if name == "endpoint_url" and "://" not in str(value) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ AT_ONCE = 16
 """Requests that run at the same time; as many connections are kept open."""
 NO_BUCKET = "NoSuchBucket"
 EXISTS = 412
+IN_CONFLICT = "ConditionalRequestConflict"
 _PAUSE = 0.25
 """Seconds before the second try; each further pause is twice as long. Google allows one write a second to one name."""
 

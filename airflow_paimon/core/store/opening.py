@@ -16,12 +16,14 @@ from airflow_paimon.core.store.hdfs import HdfsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.object_store import ObjectStore
+from airflow_paimon.core.store.oss import OssStore
 from airflow_paimon.core.store.s3 import S3Store
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")
 _HDFS = frozenset({"hdfs", "viewfs"})
 _OBJECTS: dict[str, tuple[str, type[ObjectStore]]] = {
     "s3": ("s3", S3Store), "s3a": ("s3", S3Store), "gs": ("gs", GcsStore), "gcs": ("gs", GcsStore),
+    "oss": ("oss", OssStore),
     **{scheme: (scheme, AzureStore) for scheme in ("abfs", "abfss", "az", "wasb", "wasbs")},
 }  # fmt: skip
 """By the schemes of URIs: what a store calls it, and its kind."""
@@ -46,7 +48,7 @@ class StoreSpec:
 
 def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
     """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``abfs(s)://``,
-    ``wasb(s)://``, ``az://``, ``hdfs://``, ``viewfs://``, ``memory://`` or fsspec's.
+    ``wasb(s)://``, ``az://``, ``oss://``, ``hdfs://``, ``viewfs://``, ``memory://`` or fsspec's.
 
     The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
     Nothing is read yet. ``storage_options`` apply to object stores; local and memory stores ignore them.
@@ -83,7 +85,7 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
     if is_known(scheme):
         return FsspecStore(scheme, root.rstrip("/"), storage_options)
     raise UnsupportedStorageError(
-        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, abfs://, hdfs://, "
+        f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, abfs://, oss://, hdfs://, "
         "or a scheme that fsspec reads"
     )
 

@@ -8,13 +8,22 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
 from airflow_paimon.core.store.base import FileInfo, batches
 from airflow_paimon.core.store.failures import Output
-from airflow_paimon.core.store.object_client import AT_ONCE, PART, TOKEN, Fail, Listing, ObjectClient, RequestError
+from airflow_paimon.core.store.object_client import (
+    AT_ONCE,
+    IN_CONFLICT,
+    PART,
+    TOKEN,
+    Fail,
+    Listing,
+    ObjectClient,
+    RequestError,
+)
 
 T = TypeVar("T")
 
@@ -28,7 +37,6 @@ _CONFIG = {
     "max_pool_connections": 32,
     "retries": {"mode": "standard", "total_max_attempts": 4},
 }
-IN_CONFLICT = "ConditionalRequestConflict"
 _BODY_TRIES = 3
 _DELETE_BATCH = 1000
 _MISSING = 404
@@ -136,6 +144,9 @@ def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:
 
 class Client(ObjectClient):
     """Objects by the S3 protocol, on s3fs's own event loop, from any thread."""
+
+    condition: ClassVar[str] = "If-None-Match"
+    keeps_answer: ClassVar[bool] = True
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs

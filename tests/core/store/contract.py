@@ -343,7 +343,7 @@ class SharedStoreContract(StoreContract):
     def test_processes_race_for_a_key(self, store: Store) -> None:
         names = [f"snapshot/snapshot-{key}" for key in range(self.keys)]
         for name, answers in zip(names, race(store, RACERS, names), strict=True):
-            assert sorted(answers) == ["lost"] * (RACERS - 1) + ["won"], name
+            assert sorted(answers) == ["lost"] * (RACERS - 1) + ["won"], (name, answers)
             assert store.read(name) == content(answers.index("won"))
         assert store.walk("") == sorted(names)
 

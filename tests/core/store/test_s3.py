@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, open_store, s3, s3_client, s3_probe
+from airflow_paimon.core.store import Store, open_store, put_probe, s3_client
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
 from tests.s3_proxy import Proxy
@@ -185,13 +185,13 @@ def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str
 @pytest.mark.parametrize("refused", ["", "/_airflow_paimon/"])
 def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     """The next process finds the answer at the root of the bucket, or below its own root where that one is closed."""
-    monkeypatch.setattr(s3, "_honest", set())
+    monkeypatch.setattr(put_probe, "_honest", set())
     bucket = make_bucket(s3_endpoint, is_known=False)
     if refused:
         proxy.concerns, proxy.always = (lambda request: request.path.startswith(f"/{bucket}{refused}")), "403"
     store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
     store.create("db/a", b"1")
-    assert sum(r.is_create for r in proxy.requests) == s3_probe._ROUNDS * (s3_probe._WRITERS + 1) + 1
+    assert sum(r.is_create for r in proxy.requests) == put_probe._ROUNDS * (put_probe._WRITERS + 1) + 1
     whole = open_store(f"s3://{bucket}", storage_options(s3_endpoint))
     answer, written = sorted(whole.walk(""))
     assert answer.startswith("t/_airflow_paimon/probe-" if refused else "_airflow_paimon/probe-")
@@ -202,7 +202,7 @@ def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, monkeypatch: pyt
     assert [r.method for r in proxy.requests] == ["PUT", "PUT"]
     for change in ({}, {"checked": 0}, {"server": "another"}, {"endpoint": "another"}):
         proxy.requests.clear()
-        s3._honest.clear()
+        put_probe._honest.clear()
         whole.replace(answer, json.dumps({**json.loads(whole.read(answer)), **change}).encode())
         store.create(f"d{change}", b"4")
         assert (len([r for r in proxy.requests if r.is_create]) == 1) is (not change)
