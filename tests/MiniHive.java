@@ -1,8 +1,15 @@
+import java.io.File;
+import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.net.URI;
 import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.concurrent.TimeUnit;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsAction;
 import org.apache.hadoop.hive.conf.HiveConf;
 import org.apache.hadoop.hive.metastore.HiveMetaStore;
 import org.apache.hadoop.hive.metastore.TUGIBasedProcessor;
@@ -31,6 +38,9 @@ public final class MiniHive {
         conf.set("datanucleus.connectionPoolingType", "hikaricp");
         conf.set("hive.metastore.schema.verification", "false");
         conf.set("hive.metastore.warehouse.dir", "file:" + folder.resolve("warehouse"));
+        conf.set("bucket.folder", folder.resolve("buckets").toString());
+        conf.setClassLoader(MiniHive.class.getClassLoader());
+        conf.setClass("fs.s3.impl", Buckets.class, FileSystem.class);
         conf.set("hive.txn.timeout", arguments[1] + "s");
         conf.set("hive.metastore.pre.event.listeners", AUTHORIZATION + "AuthorizationPreEventListener");
         conf.set("hive.security.metastore.authorization.manager", AUTHORIZATION + "StorageBasedAuthorizationProvider");
@@ -68,5 +78,33 @@ public final class MiniHive {
                 return;
             }
         }
+    }
+
+    /** What the metastore sees of S3, which PySpark brings no file system for: folders that it makes itself. */
+    public static final class Buckets extends RawLocalFileSystem {
+        private URI uri;
+
+        @Override
+        public void initialize(URI uri, Configuration conf) throws IOException {
+            super.initialize(uri, conf);
+            this.uri = URI.create(uri.getScheme() + "://" + uri.getAuthority());
+            pathToFile(new org.apache.hadoop.fs.Path("/")).mkdirs();
+        }
+
+        @Override
+        public URI getUri() {
+            return uri == null ? super.getUri() : uri;
+        }
+
+        @Override
+        public File pathToFile(org.apache.hadoop.fs.Path path) {
+            return uri == null
+                ? super.pathToFile(path)
+                : new File(getConf().get("bucket.folder"), uri.getAuthority() + path.toUri().getPath());
+        }
+
+        /** Everybody may do everything. */
+        @Override
+        public void access(org.apache.hadoop.fs.Path path, FsAction action) { }
     }
 }

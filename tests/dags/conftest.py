@@ -4,8 +4,9 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,16 +50,18 @@ def orders(days: tuple[str, ...], *, factor: int = 1) -> pa.Table:
     )
 
 
-def make_orders(warehouse: str, storage_options: dict[str, Any] | None = None) -> Table:
+def make_orders(warehouse: str) -> Table:
     """A table with two right and two wrong days."""
-    table = create_table(
-        warehouse,
-        TABLE,
+    return fill_orders(partial(create_table, warehouse, TABLE))
+
+
+def fill_orders(create: Callable[..., Table]) -> Table:
+    """Make such a table by ``create``, which knows its name."""
+    table = create(
         [("dt", "STRING NOT NULL"), ("id", "BIGINT NOT NULL"), ("amount", "DOUBLE"), ("note", "STRING")],
         partition_keys=["dt"],
         primary_keys=["dt", "id"],
         options={"bucket": "2"},
-        storage_options=storage_options,
     )
     write_arrow(table, orders(RIGHT))
     write_arrow(table, orders(WRONG, factor=100))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_paimon.core.store import s3_client
+from airflow_paimon.core.store.base import inner_folder_name, join
 from airflow_paimon.core.store.put_probe import ProbedStore
 
 
@@ -34,3 +35,18 @@ class S3Store(ProbedStore):
     @property
     def _client(self) -> s3_client.Client:
         return s3_client.Client(s3_client.file_system(self._options))
+
+    def delete_tree(self, path: str) -> None:
+        """Delete the objects, and then the folder where a server goes on listing it, as SeaweedFS does for minutes."""
+        super().delete_tree(path)
+        folder = f"{join(self._prefix, inner_folder_name(path))}/"
+        if folder not in self._folders(path, folder.removesuffix("/")):
+            return
+        levels = [[folder]]
+        while below := [name for above in levels[-1] for name in self._folders(path, above)]:
+            levels.append(below)
+        for level in reversed(levels):  # the server keeps a folder that is not empty
+            self._delete_many(path, level)
+
+    def _folders(self, path: str, prefix: str) -> list[str]:
+        return self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, "/"))[1]

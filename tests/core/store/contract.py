@@ -173,9 +173,10 @@ class StoreContract:
             store.create(path, b"1")
         store.delete_tree("branch/branch-b")
         assert store.walk("") == ["branch/branch-bb/x", "other"]
+        assert [i.name for i in store.list("branch")] == ["branch-bb"]
         store.delete_tree("branch/branch-b")
         store.delete_tree("branch/")
-        assert store.walk("") == ["other"]
+        assert store.walk("") == [i.name for i in store.list("")] == ["other"]
         with pytest.raises(InvalidInputError, match="root"):
             store.delete_tree("")
 
