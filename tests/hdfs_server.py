@@ -2,6 +2,8 @@
 
 with hdfs_server(folder) as uri:
     store = open_store(f"{uri}/warehouse")
+with hdfs_addresses(folder) as (uri, uri_over_http):
+    ...
 """
 
 from __future__ import annotations
@@ -26,16 +28,23 @@ _STOP_SECONDS = 30
 def _class_path() -> list[Path] | None:
     """The mini cluster and what it needs of the project's own PySpark, which brings the same Hadoop."""
     spark = find_spec("pyspark")
-    if spark is None or spark.origin is None or not layout.MINICLUSTER_JAR.is_file():
+    if spark is None or spark.origin is None or not layout.JAXB_JAR.is_file():
         return None
     jars = Path(spark.origin).parent / "jars"
     found = [sorted(jars.glob(f"{name}-[0-9]*.jar")) for name in _JARS]
-    return [layout.MINICLUSTER_JAR, *(some[0] for some in found)] if all(found) else None
+    return [layout.MINICLUSTER_JAR, layout.JAXB_JAR, *(some[0] for some in found)] if all(found) else None
 
 
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[str]:
     """Run a cluster that keeps its files in a folder, and give its URI. It ends when this process does."""
+    with hdfs_addresses(folder) as (uri, _):
+        yield uri
+
+
+@contextmanager
+def hdfs_addresses(folder: Path) -> Iterator[tuple[str, str]]:
+    """Run a cluster as ``hdfs_server`` does, and give its URI and that of its files over HTTP."""
     jars, java = _class_path(), layout.java_executable()
     require(jars and java, "no HDFS cluster to start: run `make oracles`")
     assert jars and java
@@ -50,7 +59,7 @@ def hdfs_server(folder: Path) -> Iterator[str]:
             said = process.stdout.readline().split()
             if said[:1] != ["ready"]:
                 raise RuntimeError(f"The HDFS cluster did not start: {(folder / 'errors.txt').read_text()[-2000:]}")
-            yield said[1]
+            yield said[1], said[2]
         finally:
             process.stdin.close()
             try:

@@ -27,6 +27,9 @@ POSTGRES_DRIVER_JAR = JARS_DIR / f"postgresql-{POSTGRES_DRIVER}.jar"
 CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
 MINICLUSTER_JAR = JARS_DIR / f"hadoop-client-minicluster-{MINICLUSTER}.jar"
 """Of the Hadoop that the project's own PySpark brings."""
+JAXB_ARTIFACT = "javax.xml.bind:jaxb-api:2.3.1"
+JAXB_JAR = JARS_DIR / "jaxb-api-2.3.1.jar"
+"""What WebHDFS needs of an older Java, and the mini cluster doesn't bring."""
 AZURITE_PROGRAM = ORACLES_DIR / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 REST_ARTIFACTS = (
     f"org.apache.paimon:paimon-core:{BUNDLE}:jar:tests",

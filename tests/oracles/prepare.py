@@ -102,6 +102,7 @@ def prepare_connector() -> None:
 
 def prepare_hdfs() -> None:
     copy_jar(f"org.apache.hadoop:hadoop-client-minicluster:{layout.MINICLUSTER}", layout.MINICLUSTER_JAR)
+    copy_jar(layout.JAXB_ARTIFACT, layout.JAXB_JAR)
 
 
 def prepare_azurite() -> None:
@@ -137,7 +138,7 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         prepare_postgres_driver,
         (layout.POSTGRES_DRIVER_JAR,),
     ),
-    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
+    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR, layout.JAXB_JAR)),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
 NEEDS = {"azurite": "npm"}

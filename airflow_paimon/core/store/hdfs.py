@@ -66,17 +66,21 @@ class HdfsStore(Store):
     can_commit = True
 
     def __init__(self, scheme: str, authority: str, root: str = "", options: Mapping[str, Any] | None = None) -> None:
-        if find_spec("hdfs_native") is None:
-            raise UnsupportedStorageError(
-                f"{scheme}:// needs the package hdfs-native: pip install 'airflow-paimon[hdfs]'"
-            )
         self._scheme = scheme
         self._authority = authority
         self._root = root
-        self._options = _checked_options(scheme, options)
+        self._options = self._checked(options)
+
+    def _checked(self, options: Mapping[str, Any] | None) -> str:
+        """Check options, and that the package is there; give the options as JSON."""
+        if find_spec("hdfs_native") is None:
+            raise UnsupportedStorageError(
+                f"{self._scheme}:// needs the package hdfs-native: pip install 'airflow-paimon[hdfs]'"
+            )
+        return _checked_options(self._scheme, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HdfsStore, (self._scheme, self._authority, self._root, json.loads(self._options))
+        return type(self), (self._scheme, self._authority, self._root, json.loads(self._options))
 
     @property
     def uri(self) -> str:
@@ -84,7 +88,7 @@ class HdfsStore(Store):
 
     def child(self, path: str) -> HdfsStore:
         root = join(self._root, folder_name(path))
-        return HdfsStore(self._scheme, self._authority, root, json.loads(self._options))
+        return type(self)(self._scheme, self._authority, root, json.loads(self._options))
 
     def read(self, path: str) -> bytes:
         key = self._key(object_name(path))
@@ -133,13 +137,13 @@ class HdfsStore(Store):
     def open_input(self, path: str) -> Any:
         """Open for random reads. The file's blocks are looked up once, here."""
         key = self._key(object_name(path))
-        return RangeInput(_OpenFile(self, self._run("reading", path, lambda client: client.read(key))), path)
+        return RangeInput(self._run("reading", path, lambda client: _OpenFile(self, client.read(key))), path)
 
     def open_output(self, path: str) -> BinaryIO:
         """Open a new file, of which a listing shows the name at once. ``AlreadyExistsError`` if it exists."""
         key = self._key(object_name(path))
         try:
-            writer = _new_file(self._client, key)
+            writer = self._new_file(key)
         except FileExistsError as error:
             raise AlreadyExistsError(f"{join(self.uri, path)} exists already") from error
         except FAILURES as error:
@@ -166,6 +170,11 @@ class HdfsStore(Store):
     def _key(self, path: str) -> str:
         return "/" + join(self._root, path)
 
+    def _new_file(self, key: str) -> Any:
+        from hdfs_native import WriteOptions
+
+        return self._client.create(key, WriteOptions(overwrite=False, create_parent=True))
+
     def _publish(self, path: str, data: bytes, *, overwrite: bool) -> None:
         """Write a hidden file beside the name, and rename it to the name; again if that certainly did nothing."""
         key = self._key(object_name(path))
@@ -185,7 +194,9 @@ class HdfsStore(Store):
         stem = name if len(name.encode()) <= 200 else name[:50]  # a name has at most 255 bytes
         temp = f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
         try:
-            _write(self._client, temp, data)
+            writer = self._new_file(temp)
+            writer.write(data)
+            writer.close()
         except BaseException as error:
             with contextlib.suppress(*FAILURES):
                 self._client.delete(temp, recursive=False)
@@ -335,18 +346,6 @@ def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
     if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
         raise InvalidInputError(f"Storage options for {scheme}:// must be texts: {', '.join(wrong)}")
     return json.dumps(given, sort_keys=True)
-
-
-def _new_file(client: Any, key: str) -> Any:
-    from hdfs_native import WriteOptions
-
-    return client.create(key, WriteOptions(overwrite=False, create_parent=True))
-
-
-def _write(client: Any, key: str, data: bytes) -> None:
-    writer = _new_file(client, key)
-    writer.write(data)
-    writer.close()
 
 
 def _content(client: Any, key: str) -> bytes:
