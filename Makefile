@@ -102,9 +102,10 @@ stream-kills: venv ## kill streams 50 times and replays 10 times (KILLS=10 REPLA
 	$(PY) -m tests.stream_kills $(KILLS)
 	exec $(PY) -m tests.replay_kills $(REPLAY_KILLS)
 
-reach: venv ## tests of storages and catalogs, with what `make test` leaves out: MariaDB, and the correction on each of them
+reach: venv ## tests of storages, catalogs and deployments that `make test` leaves out: MariaDB, YARN, the correction on each storage
 	@$(export_java)
-	AIRFLOW_PAIMON_REQUIRE_ALL=1 AIRFLOW_PAIMON_REACH=1 $(PY) -m pytest -n 2 --dist loadfile tests/core/store tests/core/catalogs tests/spark/test_remote_stores.py tests/dags/test_places.py $(PYTEST_ARGS)
+	$(PY) tests/oracles/prepare.py --only hdfs,yarn
+	AIRFLOW_PAIMON_REQUIRE_ALL=1 AIRFLOW_PAIMON_REACH=1 $(PY) -m pytest -n 2 --dist loadfile tests/core/store tests/core/catalogs tests/spark/test_remote_stores.py tests/dags/test_places.py tests/reach $(PYTEST_ARGS)
 
 check: venv ## ruff, format, mypy
 	@failed=0

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.hooks._yarn import ResourceManager
 
 if TYPE_CHECKING:
     from airflow_paimon.hooks.spark_job import SparkJobHook
@@ -93,19 +94,19 @@ class StandaloneDriver:
 
 @dataclass(frozen=True, slots=True)
 class YarnDriver:
-    """An application of YARN, by the REST interface of its ResourceManager."""
+    """An application of YARN."""
 
-    hook: SparkJobHook
+    manager: ResourceManager
     id: str
     cluster = "yarn"
 
     def state(self) -> str:
         """Return the application's state."""
-        return str(self.hook._query_yarn_application_status(self.id)[0])
+        return self.manager.state(self.id) or GONE
 
     def kill(self) -> None:
-        """Kill the application; a failure is logged."""
-        self.hook._kill_yarn_application(self.id)
+        """Kill the application."""
+        self.manager.kill(self.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,12 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_paimon._compat import AirflowException, AirflowNotFoundException
 from airflow_paimon.bundled import job_path, package_archive
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    InvalidInputError,
+    OutcomeUnknownError,
+    PaimonError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.requests.arguments import (
     RESULT_URI,
     STORAGE_OPTIONS,
@@ -38,9 +43,10 @@ from airflow_paimon.hooks._drivers import (
     standalone_endpoints,
 )
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
-from airflow_paimon.hooks._job_files import JobFolder, copied_into, result_in, shared_folder
+from airflow_paimon.hooks._job_files import JobFolder, ResultFile, copied_into, result_in, shared_folder
 from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks._tracking import tracking_url
+from airflow_paimon.hooks._yarn import ResourceManager, pages_address, tags_of
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -93,6 +99,7 @@ class SparkJobHook(SparkSubmitHook):
         self._printed: list[str] = []
         self._on_tracking_url = on_tracking_url
         self._tracking_url: str | None = None
+        self._yarn_pages: str | None = None
         self._should_track_driver_status = False  # that is done here, without curl
         if self.is_cluster and self._connection["master"].startswith("local"):
             raise UnsupportedFeatureError(
@@ -124,10 +131,15 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_standalone_cluster:  # there spark-submit returns at once
             job = self.submit_job(request, result_name=result_name, results_folder=results_folder, texts=texts)
             return self._wait(job, request, results_folder)
+        if (left := self._left_running(request, result_name)) is not None:
+            try:
+                return self._wait(left, request, results_folder)
+            except OutcomeUnknownError as error:
+                self.log.warning("%s. Submitting it again, which looks first", error.message)
         with JobFolder() as folder:
             in_cluster = result_in(results_folder, result_name, request.storage_options)
             result = in_cluster if self.is_cluster else folder.result()
-            failure = self._spark_submit(folder, request, result.uri, texts or {})
+            failure = self._spark_submit(folder, request, result, texts or {})
             found = result.take()
             if found is not None:
                 return result_or_raise(found)
@@ -143,9 +155,11 @@ class SparkJobHook(SparkSubmitHook):
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
         self._require_driver_elsewhere()
+        if (left := self._left_running(request, result_name)) is not None:
+            return left
         result = result_in(results_folder, result_name, request.storage_options)
         with JobFolder(shared_folder(results_folder) if self._is_standalone_cluster else None) as folder:
-            failure = self._spark_submit(folder, request, result.uri, texts or {})
+            failure = self._spark_submit(folder, request, result, texts or {})
             driver = self._driver_id or self._yarn_application_id or self._kubernetes_driver_pod
             if failure is not None or driver is None:
                 self._log_printed()
@@ -160,10 +174,53 @@ class SparkJobHook(SparkSubmitHook):
     def driver(self, job: Submission) -> Driver:
         """Return the driver of a job that this connection's cluster runs."""
         if self._is_yarn:
-            return YarnDriver(self, job.driver_id)
+            return YarnDriver(self._require_resource_manager(), job.driver_id)
         if self._is_kubernetes:
             return KubernetesDriver(self, job.driver_id)
         return StandaloneDriver(standalone_endpoints(self._connection), job.driver_id)
+
+    def _left_running(self, request: Request, result_name: str) -> Submission | None:
+        """Return the job of an earlier try of this operation that still runs on YARN: its worker was lost, say.
+
+        It is looked for only where the connection names the resource manager's address.
+        """
+        operation_id = request.operation_id
+        if not (self._is_yarn and self.is_cluster and operation_id and tags_of(operation_id, result_name)):
+            return None
+        try:
+            manager = self._resource_manager()
+            found = None if manager is None else manager.unfinished(operation_id, result_name)
+        except (RuntimeError, PaimonError) as error:
+            self.log.warning("Whether an earlier try still runs isn't known: %s", error)
+            return None
+        if found is None:
+            return None
+        self.log.info("An earlier try of this task has left %s running: waiting for that one", found.id)
+        self._yarn_application_id = found.id
+        self._show(found.url)
+        return Submission(request.operation, request.table, found.id, found.result_name, spark_url=found.url)
+
+    def _require_resource_manager(self) -> ResourceManager:
+        if (manager := self._resource_manager()) is None:
+            raise InvalidInputError(
+                f"Connection {self._conn_id!r}: to wait for a job on YARN in the triggerer, set the extra "
+                f"{self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY}, such as http://resourcemanager:8088"
+            )
+        return manager
+
+    def _resource_manager(self) -> ResourceManager | None:
+        """Return YARN's resource manager, None where its address isn't known.
+
+        Raises ``InvalidInputError`` when the connection has a keytab, and there is no requests-kerberos to log in with.
+        """
+        try:
+            address: str | None = self._get_yarn_rm_base_url()
+        except ValueError:
+            address = self._yarn_pages
+        try:
+            return ResourceManager(address, self._resolved_yarn_rm_auth) if address else None
+        except RuntimeError as error:
+            raise InvalidInputError(f"Connection {self._conn_id!r}: {error}") from None
 
     def _wait(self, job: Submission, request: Request, results_folder: str) -> dict[str, Any]:
         result = job.result_file(results_folder, request.storage_options)
@@ -186,13 +243,7 @@ class SparkJobHook(SparkSubmitHook):
                 f"deploy-mode to cluster (YARN, Kubernetes, standalone), or leave deferrable=True out"
             )
         if self._is_yarn:
-            try:
-                self._get_yarn_rm_base_url()
-            except ValueError:
-                raise InvalidInputError(
-                    f"Connection {self._conn_id!r}: to wait for a job on YARN in the triggerer, set the extra "
-                    f"{self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY}, such as http://resourcemanager:8088"
-                ) from None
+            self._require_resource_manager()
         if self._is_kubernetes and not self._connection["namespace"]:
             raise InvalidInputError(
                 f"Connection {self._conn_id!r}: to wait for a job on Kubernetes in the triggerer, set the extra "
@@ -202,14 +253,16 @@ class SparkJobHook(SparkSubmitHook):
         self._yarn_track_via_rm_api, self._track_driver_via_k8s_api = self._is_yarn, self._is_kubernetes
 
     def _spark_submit(
-        self, folder: JobFolder, request: Request, result_uri: str, texts: Mapping[str, str]
+        self, folder: JobFolder, request: Request, result: ResultFile, texts: Mapping[str, str]
     ) -> AirflowException | None:
         """Run spark-submit to its end; return what it failed with."""
         shipped: dict[str, Any] = {
             name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
         }
         self._printed = []
-        application = self._prepare(folder, dataclasses.replace(request, **shipped), result_uri)
+        if self._is_yarn and self.is_cluster:
+            self._prepare_for_yarn(request, result.name)
+        application = self._prepare(folder, dataclasses.replace(request, **shipped), result.uri)
         try:
             # Stdin is the task's line to its supervisor: the job must not hold it.
             with supervised(self._orphaned):
@@ -246,6 +299,13 @@ class SparkJobHook(SparkSubmitHook):
             return str(script)
         self._run_python_as_a_class(folder.path, script)
         return str(archive)
+
+    def _prepare_for_yarn(self, request: Request, result_name: str) -> None:
+        # YARN would start a driver that failed a second time, beside the task that reports the failure.
+        self._conf.setdefault("spark.yarn.maxAppAttempts", "1")
+        tags = [*filter(None, [self._conf.get("spark.yarn.tags")]), *tags_of(request.operation_id, result_name)]
+        if tags:
+            self._conf["spark.yarn.tags"] = ",".join(tags)
 
     def _run_python_as_a_class(self, folder: Path, script: Path) -> None:
         """Submit what spark-submit itself refuses on a standalone cluster: a driver in Python.
@@ -356,11 +416,15 @@ class SparkJobHook(SparkSubmitHook):
     def _noticed(self, line: str) -> str:
         if self._is_standalone_cluster and (found := _SUBMITTED.search(line)):
             self._driver_id = found[1]
-        url = tracking_url(line, self._conf)
+        if self._is_yarn and self._yarn_pages is None:
+            self._yarn_pages = pages_address(line)
+        self._show(tracking_url(line, self._conf))
+        return line
+
+    def _show(self, url: str | None) -> None:
         if url is not None and url != self._tracking_url and self._on_tracking_url is not None:
             self._tracking_url = url
             self._on_tracking_url(url)
-        return line
 
     def _is_result(self, line: str) -> bool:
         """Keep the line by which a job prints its result out of the log: who runs the job logs the result."""
@@ -384,9 +448,28 @@ class SparkJobHook(SparkSubmitHook):
             self.log.warning("Killing the Spark application takes longer than %s s; going on without it", _KILL_SECONDS)
 
     def _kill(self) -> None:
-        super().on_kill()
+        on_yarn = self._yarn_application_id if self._is_yarn and self.is_cluster else None
+        if on_yarn is not None and self._kill_on_yarn(on_yarn):
+            self._yarn_application_id = None
+        try:
+            super().on_kill()
+        except OSError as error:
+            self.log.error("%s may still run; the program yarn can't kill it: %s", on_yarn, error)
+        if on_yarn is not None and self._yarn_application_id is None:
+            self._kill_on_yarn(on_yarn)  # spark-submit, dead only now, may have been about to submit it
         if self._is_standalone_cluster and self._driver_id:
             StandaloneDriver(standalone_endpoints(self._connection), self._driver_id).kill()
+
+    def _kill_on_yarn(self, application: str) -> bool:
+        """Kill an application without the program ``yarn``, by which Airflow's hook does it; say if that worked."""
+        try:
+            if (manager := self._resource_manager()) is None:
+                return False
+            manager.kill(application)
+        except (RuntimeError, PaimonError) as error:
+            self.log.warning("%s could not be killed: %s", application, error)
+            return False
+        return True
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import wait_until
 from tests.conftest import QUICK_JVM
 from tests.core.tables import make_table
-from tests.spark.cluster import _bare_python, _free_port, _package
+from tests.spark.cluster import _free_port, _package, bare_python
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
 
@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterato
     env |= {
         "JAVA_HOME": str(java_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": str(_bare_python(folder / "python")),
+        "PYSPARK_PYTHON": str(bare_python(folder / "python")),
     }
     command = [str(_package("pyspark") / "bin" / "spark-submit"), "--master", "local[2]"]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]

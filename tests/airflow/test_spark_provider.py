@@ -18,17 +18,15 @@ METHODS = {
     "_delete_driver_pod": ("self",),
     "_get_spark_binary_path": ("self",),
     "_get_yarn_rm_base_url": ("self",),
-    "_kill_yarn_application": ("self", "application_id"),
     "_process_spark_submit_log": ("self", "itr"),
-    "_query_yarn_application_status": ("self", "application_id"),
     "_resolve_connection": ("self",),
 }
 """Called, or replaced by our own hook."""
 ATTRIBUTES = frozenset((
     "_application_args", "_conf", "_conn_id", "_connection", "_driver_id", "_env", "_env_vars", "_files",
     "_is_kubernetes", "_is_yarn", "_java_class", "_kubernetes_driver_pod", "_name", "_properties_file", "_py_files",
-    "_should_track_driver_status", "_status_poll_interval", "_submit_sp", "_track_driver_via_k8s_api",
-    "_yarn_application_id", "_yarn_track_via_rm_api",
+    "_resolved_yarn_rm_auth", "_should_track_driver_status", "_status_poll_interval", "_submit_sp",
+    "_track_driver_via_k8s_api", "_yarn_application_id", "_yarn_track_via_rm_api",
 ))  # fmt: skip
 """Read or set."""
 
@@ -54,7 +52,7 @@ def used(path: Path) -> set[str]:
 def test_the_private_members_that_are_used_are_listed_and_there() -> None:
     theirs = own_members(spark_submit)
     assert METHODS.keys() | ATTRIBUTES <= theirs
-    ours = set().union(*(used(HOOKS / f"{name}.py") for name in ("spark_job", "_drivers", "_tracking")))
+    ours = set().union(*(used(HOOKS / f"{name}.py") for name in ("spark_job", "_drivers", "_tracking", "_yarn")))
     assert ours & theirs == METHODS.keys() | ATTRIBUTES
     assert used(HOOKS / "spark_connect_job.py") & own_members(spark_connect) == {"_conn_id"}
 

@@ -30,6 +30,8 @@ MINICLUSTER_JAR = JARS_DIR / f"hadoop-client-minicluster-{MINICLUSTER}.jar"
 JAXB_ARTIFACT = "javax.xml.bind:jaxb-api:2.3.1"
 JAXB_JAR = JARS_DIR / "jaxb-api-2.3.1.jar"
 """What WebHDFS needs of an older Java, and the mini cluster doesn't bring."""
+YARN_JARS = ORACLES_DIR / "yarn"
+"""The resource manager and the node manager of that Hadoop, with all that they need."""
 AZURITE_PROGRAM = ORACLES_DIR / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 REST_ARTIFACTS = (
     f"org.apache.paimon:paimon-core:{BUNDLE}:jar:tests",

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import layout
 
-DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0:copy"
+DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0"
 STEP_TIMEOUT_S = 1200
 OURS = ("fsspec", "fastavro", "backports.zstd")
 """What our own package needs beside pyarrow: the engine "connector" runs in O4."""
@@ -57,15 +57,20 @@ def make_venv(name: str, packages: Sequence[str]) -> None:
     run([python, "-m", "pip", "install", "--quiet", "--no-input", "-c", constraints, *packages], log)
 
 
-def copy_jar(artifact: str, target: Path) -> None:
+def require_maven() -> str:
     maven = shutil.which("mvn")
     if maven is None:
         raise CannotPrepareError("mvn is not on the PATH: install Maven")
     require_java()
+    return maven
+
+
+def copy_jar(artifact: str, target: Path) -> None:
+    maven = require_maven()
     if target.is_file():
         return
     settings = [f"-Dartifact={artifact}", f"-DoutputDirectory={target.parent}", "-Dmdep.useBaseVersion=true"]
-    run([maven, "-q", "-B", DEPENDENCY_PLUGIN, *settings], layout.ORACLES_DIR / f"{target.stem}.log")
+    run([maven, "-q", "-B", f"{DEPENDENCY_PLUGIN}:copy", *settings], layout.ORACLES_DIR / f"{target.stem}.log")
     if not target.is_file():
         raise CannotPrepareError(f"mvn copied {artifact}, but there is no {target.name}")
 
@@ -105,6 +110,14 @@ def prepare_hdfs() -> None:
     copy_jar(layout.JAXB_ARTIFACT, layout.JAXB_JAR)
 
 
+def prepare_yarn() -> None:
+    shutil.rmtree(layout.YARN_JARS, ignore_errors=True)
+    pom = Path(__file__).with_name("yarn-pom.xml")
+    settings = [f"-Dhadoop={layout.MINICLUSTER}", "-DincludeScope=runtime", f"-DoutputDirectory={layout.YARN_JARS}"]
+    command = [require_maven(), "-q", "-B", "-f", pom, f"{DEPENDENCY_PLUGIN}:copy-dependencies", *settings]
+    run(command, layout.ORACLES_DIR / "yarn.log")
+
+
 def prepare_azurite() -> None:
     npm, folder = shutil.which("npm"), layout.ORACLES_DIR / "azurite"
     assert npm is not None
@@ -139,8 +152,12 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         (layout.POSTGRES_DRIVER_JAR,),
     ),
     "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR, layout.JAXB_JAR)),
+    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
+    "yarn": (f"YARN {layout.MINICLUSTER}", prepare_yarn, (layout.YARN_JARS,)),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
+ON_DEMAND = ("yarn",)
+"""Made only where they are named: `make reach` needs them, `make test` doesn't."""
 NEEDS = {"azurite": "npm"}
 """Programs without which an oracle is left out, and its tests are skipped: Maven and Java are asked for, npm is not."""
 
@@ -183,7 +200,11 @@ def prepare(name: str) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Prepare the oracle engines under .oracles/")
-    parser.add_argument("--only", default=",".join(STEPS), help=f"comma-separated, of {', '.join(sorted(STEPS))}")
+    parser.add_argument(
+        "--only",
+        default=",".join(n for n in STEPS if n not in ON_DEMAND),
+        help=f"comma-separated, of {', '.join(sorted(STEPS))}",
+    )
     wanted = [name.strip() for name in parser.parse_args(argv).only.split(",") if name.strip()]
     if unknown := [name for name in wanted if name not in STEPS]:
         parser.error(f"unknown oracle {', '.join(unknown)}: choose from {', '.join(sorted(STEPS))}")

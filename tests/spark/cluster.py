@@ -67,7 +67,7 @@ class Cluster:
 @contextmanager
 def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
     spark_home = _package("pyspark")
-    python = _bare_python(folder / "python")
+    python = bare_python(folder / "python")
     environment = {
         k: v
         for k, v in os.environ.items()
@@ -114,13 +114,14 @@ def _package(name: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _bare_python(folder: Path) -> Path:
-    """Make an environment that has what a cluster needs, and nothing else of ours."""
+def bare_python(folder: Path, *more: str) -> Path:
+    """Make an environment that has what a cluster needs, and nothing else of ours but the packages named."""
     venv.create(folder, with_pip=False, symlinks=True)
     site = next((folder / "lib").glob("python*/site-packages"))
-    for name in NEEDED:
-        if importlib.util.find_spec(name) is not None:
-            (site / name).symlink_to(_package(name))
+    for name in (*NEEDED, *more):
+        if (spec := importlib.util.find_spec(name)) is not None:
+            place = _package(name) if spec.submodule_search_locations else Path(str(spec.origin))
+            (site / place.name).symlink_to(place)
     assert Path(sys.prefix) != folder
     return folder / "bin" / "python"
 

@@ -1,0 +1,108 @@
+"""YARN's resource manager, by its REST interface, and the tags by which a retry finds what an earlier try submitted."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+if TYPE_CHECKING:
+    from requests.auth import AuthBase
+
+_REQUEST_SECONDS = 30.0
+_UNFINISHED = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
+_OPERATION_TAG = "airflow-paimon-"
+_RESULT_TAG = "airflow-paimon-result-"
+# YARN keeps tags in lower case, of 100 characters at most.
+_FITS_A_TAG = re.compile(r"[a-z0-9_.-]{1,70}")
+_PROXY = re.compile(r"tracking URL: (https?://[^/\s]+)/proxy/application_")
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An application that has not ended: its id, the address of its page, and the file that its result will be in."""
+
+    id: str
+    url: str | None
+    result_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceManager:
+    """The resource manager at an address such as ``http://resourcemanager:8088``.
+
+    All methods raise ``RuntimeError`` when it gives no answer, or one that can't be understood.
+    """
+
+    url: str
+    auth: AuthBase | None = None
+
+    def state(self, application: str) -> str | None:
+        """Return the application's state, None when the resource manager knows of no such application."""
+        answer = self._ask("GET", f"apps/{application}")
+        return None if answer is None else str(_field(answer, "app")["state"])
+
+    def kill(self, application: str) -> None:
+        """End the application. Nothing happens to one that has ended, or that isn't known."""
+        self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
+
+    def unfinished(self, operation_id: str, result_name: str) -> Application | None:
+        """Return the application that another try of the operation has left running, the newest of several.
+
+        :param result_name: the result of this try: those of other tries lie beside it
+        """
+        found = self._ask("GET", f"apps?applicationTags={operation_tag(operation_id)}&states={_UNFINISHED}") or {}
+        folder, slash, _ = result_name.rpartition("/")
+        # Without any the list is left out.
+        applications = (_field(found, "apps") or {}).get("app") or []
+        for each in sorted(applications, key=lambda each: str(each["id"]), reverse=True):
+            for tag in str(each.get("applicationTags")).split(","):
+                if tag.startswith(_RESULT_TAG):
+                    name = f"{folder}{slash}{tag.removeprefix(_RESULT_TAG)}.json"
+                    return Application(str(each["id"]), each.get("trackingUrl"), name)
+        return None
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the answer, None when what was asked for isn't known."""
+        url, headers = f"{self.url}/ws/v1/cluster/{path}", {"Accept": "application/json"}
+        try:
+            answer = requests.request(method, url, json=body, headers=headers, auth=self.auth, timeout=_REQUEST_SECONDS)
+            if answer.status_code == 404 and "NotFoundException" in answer.text:
+                return None
+            answer.raise_for_status()
+            found = answer.json()
+        except (requests.RequestException, ValueError) as error:
+            raise RuntimeError(f"YARN's resource manager at {self.url} gives no answer: {error}") from error
+        if not isinstance(found, dict):
+            raise RuntimeError(f"{self.url} is not the address of YARN's resource manager")
+        return found
+
+
+def operation_tag(operation_id: str) -> str:
+    """Return the tag of an operation's applications."""
+    return _OPERATION_TAG + hashlib.sha256(operation_id.encode()).hexdigest()[:32]
+
+
+def tags_of(operation_id: str | None, result_name: str) -> list[str]:
+    """Return the tags of one try's application; none when it has no operation id or its result no fitting name."""
+    name = result_name.rpartition("/")[2].removesuffix(".json")
+    if operation_id is None or not result_name.endswith(".json") or not _FITS_A_TAG.fullmatch(name):
+        return []
+    return [operation_tag(operation_id), _RESULT_TAG + name]
+
+
+def pages_address(line: str) -> str | None:
+    """Return the address of the resource manager's pages where a line of ``spark-submit`` tells it."""
+    found = _PROXY.search(line)
+    return found[1] if found else None
+
+
+def _field(answer: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = answer.get(name, {})
+    if not isinstance(found, dict):
+        raise RuntimeError(f"YARN's resource manager answers with an unexpected {name}: {found!r}")
+    return found
