@@ -49,7 +49,13 @@ def hdfs_addresses(folder: Path) -> Iterator[tuple[str, str]]:
     require(jars and java, "no HDFS cluster to start: run `make oracles`")
     assert jars and java
     source = Path(__file__).with_name("MiniHdfs.java")
-    command = [java, "-Xmx400m", "-XX:TieredStopAtLevel=1", "-cp", ":".join(map(str, jars)), source, folder]
+    command = [
+        java,
+        "-Xmx400m",
+        "-XX:TieredStopAtLevel=1",
+        *layout.java_program(source, ":".join(map(str, jars))),
+        folder,
+    ]
     with (
         (folder / "errors.txt").open("w") as errors,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

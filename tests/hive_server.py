@@ -53,7 +53,14 @@ def hive_server(folder: Path) -> Iterator[Metastore]:
     require(jars and java, "no Hive metastore to start: it needs Java and PySpark")
     assert jars and java
     source = Path(__file__).with_name("MiniHive.java")
-    command = [java, "-Xmx400m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*", source, folder, str(FORGETS_AFTER_S)]
+    command = [
+        java,
+        "-Xmx400m",
+        "-XX:TieredStopAtLevel=1",
+        *layout.java_program(source, f"{jars}/*"),
+        folder,
+        str(FORGETS_AFTER_S),
+    ]
     with (
         (folder / "errors.txt").open("w") as errors,
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,

@@ -51,11 +51,17 @@ def rest_server(folder: Path) -> Iterator[RestServer]:
     folder.mkdir(parents=True, exist_ok=True)
     jars = [*layout.rest_jars(), layout.BUNDLE_JAR, *layout.hadoop_jars()]
     source = Path(__file__).with_name("MiniRest.java")
-    command = [str(java), "-Xmx300m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", ":".join(map(str, jars))]
+    command = [str(java), "-Xmx300m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     with (
         (folder / "errors.txt").open("w") as errors,
         subprocess.Popen(
-            [*command, str(source), f"file://{folder}/data", RestServer.warehouse, TOKEN],
+            [
+                *command,
+                *layout.java_program(source, ":".join(map(str, jars))),
+                f"file://{folder}/data",
+                RestServer.warehouse,
+                TOKEN,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -44,7 +44,7 @@ class JavaOracle(OracleProcess):
         options = ["-Duser.timezone=UTC", f"-Djava.io.tmpdir={scratch}", *java_options]
         source = Path(__file__).with_name("PaimonOracle.java")
         scratch.mkdir(parents=True, exist_ok=True)
-        command = [str(java), *options, "-cp", ":".join(map(str, jars)), source]
+        command = [str(java), *options, *layout.java_program(source, ":".join(map(str, jars)))]
         super().__init__("Paimon Java", command, scratch / "java.log")
 
     def create_table(

@@ -3,9 +3,12 @@ only."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +99,31 @@ def java_executable() -> Path | None:
         candidates.append(Path(found))
     candidates += sorted(REPO_ROOT.glob(".java/**/bin/java")) + sorted(REPO_ROOT.glob(".venv/**/bin/java"))
     return next((java for java in candidates if java.is_file() and java_major(java) >= MINIMUM_JAVA), None)
+
+
+def java_program(source: Path, class_path: str) -> list[str]:
+    """Give the arguments with which ``java`` runs a program of one source file.
+
+    The class is compiled once and kept: ``java X.java`` compiles it at each start, which takes seconds. Without a
+    compiler beside ``java`` it does that nevertheless.
+    """
+    java = java_executable()
+    compiler = java.with_name("javac") if java else None
+    if compiler is None or not compiler.is_file():
+        return ["-cp", class_path, str(source)]
+    made = hashlib.sha256(source.read_bytes() + f"{compiler} {class_path}".encode()).hexdigest()[:16]
+    classes = ORACLES_DIR / "classes" / f"{source.stem}-{made}"
+    if not classes.is_dir():
+        classes.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=classes.parent) as folder:
+            target = Path(folder) / "classes"
+            command = [compiler, "-cp", class_path, "-d", target, source]
+            made_it = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            if made_it.returncode:
+                raise RuntimeError(f"{source.name} can't be compiled: {made_it.stderr[:2000]}")
+            with contextlib.suppress(OSError):  # another worker has made it meanwhile
+                target.rename(classes)
+    return ["-cp", f"{classes}{os.pathsep}{class_path}", source.stem]
 
 
 def java_major(java: Path) -> int:
