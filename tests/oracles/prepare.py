@@ -152,7 +152,6 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         (layout.POSTGRES_DRIVER_JAR,),
     ),
     "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR, layout.JAXB_JAR)),
-    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
     "yarn": (f"YARN {layout.MINICLUSTER}", prepare_yarn, (layout.YARN_JARS,)),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
