@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.core.requests.context import OperationResult, open_context
+from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.rest_server import TOKEN, RestProxy, RestServer, rest_proxy, rest_server
+from tests.stores import Crash, FaultStore
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -321,6 +323,33 @@ def test_a_branch_is_corrected_published_and_rolled_back(server: RestServer, jav
     assert main.branch_names() == []
     assert run(server, "check_table", "d.life").details["errors"] == 0
     assert java.read("d.life") == [[1, "right", None], [2, "wrong", None], [3, "java", None]]
+
+
+def test_a_deletion_that_died_is_finished_by_a_retry(server: RestServer, java: Java) -> None:
+    java.create("d.dying")
+    java.write("d.dying", (1, "a"))
+    main, step, died = opened(server, "d.dying"), 0, True
+    while died and step < 40:
+        step += 1
+        run(server, "create_branch", "d.dying", branch="fix", snapshot=1)
+        given = {"branch": "fix", "operation_id": f"delete-{step}"}
+        died = dies(server, "delete_branch", "d.dying", step, **given)
+        run(server, "delete_branch", "d.dying", **given)
+        assert main.branch_names() == main.tag_names() == [], f"died at change {step}"
+    assert step > 10
+    assert java.write("d.dying", (2, "b")) == 2
+
+
+def dies(server: RestServer, operation: str, table: str, step: int, **arguments: Any) -> bool:
+    """Run an operation that dies at its n-th change of the storage; False = it has fewer."""
+    given = {"warehouse": server.warehouse, "table": table, "storage_options": server.options, **arguments}
+    context = open_context(build_request(operation, given))
+    faulty = replace(context.table, store=FaultStore(context.table.store, fail_at=step))
+    try:
+        perform(replace(context, table=faulty), context.request)
+    except Crash:
+        return True
+    return False
 
 
 def test_tags_are_the_servers(server: RestServer, java: Java) -> None:

@@ -39,6 +39,7 @@ from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
     CONSUMER_PREFIX,
     MAIN,
+    PRIVATE_DIR,
     RESERVED_TAG_PREFIX,
     SCHEMA_PREFIX,
     SNAPSHOT_PREFIX,
@@ -46,6 +47,7 @@ from airflow_paimon.core.table.paths import (
     BranchPaths,
     numbered,
     protective_tag,
+    protects,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ _METADATA = re.compile(
     rf"|(?:changelog/{CHANGELOG_PREFIX}|consumer/{CONSUMER_PREFIX})(?P<other>[^/]+))"
 )
 _SNAPSHOTS = re.compile(rf"{_BRANCH}snapshot")
+_RECORDS = f"{PRIVATE_DIR}/branches/"
 _SERVERS = (BRANCH_DIR, "snapshot", "schema", "tag", "changelog", "consumer")
 _FILLER = "airflow-paimon.schema"
 """An option that makes a schema version of a branch, so that the next one has the id that it must have."""
@@ -172,6 +175,7 @@ class RestTableStore(StoreOver):
     def replace(self, path: str, data: bytes) -> None:
         found = _METADATA.fullmatch(path)
         if found is None:
+            self._drop_deleted(path, data)
             self.inner.replace(path, data)
         elif found["tag"]:
             self._replace_tag(found["branch"] or MAIN, parse_tag(data, found["tag"]))
@@ -190,14 +194,25 @@ class RestTableStore(StoreOver):
     def delete_tree(self, path: str) -> None:
         branch = path.removeprefix(f"{BRANCH_DIR}/{BRANCH_PREFIX}")
         if branch != path and self._is_being_deleted(branch):
-            self.table.client.delete(self.table.path(MAIN, "branches", branch))
-        elif path.split("/")[0] in _SERVERS:
+            return
+        if path.split("/")[0] in _SERVERS:
             self._refuse(f"delete {path}")
-        else:
-            self.inner.delete_tree(path)
+        self.inner.delete_tree(path)
+
+    def _drop_deleted(self, path: str, data: bytes) -> None:
+        """Delete a branch, and the tags that kept its files, before its record says that it is deleted.
+
+        What is there after that is another branch, and a retry of the deletion leaves that and its tags alone.
+        """
+        if not path.startswith(_RECORDS) or (record := Lineage.from_bytes(data)).state != DELETED:
+            return
+        tags = [tag for tag in self._tag_names() if protects(tag) == record.branch]
+        self.table.client.delete(self.table.path(MAIN, "branches", record.branch))
+        for tag in tags:
+            self._delete_tag(tag)
 
     def _is_being_deleted(self, branch: str | None) -> bool:
-        """Whether this package deletes the branch: its files go with it, by the server's one call, at the end."""
+        """Whether this package deletes the branch: its files go with it, by the server's one call."""
         record = None if branch is None else read_if_there(self.inner, lineage_path(branch))
         return record is not None and Lineage.from_bytes(record).state in (DELETING, DELETED)
 
@@ -307,6 +322,9 @@ class RestTableStore(StoreOver):
             self._delete_tag(tag.name)
         self._put_tag(branch, tag)
 
+    def _tag_names(self) -> list[str]:
+        return [n.removeprefix(TAG_PREFIX) for n in self.inner.names("tag") if n.startswith(TAG_PREFIX)]
+
     def _tag(self, branch: str, name: str) -> Tag | None:
         data = read_if_there(self.inner, BranchPaths(branch).tag(name))
         return None if data is None else parse_tag(data, name)
@@ -357,8 +375,7 @@ class RestTableStore(StoreOver):
                 raise
 
     def _tag_of(self, branch: str, base: Snapshot) -> str:
-        names = [n.removeprefix(TAG_PREFIX) for n in self.inner.names("tag") if n.startswith(TAG_PREFIX)]
-        for name in sorted(names, key=lambda n: (n != protective_tag(branch), n)):
+        for name in sorted(self._tag_names(), key=lambda n: (n != protective_tag(branch), n)):
             tag = self._tag(MAIN, name)
             if tag is not None and tag.snapshot.identity == base.identity:
                 return name
