@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak product stream-kills reach check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak product stream-kills reach compose-test check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ reach: venv ## tests of storages, catalogs and deployments that `make test` leav
 	@$(export_java)
 	$(PY) tests/oracles/prepare.py --only hdfs,yarn
 	AIRFLOW_PAIMON_REQUIRE_ALL=1 AIRFLOW_PAIMON_REACH=1 $(PY) -m pytest -n 2 --dist loadfile tests/core/store tests/core/catalogs tests/spark/test_remote_stores.py tests/dags/test_places.py tests/reach $(PYTEST_ARGS)
+
+compose-test: venv ## build the image, start docker/compose.yaml and correct the flights there (needs a Docker engine)
+	@AIRFLOW_PAIMON_CONTAINERS=1 $(PY) -m pytest -q -s tests/containers $(PYTEST_ARGS)
 
 check: venv ## ruff, format, mypy
 	@failed=0

@@ -5,21 +5,19 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_paimon import open_table
-from airflow_paimon.data import read_arrow
-from tests.airflow.processes import wait_until
+from tests import seaweed_server
 from tests.conftest import REPO_ROOT
-from tests.dags.compose import FOLDER, IMAGE, Stack, compose_file, running_stack, wait_for_run
+from tests.containers.engine import FOLDER, Command, commands, compose_file
 from tests.dags.conftest import load_program
 
 SERVICES = compose_file()["services"]
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()
+LOCKED = (REPO_ROOT / "constraints.txt").read_text()
 _KEYS = {"image", "build", "restart", "environment", "volumes", "depends_on", "command", "ports", "healthcheck",
          "hostname", "profiles"}  # fmt: skip
 
@@ -29,15 +27,14 @@ def test_everything_that_is_asked_for_is_there() -> None:
     assert components | {"postgres", "spark-master", "spark-worker-1", "spark-worker-2", "store"} <= set(SERVICES)
     for name in components:
         assert SERVICES[name]["command"][:2] == ["airflow", name]
-    versions = dict(re.findall(r"^([\w.-]+)==(\S+)", (REPO_ROOT / "constraints.txt").read_text(), re.MULTILINE))
-    assert versions["apache-airflow"].startswith("3.3.")
+    assert "\napache-airflow==3.3." in LOCKED
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_well_formed(name: str) -> None:
     service: dict[str, Any] = SERVICES[name]
     assert set(service) <= _KEYS
-    assert re.fullmatch(r"(airflow-paimon|postgres):\d+\.\d+(\.\d+)?(-bookworm)?", service["image"]), "pinned"
+    assert re.fullmatch(r"[a-z/-]+:\d+\.\d+(\.\d+)?(-bookworm)?", service["image"]), "pinned"
     for port in service.get("ports", ()):
         assert port.startswith("127.0.0.1:"), "nothing is published beyond this machine"
     declared = set(compose_file()["volumes"])
@@ -56,9 +53,25 @@ def test_a_service_is_well_formed(name: str) -> None:
 def test_the_connections_are_what_airflow_reads() -> None:
     environment = SERVICES["scheduler"]["environment"]
     warehouse = json.loads(environment["AIRFLOW_CONN_PAIMON_DEFAULT"])
-    assert warehouse["extra"]["warehouse"].startswith(f"s3://{SERVICES['store']['command'][-1]}/")
+    assert warehouse["extra"]["warehouse"].startswith("s3://lake/")
+    keys = SERVICES["store"]["environment"]
+    assert (warehouse["login"], warehouse["password"]) == (keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"])
     assert json.loads(environment["AIRFLOW_CONN_SPARK_DEFAULT"])["host"] == "spark://spark-master"
     assert SERVICES["load-flights"]["environment"].items() <= environment.items()
+
+
+def test_the_store_is_the_seaweedfs_that_the_tests_run_and_keeps_its_data() -> None:
+    store = SERVICES["store"]
+    assert f"\nseaweedfs-bin=={store['image'].partition(':')[2]}\n" in LOCKED
+    program = seaweed_server.binary()
+    assert program is not None
+    mode, *options = store["command"]
+    listed = subprocess.run([program, "help", mode], capture_output=True, text=True, timeout=60).stderr
+    known = re.findall(r"^  (-\S+)", listed, re.MULTILINE)
+    for option in options:
+        assert option.partition("=")[0] in known, option
+    assert {"-dir=/data", "-bucket=lake", "-ip=store"} <= set(options)
+    assert [v.partition(":")[2] for v in store["volumes"]] == ["/data"], "an address that changes would not find it"
 
 
 def test_the_image_is_pinned_and_installs_the_wheel() -> None:
@@ -72,10 +85,9 @@ def test_the_image_is_pinned_and_installs_the_wheel() -> None:
     for path in copied:
         assert (REPO_ROOT / path).exists(), path
         assert f"!{path.partition('/')[0]}" in shown, path
-    locked = (REPO_ROOT / "constraints.txt").read_text()
     for line in (FOLDER / "requirements.txt").read_text().splitlines():
         name = re.split(r"[\[=]", line)[0]
-        assert line.startswith("#") or "==" in line or f"\n{name}==" in locked, f"{line} is not pinned"
+        assert line.startswith("#") or "==" in line or f"\n{name}==" in LOCKED, f"{line} is not pinned"
 
 
 def test_the_wheel_is_built_of_what_the_image_copies(tmp_path: Path) -> None:
@@ -109,31 +121,6 @@ def test_the_correction_is_that_of_the_demo() -> None:
     }
 
 
-# Eleven processes and a gigabyte of packages: too much for each run of the suite; docs/docker.md says how to run it.
-@pytest.mark.slow
-@pytest.mark.airflow
-@pytest.mark.skipif(not IMAGE, reason="AIRFLOW_PAIMON_IMAGE names no environment into which the image's steps were run")
-def test_the_services_correct_the_flights(tmp_path: Path, java_home: Path) -> None:
-    """All of them as processes, with the commands of docs/docker.md; nobody is asked for an approval."""
-    conf = json.loads((FOLDER / "correct_flights.json").read_text()) | {"approval": False}
-    with running_stack(tmp_path, java_home) as stack:
-        assert "336776 flights are in demo.flights" in stack.run("load-flights")
-        wait_until(lambda: _is_known(stack, "data_correction"), "the DAG is parsed", 120)
-        stack.run("scheduler", "airflow", "dags", "unpause", "data_correction")
-        stack.run(
-            "scheduler", "airflow", "dags", "trigger", "data_correction", "--run-id", "fix", "--conf", json.dumps(conf)
-        )
-        assert wait_for_run(stack, "data_correction", "fix") == "success"
-        options = {"endpoint_url": f"http://127.0.0.1:{stack.ports['5000']}", "key": "a", "secret": "b"}
-        flights = load_program("_flights")
-        rows = read_arrow(open_table("s3://lake/warehouse", flights.TABLE, storage_options=options))
-        assert rows.num_rows == flights.ROWS
-        assert max(day["max"] for day in flights.by_day(rows, flights.WRONG_DAYS)) < 1000, "minutes, not seconds"
-        assert "Registering app" in (tmp_path / "spark-master.log").read_text()
-
-
-def _is_known(stack: Stack, dag_id: str) -> bool:
-    try:
-        return bool(stack.api(f"dags/{dag_id}")["dag_id"])
-    except urllib.error.HTTPError:
-        return False
+def test_commands_of_a_page_end_where_they_are_complete() -> None:
+    page = "```text\n$ one \\\n    two\n$ three '\nfour'\nfive\n```\n```bash\n$ six\n```\n"
+    assert commands(page) == [Command("one \\\n    two", ""), Command("three '\nfour'", "five")]
