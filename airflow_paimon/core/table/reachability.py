@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
@@ -15,6 +16,9 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, checked_name
 from airflow_paimon.core.table.scan import bucket_folder, data_file_path, legacy_schema
 from airflow_paimon.core.table.table import Table
+
+_AT_ONCE = 16
+"""Listings that are made at the same time."""
 
 
 def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
@@ -52,21 +56,22 @@ def missing_index_files(table: Table, schema: TableSchema, entries: Sequence[Ind
 
 
 def _missing(table: Table, paths: Iterable[str]) -> list[str]:
-    """Return the missing paths. All buckets of one partition are checked with one listing."""
+    """Return the missing paths. All buckets of one partition are checked with one listing, partitions side by side."""
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in paths:
         if "://" not in path:
             folder, _, name = path.rpartition("/")
             by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
-    lost: list[str] = []
-    for parent, folders in by_parent.items():
-        if len(folders) > 1 and parent:
-            there = set(table.store.walk(parent))
-            lost += (p for f, names in folders.items() for n in names if (p := f"{f}/{n}") not in there)
-            continue
-        for folder, names in folders.items():
-            lost += (f"{folder}/{name}" for name in names - set(table.store.names(folder)))
-    return sorted(lost)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = pool.map(lambda group: _missing_below(table, *group), by_parent.items())
+        return sorted(path for paths in found for path in paths)
+
+
+def _missing_below(table: Table, parent: str, folders: Mapping[str, set[str]]) -> list[str]:
+    if len(folders) > 1 and parent:
+        there = set(table.store.walk(parent))
+        return [p for folder, names in folders.items() for name in names if (p := f"{folder}/{name}") not in there]
+    return [f"{folder}/{name}" for folder, names in folders.items() for name in names - set(table.store.names(folder))]
 
 
 def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:
