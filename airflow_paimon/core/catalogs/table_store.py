@@ -129,6 +129,7 @@ class CatalogTableStore(StoreOver):
         schema = parse_schema(data, path) if put.is_schema and put.branch == MAIN else None
         if schema is not None:
             self.guard.check(schema)
+        self.inner.before_create()
         with self._held(put):
             self.inner.create(path, data)
         if schema is not None:

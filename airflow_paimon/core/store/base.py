@@ -53,6 +53,10 @@ class Store(Protocol):
         """What else writes the metadata of the table in this folder, so that only it can delete any; None = nothing."""
         return None
 
+    def before_create(self) -> None:
+        """Do what a process does once before its first ``create``, so that no lock is held over it; most do nothing."""
+        return
+
     @property
     def commits_refused(self) -> str | None:
         """Why the table in this folder is for reading only, whatever the storage can; None: it isn't."""

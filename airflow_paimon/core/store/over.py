@@ -38,6 +38,9 @@ class StoreOver(Store):
     def keeper(self) -> str | None:
         return self.inner.keeper
 
+    def before_create(self) -> None:
+        self.inner.before_create()
+
     def child(self, path: str) -> Store:
         return self.inner.child(path)
 

@@ -67,10 +67,10 @@ class ProbedStore(ObjectStore):
 
     def create(self, path: str, data: bytes) -> None:
         self._key(path)  # checked before anything is sent
-        self._require_conditional_put()
+        self.before_create()
         super().create(path, data)
 
-    def _require_conditional_put(self) -> None:
+    def before_create(self) -> None:
         """Check once per process and bucket that the storage lets one conditional put win: else commits get lost."""
         known = (self._options, self._bucket)
         if known in _honest:

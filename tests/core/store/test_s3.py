@@ -2,19 +2,22 @@
 
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     OutcomeUnknownError,
     StorageError,
     UnsupportedStorageError,
 )
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store, put_probe, s3_client
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
@@ -172,6 +175,31 @@ def test_a_storage_that_looks_and_then_puts_is_refused(proxy: Proxy, s3_endpoint
         with pytest.raises(UnsupportedStorageError, match=r"s3://.*/t lets several puts with If-None-Match win"):
             store.create("snapshot-1", b"ours")
     assert open_store(f"s3://{bucket}", storage_options(s3_endpoint)).walk("") == []
+
+
+def test_no_lock_of_a_catalog_is_held_while_a_storage_is_probed(proxy: Proxy, s3_endpoint: str) -> None:
+    """It takes seconds, and a lock that is held long is lost."""
+    during: list[int] = []
+
+    class Watching:
+        @contextmanager
+        def hold(self, object_name: str) -> Iterator[None]:
+            before = len(proxy.requests)
+            yield
+            during.append(len(proxy.requests) - before)
+
+        def check(self, schema: TableSchema) -> None: ...
+
+        def schema_changed(self, schema: TableSchema) -> None: ...
+
+        def lag(self, schema: TableSchema) -> list[str]:
+            return []
+
+    bucket = make_bucket(s3_endpoint, is_known=False)
+    store = CatalogTableStore(open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint)), "t", Watching())
+    store.create("snapshot/snapshot-1", b"{}")
+    assert during == [1]
+    assert len(proxy.requests) > put_probe._ROUNDS
 
 
 @pytest.mark.parametrize("fault", ["apply-500", "reset", "409"])
