@@ -104,7 +104,7 @@ stream-kills: venv ## kill streams 50 times and replays 10 times (KILLS=10 REPLA
 
 reach: venv ## tests of storages, catalogs and deployments that `make test` leaves out: MariaDB, YARN, the correction on each storage
 	@$(export_java)
-	$(PY) tests/oracles/prepare.py --only hdfs,yarn
+	$(PY) tests/oracles/prepare.py --only o3,rest,jdbc,hdfs,yarn
 	AIRFLOW_PAIMON_REQUIRE_ALL=1 AIRFLOW_PAIMON_REACH=1 $(PY) -m pytest -n 2 --dist loadfile tests/core/store tests/core/catalogs tests/spark/test_remote_stores.py tests/dags/test_places.py tests/reach $(PYTEST_ARGS)
 
 compose-test: venv ## build the image, start docker/compose.yaml and correct the flights there (needs a Docker engine)

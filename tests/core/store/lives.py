@@ -1,11 +1,12 @@
 """What a table lives through on a store: commits of several processes at once, and a correction from branch to expiry.
 
-As a program: one of the processes that commit. Gets a pickled store and how many commits to make; begins when a line
-comes on stdin, and answers with the snapshots that it published.
+As a program: one of the processes that commit. Gets a pickled table, its own number and how many commits to make;
+begins when a line comes on stdin, and answers with the snapshots that it published and the files that are then live.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import tests
+from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, make_table, names, overwrite
+from tests.core.tables import append, make_table, message, names, overwrite
 from tests.soundness import assert_sound
 
 WRITERS = 4
@@ -52,15 +54,19 @@ def empty_table(store: Store) -> Table:
 
 def assert_commits_race(store: Store, commits: int = 4) -> None:
     """Several processes commit to one branch: each commit is a snapshot, and none is lost or comes twice."""
-    table = empty_table(store)
+    assert_race(empty_table(store), commits)
+
+
+def assert_race(table: Table, commits: int, seconds: int = 60) -> None:
+    """Let processes commit to an empty table of ``COLUMNS``, each to its own partition; each third overwrites that."""
     with ExitStack() as stack:
         writers = []
-        for _ in range(WRITERS):
+        for number in range(WRITERS):
             writer = subprocess.Popen(
-                [sys.executable, "-m", __name__, pickle.dumps(store).hex(), str(commits)],
+                [sys.executable, "-m", __name__, pickle.dumps(table).hex(), str(number), str(commits)],
                 cwd=Path(tests.__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
-            stack.callback(writer.wait, timeout=60)
+            stack.callback(writer.wait, timeout=seconds)
             writers.append(stack.enter_context(writer))
         for writer in writers:
             assert writer.stdout is not None
@@ -69,12 +75,13 @@ def assert_commits_race(store: Store, commits: int = 4) -> None:
             assert writer.stdin is not None
             writer.stdin.write("go\n")
             writer.stdin.flush()
-        said = [writer.stdout.readline() if writer.stdout else "" for writer in writers]
-    published = sorted(int(number) for line in said for number in line.split())
+        said = [json.loads((writer.stdout and writer.stdout.readline()) or "{}") for writer in writers]
+    assert all(said), said
+    published = sorted(number for each in said for number in each["snapshots"])
     assert published == list(range(1, WRITERS * commits + 1)), said
-    now = copied(store)
+    now = copied(table.store)
     assert now.snapshot_ids() == published
-    assert len(names(now)) == len(published)
+    assert names(now) == {name for each in said for name in each["files"]}
     assert_sound(now)
     assert table.latest_snapshot_id() == len(published)
 
@@ -100,12 +107,23 @@ def assert_correction_lives(store: Store) -> None:
 
 
 def main() -> None:
-    store: Store = pickle.loads(bytes.fromhex(sys.argv[1]))
-    table = Table(store, "d.t").require()
+    table: Table = pickle.loads(bytes.fromhex(sys.argv[1])).require()
+    mine, commits = f"p{sys.argv[2]}", int(sys.argv[3])
     print("ready", flush=True)
     sys.stdin.readline()
-    receipts = [append(table, "a") for _ in range(int(sys.argv[2]))]
-    print(*(receipt.snapshot.id for receipt in receipts if receipt.snapshot), flush=True)
+    snapshots, files = [], []
+    for number in range(commits):
+        new = message(table, mine)
+        names = [file.file_name for file in new.new_files]
+        if number % 3 == 2:
+            receipt = commit_overwrite(table, [new], partitions=[{"dt": mine}])
+            files = names
+        else:
+            receipt = commit_append(table, [new], planned_on=table.latest_snapshot())
+            files += names
+        assert receipt.snapshot is not None
+        snapshots.append(receipt.snapshot.id)
+    print(json.dumps({"snapshots": snapshots, "files": files}), flush=True)
 
 
 if __name__ == "__main__":
