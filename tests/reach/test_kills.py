@@ -68,7 +68,10 @@ class Life:
         if dies and operation not in self.immortal:
             brief = {"lock-acquire-timeout": "2 s"} if self.place.catalog else {}
             dying = replace(self.place, catalog={**self.place.catalog, **brief})
-            said = self.program.perform(operation, dying.request("t", **values), dies)
+            for _ in range(5):  # the lock of the one that died before may not have expired yet
+                said = self.program.perform(operation, dying.request("t", **values), dies)
+                if "nothing was written" not in said.get("error", ""):
+                    break
             if "killed" in said:
                 self.deaths[operation] = self.deaths.get(operation, 0) + 1
                 self.committed |= {operation} if dies == COMMITTED else set()
