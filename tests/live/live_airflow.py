@@ -117,10 +117,13 @@ def _free_port() -> int:
 
 
 @contextmanager
-def live_airflow(home: Path) -> Iterator[LiveAirflow]:
+def live_airflow(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[LiveAirflow]:
     """Run Airflow, with its API and UI, on a SQLite database in ``home``; everybody is an admin.
 
     What it looks for, it looks for often: a new file of DAGs, a triggerer that is gone.
+
+    Args:
+        settings: More variables of its processes.
     """
     port, dags = _free_port(), home / "dags"
     environment = {
@@ -143,6 +146,7 @@ def live_airflow(home: Path) -> Iterator[LiveAirflow]:
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)
+    environment |= settings or {}
     dags.mkdir(parents=True)
     airflow = [sys.executable, "-m", "airflow"]
     subprocess.run([*airflow, "db", "migrate"], env=environment, check=True, capture_output=True, timeout=900)
