@@ -104,12 +104,19 @@ def _tasks(airflow: Any) -> dict[str, str | None]:
 
 
 def _approve(airflow: Any) -> None:
-    """Wait for the question, and answer it as the page of required actions does."""
+    """Wait for the question, and answer it as the page of required actions does.
+
+    Not before the scheduler knows that the process that asked has ended: if it hears of that when the task is queued
+    again, Airflow 3.3 tries the task again, which asks anew.
+    """
 
     def asked() -> bool:
         states = _tasks(airflow)
         assert not {"failed", "upstream_failed"} & set(states.values()), states
-        return states["approve"] == "awaiting_input"
+        if states["approve"] != "awaiting_input":
+            return False
+        ended = f"TaskInstance Finished: dag_id={_DAG.rpartition('/')[2]}, task_id=approve,"
+        return ended in docker(*_COMPOSE, "logs", "scheduler").stdout
 
     wait_until(asked, "somebody is asked for an approval", 60, pause=2)
     path = f"{_DAG}/dagRuns/{_run_of(airflow)['dag_run_id']}/taskInstances/approve/-1/hitlDetails"
