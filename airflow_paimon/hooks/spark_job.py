@@ -20,6 +20,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_paimon._compat import AirflowException, AirflowNotFoundException
 from airflow_paimon.bundled import job_path, package_archive
+from airflow_paimon.core.commit.idempotency import digest_of, request_digest
 from airflow_paimon.core.errors import (
     InvalidInputError,
     OutcomeUnknownError,
@@ -131,7 +132,7 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_standalone_cluster:  # there spark-submit returns at once
             job = self.submit_job(request, result_name=result_name, results_folder=results_folder, texts=texts)
             return self._wait(job, request, results_folder)
-        if (left := self._left_running(request, result_name)) is not None:
+        if (left := self._left_running(request, result_name, texts or {})) is not None:
             try:
                 return self._wait(left, request, results_folder)
             except OutcomeUnknownError as error:
@@ -155,7 +156,7 @@ class SparkJobHook(SparkSubmitHook):
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
         self._require_driver_elsewhere()
-        if (left := self._left_running(request, result_name)) is not None:
+        if (left := self._left_running(request, result_name, texts or {})) is not None:
             return left
         result = result_in(results_folder, result_name, request.storage_options)
         with JobFolder(shared_folder(results_folder) if self._is_standalone_cluster else None) as folder:
@@ -179,17 +180,17 @@ class SparkJobHook(SparkSubmitHook):
             return KubernetesDriver(self, job.driver_id)
         return StandaloneDriver(standalone_endpoints(self._connection), job.driver_id)
 
-    def _left_running(self, request: Request, result_name: str) -> Submission | None:
+    def _left_running(self, request: Request, result_name: str, texts: Mapping[str, str]) -> Submission | None:
         """Return the job of an earlier try of this operation that still runs on YARN: its worker was lost, say.
 
         It is looked for only where the connection names the resource manager's address.
         """
-        operation_id = request.operation_id
-        if not (self._is_yarn and self.is_cluster and operation_id and tags_of(operation_id, result_name)):
+        tried = _tried(request, texts)
+        if not (self._is_yarn and self.is_cluster and tried and tags_of(tried, result_name)):
             return None
         try:
             manager = self._resource_manager()
-            found = None if manager is None else manager.unfinished(operation_id, result_name)
+            found = None if manager is None else manager.unfinished(tried, result_name)
         except (RuntimeError, PaimonError) as error:
             self.log.warning("Whether an earlier try still runs isn't known: %s", error)
             return None
@@ -261,7 +262,7 @@ class SparkJobHook(SparkSubmitHook):
         }
         self._printed = []
         if self._is_yarn and self.is_cluster:
-            self._prepare_for_yarn(request, result.name)
+            self._prepare_for_yarn(_tried(request, texts), result.name)
         application = self._prepare(folder, dataclasses.replace(request, **shipped), result.uri)
         try:
             # Stdin is the task's line to its supervisor: the job must not hold it.
@@ -300,10 +301,10 @@ class SparkJobHook(SparkSubmitHook):
         self._run_python_as_a_class(folder.path, script)
         return str(archive)
 
-    def _prepare_for_yarn(self, request: Request, result_name: str) -> None:
+    def _prepare_for_yarn(self, tried: str | None, result_name: str) -> None:
         # YARN would start a driver that failed a second time, beside the task that reports the failure.
         self._conf.setdefault("spark.yarn.maxAppAttempts", "1")
-        tags = [*filter(None, [self._conf.get("spark.yarn.tags")]), *tags_of(request.operation_id, result_name)]
+        tags = [*filter(None, [self._conf.get("spark.yarn.tags")]), *tags_of(tried, result_name)]
         if tags:
             self._conf["spark.yarn.tags"] = ",".join(tags)
 
@@ -470,6 +471,16 @@ class SparkJobHook(SparkSubmitHook):
             self.log.warning("%s could not be killed: %s", application, error)
             return False
         return True
+
+
+def _tried(request: Request, texts: Mapping[str, str]) -> str | None:
+    """Name what is tried: the operation's id and what it is asked for, as another request must not get its result.
+
+    None where the operation has no id.
+    """
+    if request.operation_id is None:
+        return None
+    return f"{request.operation_id} {request_digest(request)} {digest_of(dict(texts))}"
 
 
 def check_options(options: Mapping[str, Any]) -> None:

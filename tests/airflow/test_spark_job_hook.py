@@ -27,7 +27,8 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.hooks._job_files import JobFolder, ResultFile
-from airflow_paimon.hooks.spark_job import SparkJobHook
+from airflow_paimon.hooks._yarn import tags_of
+from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
 from tests.airflow.conftest import set_connection
 from tests.airflow.processes import running, wait_until
 from tests.core.tables import append, make_table
@@ -284,3 +285,20 @@ def test_a_result_file_that_can_not_be_deleted_is_a_result_all_the_same() -> Non
     store.create("r.json", b'{"changed": true}')
     assert ResultFile("memory://results/r.json", store, "r.json").take() == {"changed": True}
     assert [method for method, _ in store.mutations] == ["create", "delete"]
+
+
+def test_a_retry_on_yarn_takes_only_the_result_of_the_same_request() -> None:
+    """The DAG's file may have changed since: what an earlier try still runs is then another correction."""
+
+    def tags(sql: str, operation_id: str | None = "id", storage: str = "a") -> list[str]:
+        request = build_request(
+            "correct_branch", {**values, "operation_id": operation_id, "storage_options": {"key": storage}}
+        )
+        return tags_of(_tried(request, {"sql": sql}), "results/try-1.json")
+
+    values = {"warehouse": "/w", "table": "d.t", "branch": "fix", "sql": "sql"}
+    same = tags("SELECT 1")
+    assert same[1] == "airflow-paimon-result-try-1"
+    assert tags("SELECT 1", storage="b") == same, "keys that were renewed change nothing"
+    assert tags("SELECT 2")[0] != same[0] != tags("SELECT 1", "other")[0]
+    assert tags("SELECT 1", None) == []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store import Store, open_store, webhdfs_client
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
 from tests.hdfs_server import hdfs_addresses
@@ -223,6 +225,37 @@ def test_secrets_and_users_travel_and_show_nowhere(cluster: str, root: str, dire
     with pytest.raises(StorageError) as caught:
         wrong.read("x")
     assert "the-secret-token" not in f"{caught.value}{wrong!r}"
+
+
+def test_only_the_server_that_was_named_gets_the_login() -> None:
+    """It names the data node, which must not learn the password."""
+    seen: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            seen.append((self.path.partition("?")[0], self.headers.get("Authorization")))
+            is_first = self.path.startswith("/webhdfs")
+            self.send_response(307 if is_first else 201)
+            if is_first:
+                self.send_header("Location", f"http://localhost:{server.server_port}/data")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}"
+        webhdfs_client.Client(address, "/webhdfs/v1", {}, ("user", "password")).put("/x", b"1")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert [(path, login is not None) for path, login in seen] == [("/webhdfs/v1/x", True), ("/data", False)]
 
 
 def direct_user(direct: Store) -> str:
