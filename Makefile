@@ -102,9 +102,9 @@ stream-kills: venv ## kill streams 50 times and replays 10 times (KILLS=10 REPLA
 	$(PY) -m tests.stream_kills $(KILLS)
 	exec $(PY) -m tests.replay_kills $(REPLAY_KILLS)
 
-reach: venv ## tests of storages, catalogs and deployments that `make test` leaves out: MariaDB, YARN, Celery with Redis, the correction on each storage
+reach: venv ## tests of storages, catalogs and deployments that `make test` leaves out: MariaDB, YARN, Kubernetes, Celery with Redis, the correction on each storage
 	@$(export_java)
-	$(PY) tests/oracles/prepare.py --only o3,rest,jdbc,hdfs,yarn
+	$(PY) tests/oracles/prepare.py --only o3,rest,jdbc,hdfs,yarn,kubernetes
 	$(PY) -m uv pip install --quiet --python $(PY) -c constraints.txt -e '.[reach]'
 	$(PY) -m uv pip check --quiet --python $(PY)
 	AIRFLOW_PAIMON_REQUIRE_ALL=1 AIRFLOW_PAIMON_REACH=1 $(PY) -m pytest -n 2 --dist loadfile tests/core/store tests/core/catalogs tests/spark/test_remote_stores.py tests/dags/test_places.py tests/reach $(PYTEST_ARGS)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +18,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.conftest import require
+from tests.loopback import server_process
 from tests.oracles import layout
 
 _JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-slf4j")
-_STOP_SECONDS = 30
 
 
 def _class_path() -> list[Path] | None:
@@ -56,22 +55,8 @@ def hdfs_addresses(folder: Path) -> Iterator[tuple[str, str]]:
         *layout.java_program(source, ":".join(map(str, jars))),
         folder,
     ]
-    with (
-        (folder / "errors.txt").open("w") as errors,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        try:
-            assert process.stdin and process.stdout
-            said = process.stdout.readline().split()
-            if said[:1] != ["ready"]:
-                raise RuntimeError(f"The HDFS cluster did not start: {(folder / 'errors.txt').read_text()[-2000:]}")
-            yield said[1], said[2]
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with server_process(command, folder / "errors.txt", "The HDFS cluster") as (said, _):
+        yield said[0], said[1]
 
 
 class NameNodeProxy:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +17,11 @@ from pathlib import Path
 
 from airflow_paimon.core.catalogs.thrift import Struct, Value, call_bytes, read_reply
 from tests.conftest import require
+from tests.loopback import server_process
 from tests.oracles import layout
 
 FORGETS_AFTER_S = 3
 """Seconds after which the metastore forgets a lock whose holder is silent."""
-_STOP_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -61,22 +60,8 @@ def hive_server(folder: Path) -> Iterator[Metastore]:
         folder,
         str(FORGETS_AFTER_S),
     ]
-    with (
-        (folder / "errors.txt").open("w") as errors,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
-    ):
-        try:
-            assert process.stdin and process.stdout
-            said = process.stdout.readline().split()
-            if said[:1] != ["ready"]:
-                raise RuntimeError(f"The metastore did not start: {(folder / 'errors.txt').read_text()[-2000:]}")
-            yield Metastore("127.0.0.1", int(said[1]))
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with server_process(command, folder / "errors.txt", "The metastore") as (said, _):
+        yield Metastore("127.0.0.1", int(said[0]))
 
 
 class Gate:

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import threading
 import uuid
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -147,12 +148,15 @@ class OssServer:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         start, limit = query.get("continuation-token", ""), min(int(query.get("max-keys", "100")), self.page)
         entries: dict[str, _Object | None] = {}
-        for key, found in sorted(self.buckets[bucket].items()):
-            if not key.startswith(prefix):
-                continue
+        keys = sorted(self.buckets[bucket])
+        for key in keys[bisect_left(keys, max(prefix, start)) :]:
+            if not key.startswith(prefix) or len(entries) > limit:
+                break
             end = key.find(delimiter, len(prefix)) if delimiter else -1
-            entries[key if end < 0 else key[: end + 1]] = found if end < 0 else None
-        names = [name for name in sorted(entries) if name > start]
+            name = key if end < 0 else key[: end + 1]
+            if name > start:
+                entries[name] = self.buckets[bucket][key] if end < 0 else None
+        names = sorted(entries)
         page = names[:limit]
         xml = "".join(map(_listed, page, (entries[name] for name in page)))
         if len(names) > limit:

@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.conftest import require
+from tests.loopback import server_process
 from tests.oracles import layout
 
 TOKEN = "a-token-for-tests"
-_STOP_SECONDS = 20
 
 
 @dataclass
@@ -52,34 +52,10 @@ def rest_server(folder: Path) -> Iterator[RestServer]:
     jars = [*layout.rest_jars(), layout.BUNDLE_JAR, *layout.hadoop_jars()]
     source = Path(__file__).with_name("MiniRest.java")
     command = [str(java), "-Xmx300m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    with (
-        (folder / "errors.txt").open("w") as errors,
-        subprocess.Popen(
-            [
-                *command,
-                *layout.java_program(source, ":".join(map(str, jars))),
-                f"file://{folder}/data",
-                RestServer.warehouse,
-                TOKEN,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
-        assert process.stdin and process.stdout
-        try:
-            said = process.stdout.readline().split()
-            if said[:1] != ["ready"]:
-                raise RuntimeError(f"The REST server did not start: {(folder / 'errors.txt').read_text()[-2000:]}")
-            yield RestServer(said[1].rstrip("/"), process)
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    command += map(str, layout.java_program(source, ":".join(map(str, jars))))
+    command += [f"file://{folder}/data", RestServer.warehouse, TOKEN]
+    with server_process(command, folder / "errors.txt", "The REST server") as (said, process):
+        yield RestServer(said[0].rstrip("/"), process)
 
 
 @dataclass

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
 Answer = tuple[int, dict[str, str], bytes]
 _DELAY = 0.05
+_HTTP_TIME = "%a, %d %b %Y %H:%M:%S"
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "expect"}
 
 
@@ -44,26 +47,31 @@ class Proxy:
     - ``apply-reset``, ``apply-500``: the server does it, the answer gets lost, or says 500
     - ``reset``, ``429``, ``500``, ``503`` (too many requests), ``403``, ``409``, ``501``: the server never sees it
     - ``foreign-500``: another writer's put comes first, the answer says 500
+    - ``refused``: as ``refusal`` says; the server never sees it
     - ``unconditional``: the server never sees the condition
     - ``check-then-put``: the proxy looks whether the object is there, and puts it a little later without the condition
     - ``half``: half of the answer's body arrives
     - ``stale``: the answer that this listing got while ``remembers`` was set, if it was made then
     - ``down``: this request and all that follow, whatever they are, break off; ``apply-down`` applies this one
+
+    ``clock_hours``: by how much the server's clock is wrong, as its listings tell the times of files.
     """
 
     target: str
     endpoint: str = ""
     plan: list[str] = field(default_factory=list)
     always: str = ""
+    refusal: Answer = (403, {"content-type": "application/xml"}, b"")
     concerns: Callable[[Request], bool] = field(default=lambda request: request.is_create)
     requests: list[Request] = field(default_factory=list)
     down: bool = False
     remembers: bool = False
     listings: dict[str, Answer] = field(default_factory=dict)
+    clock_hours: int = 0
 
     def reset(self) -> None:
         """Let everything pass again and forget what was asked for."""
-        self.plan, self.always, self.down = [], "", False
+        self.plan, self.always, self.down, self.clock_hours = [], "", False, 0
         self.concerns = lambda request: request.is_create
         self.requests = []
         self.remembers, self.listings = False, {}
@@ -90,8 +98,8 @@ class Proxy:
             del headers["if-none-match"]
         if fault in ("down", "apply-down"):
             self.down = True
-        if fault == "stale" and path in self.listings:
-            return self.listings[path]
+        if said := {"refused": self.refusal, "stale": self.listings.get(path)}.get(fault):
+            return said
         answer = None
         if fault in ("", "unconditional", "half", "stale") or fault.startswith("apply-"):
             answer = self.forward(method, path, headers, body)
@@ -107,9 +115,29 @@ class Proxy:
         try:
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
+            return answer.status, dict(answer.getheaders()), _at_another_time(answer.read(), self.clock_hours)
         finally:
             connection.close()
+
+
+def _at_another_time(body: bytes, hours: int) -> bytes:
+    """Move the times of files in a listing, as each kind of storage spells them."""
+
+    def by_name(found: re.Match[bytes]) -> bytes:
+        later = datetime.strptime(found[0].decode(), _HTTP_TIME) + timedelta(hours=hours)
+        return later.strftime(_HTTP_TIME).encode()
+
+    def by_number(found: re.Match[bytes]) -> bytes:
+        return (datetime.fromisoformat(found[0].decode()) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H").encode()
+
+    def by_count(found: re.Match[bytes]) -> bytes:
+        return found[1] + str(int(found[2]) + hours * 3_600_000).encode()
+
+    if not hours:
+        return body
+    body = re.sub(rb"\w{3}, \d\d \w{3} \d{4} [\d:]{8}", by_name, body)
+    body = re.sub(rb"\b20\d\d-\d\d-\d\dT\d\d(?=:)", by_number, body)
+    return re.sub(rb'("modificationTime":)(\d+)', by_count, body)
 
 
 def _error_body(code: str) -> bytes:

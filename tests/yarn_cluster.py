@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,8 @@ from typing import Any
 
 from tests.conftest import require
 from tests.hdfs_server import hdfs_server
+from tests.loopback import server_process
 from tests.oracles import layout
-
-_STOP_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -80,21 +78,5 @@ def _daemon(folder: Path, java: Path, *arguments: str) -> Iterator[str]:
     # What it hands to containers: nothing there may find this environment's packages.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYSPARK", "SPARK"))}
     environment = inherited | {"JAVA_HOME": str(java.parent.parent)}
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-        ) as process,
-    ):
-        try:
-            assert process.stdin and process.stdout
-            said = process.stdout.readline().split()
-            if said[:1] != ["ready"]:
-                raise RuntimeError(f"YARN's {arguments[0]} did not start: {log.read_text()[-2000:]}")
-            yield said[1]
-        finally:
-            process.stdin.close()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    with server_process(command, log, f"YARN's {arguments[0]}", environment) as (said, _):
+        yield said[0]

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_paimon._compat import AirflowNotFoundException
-from airflow_paimon.core.catalogs import Catalog
+from airflow_paimon.core.catalogs import storage_only
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
 from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.hooks._catalog_test import look_into, shortened
 
 if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
@@ -23,7 +24,6 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 20.0
 _ONE_TRY = {"connect_timeout": 4, "read_timeout": 8, "retries": {"mode": "standard", "total_max_attempts": 1}}
-_MOST_NAMES = 10
 _MOST_FOLDERS = 20
 """Folders that are looked into, for tables or for databases."""
 _SUFFIX = ".db"
@@ -33,6 +33,7 @@ _OF_TABLES = frozenset({"schema", "snapshot", "manifest"})
 _KEYS = "Enter Access key and Secret key again, or leave both empty for the machine's own credentials"
 _REGION = "Set Region to the bucket's"
 _NOT_S3 = "What answers at Endpoint is broken, or is not S3: check its address and port"
+_UNHEARD = "Check the address, and that this machine reaches it"
 _UNREACHABLE = "Check Endpoint (http:// or https://, host, port) and that this machine reaches it"
 _BY_CODE = {
     "InvalidAccessKeyId": f"The storage doesn't know this access key. {_KEYS}; set Endpoint where it is not AWS",
@@ -99,13 +100,16 @@ def examine(hook: PaimonHook) -> tuple[bool, str]:
         hook.check_settings()
         _check_spark(hook)
         if hook.catalog_type != "filesystem":
-            return within(PATIENCE_SECONDS, hook.get_conn().label, lambda: _look_into(hook.get_conn()))
-        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _look(_store(hook)))
+            return within(PATIENCE_SECONDS, hook.get_conn().label, lambda: _look_into(hook))
+        way_out = _UNREACHABLE if hook.storage == "s3" else _UNHEARD
+        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _look(_store(hook)), way_out)
+    except InvalidInputError as error:  # perhaps there is no warehouse whose kind of storage could be named
+        return False, error.message
     except PaimonError as error:
-        return False, _with_way_out(hook, error)
+        return False, _with_way_out(hook.storage, error)
 
 
-def within(seconds: float, where: str, look: Callable[[], T]) -> T:
+def within(seconds: float, where: str, look: Callable[[], T], way_out: str = _UNHEARD) -> T:
     """Give what ``look`` gives. ``StorageError`` when that takes longer; it then goes on in a daemon thread."""
     found: list[T] = []
     errors: list[BaseException] = []
@@ -122,7 +126,7 @@ def within(seconds: float, where: str, look: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     if not found:
-        raise StorageError(f"{where} didn't answer within {seconds:g} seconds. {_UNREACHABLE}")
+        raise StorageError(f"{where} didn't answer within {seconds:g} seconds. {way_out}")
     return found[0]
 
 
@@ -187,15 +191,18 @@ def _look(store: Store) -> tuple[bool, str]:
             f"this is a warehouse of another format. Correct the path in Warehouse"
         )
     note = "" if tables or left else "; there is no table in them yet"
-    return True, f"{count}: {_names(databases)}{note}{_read_only(store)}"
+    return True, f"{count}: {shortened(databases)}{note}{_read_only(store)}"
 
 
-def _look_into(catalog: Catalog) -> tuple[bool, str]:
+def _look_into(hook: PaimonHook) -> tuple[bool, str]:
     """Ask a catalog that isn't the warehouse's folder."""
-    databases = catalog.databases()
-    if not databases:
-        return False, f"{catalog.label} answers, but has no database. Check its address and key"
-    return True, f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}: {_names(databases)}"
+    from airflow_paimon.hooks.paimon import storage_of
+
+    def explain(uri: str, error: PaimonError) -> str:
+        return _with_way_out(storage_of(uri), error)
+
+    options = storage_only(hook.storage_options)
+    return look_into(hook.get_conn(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain)
 
 
 def _check_local(path: str, entries: Sequence[FileInfo]) -> None:
@@ -231,7 +238,7 @@ def _without_database(store: Store, folders: Sequence[str]) -> str:
             return f"There is no database in {uri}, but in its folder {folder}. Set Warehouse to {below}"
     return (
         f"{uri} is not a Paimon warehouse: none of its folders is a database (a folder name.db). It holds "
-        f"{_names(folders)}. Correct the path in Warehouse"
+        f"{shortened(folders)}. Correct the path in Warehouse"
     )
 
 
@@ -264,27 +271,32 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
-
-
 def _over_http(cause: BaseException, by_status: dict[int, str], storage: str) -> str:
     status = cause.status if isinstance(cause, RequestError) else 0
     return by_status.get(status, f"Look whether {storage} is what answers there")
 
 
-def _with_way_out(hook: PaimonHook, error: PaimonError) -> str:
+def _with_way_out(storage: str, error: PaimonError) -> str:
+    """Return an error's message with what to do about it. ``storage``: the kind of storage that was looked at."""
     cause = error.__cause__
     if cause is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
-    if told := _OVER_HTTP.get(hook.storage):
-        return f"{error.message.rstrip('.')}. {_over_http(cause, *told)}"
-    if hook.storage != "s3":
+    message = error.message.rstrip(".")
+    if told := _OVER_HTTP.get(storage):
+        return f"{message}. {_over_http(cause, *told)}"
+    if storage in ("hdfs", "webhdfs"):
+        return f"{message}. {_over_hdfs(error)}"
+    if storage != "s3":
         return f"{error.message}. This process runs as user {_user()}"
     status = s3_client.status_of(cause)
     way_out = _BY_CODE.get(s3_client.code_of(cause)) or _BY_STATUS.get(status, "")
     if not status:
         kinds = [cls.__name__ for cls in type(cause.__cause__ or cause).__mro__]
         way_out = next((_BY_EXCEPTION[name] for name in kinds if name in _BY_EXCEPTION), _UNREACHABLE)
-    return f"{error.message.rstrip('.')}. {way_out}" if way_out else error.message
+    return f"{message}. {way_out}" if way_out else error.message
+
+
+def _over_hdfs(error: PaimonError) -> str:
+    if error.message.startswith("Permission denied"):
+        return "The user is HADOOP_USER_NAME, the Kerberos ticket's, or else who this process runs as: " + _user()
+    return "Check the host and port in Warehouse, and that this machine reaches them"

@@ -7,13 +7,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.hooks._kubernetes import Pods
 from airflow_paimon.hooks._yarn import ResourceManager
-
-if TYPE_CHECKING:
-    from airflow_paimon.hooks.spark_job import SparkJobHook
 
 _REQUEST_SECONDS = 30.0
 _OVER = {
@@ -38,11 +36,17 @@ class Driver(Protocol):
     def state(self) -> str:
         """Return the cluster's word for the state, ``GONE`` when it knows of no such driver.
 
-        Raises ``OSError`` or ``RuntimeError`` when the cluster gives no answer.
+        Raises ``OSError`` or ``RuntimeError`` when the cluster gives no answer, ``PaimonError`` when it refuses to.
         """
 
     def kill(self) -> None:
         """Ask the cluster to end it. Raises as :meth:`state` does."""
+
+    def ending(self, state: str) -> str:
+        """Return the state that it ended in, and why as far as the cluster tells. Raises as :meth:`state` does."""
+
+    def log(self) -> list[str]:
+        """Return the last lines of its log, none where the cluster doesn't hand them out. Raises as :meth:`state`."""
 
 
 def is_over(driver: Driver, state: str) -> bool:
@@ -70,6 +74,14 @@ class StandaloneDriver:
     def kill(self) -> None:
         """End the driver."""
         self._ask("kill", "POST")
+
+    def ending(self, state: str) -> str:
+        """Return the state."""
+        return state
+
+    def log(self) -> list[str]:
+        """Return nothing."""
+        return []
 
     def _ask(self, what: str, method: str) -> dict[str, Any]:
         failure: OSError | None = None
@@ -108,33 +120,39 @@ class YarnDriver:
         """Kill the application."""
         self.manager.kill(self.id)
 
+    def ending(self, state: str) -> str:
+        """Return the state."""
+        return state
+
+    def log(self) -> list[str]:
+        """Return nothing."""
+        return []
+
 
 @dataclass(frozen=True, slots=True)
 class KubernetesDriver:
     """A driver's pod."""
 
-    hook: SparkJobHook
+    pods: Pods
     id: str
     cluster = "kubernetes"
 
     def state(self) -> str:
         """Return the pod's phase."""
-        from airflow.providers.apache.spark.hooks.spark_submit import (  # type: ignore[attr-defined]
-            kube_client,
-        )
-
-        try:
-            pod = kube_client.get_kube_client().read_namespaced_pod(self.id, self.hook._connection["namespace"])
-        except kube_client.ApiException as error:
-            if error.status == 404:
-                return GONE
-            raise RuntimeError(f"Kubernetes does not tell the state of pod {self.id}: {error.reason}") from error
-        return str(pod.status.phase)
+        return self.pods.phase(self.id) or GONE
 
     def kill(self) -> None:
-        """Delete the pod; a failure is logged."""
-        self.hook._kubernetes_driver_pod = self.id
-        self.hook._delete_driver_pod()
+        """Delete the pod."""
+        self.pods.delete(self.id)
+
+    def ending(self, state: str) -> str:
+        """Return the phase with what the pod tells of its end."""
+        said = self.pods.ending(self.id)
+        return state if said is None else f"{state}: {said}"
+
+    def log(self) -> list[str]:
+        """Return the end of the pod's log."""
+        return self.pods.log(self.id)
 
 
 def standalone_endpoints(connection: Mapping[str, Any]) -> list[str]:

@@ -118,6 +118,21 @@ def shared_folder(results_folder: str) -> Path:
     return Path(path)
 
 
+def delete_job_files(folder: str, storage_options: Mapping[str, Any] | None) -> None:
+    """Delete a folder of a submission, given as a path or a URI; it may be gone already. A failure is logged."""
+    from airflow_paimon.core.catalogs import storage_only
+    from airflow_paimon.core.store import open_store
+
+    if folder.startswith("/"):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    parent, _, name = folder.rstrip("/").rpartition("/")
+    try:
+        open_store(parent, storage_only(storage_options)).delete_tree(name)
+    except PaimonError as error:
+        log.warning("The job's files in %s can't be deleted, among them its storage options: %s", folder, error.message)
+
+
 def copied_into(name: str, folder: Path) -> str:
     """Copy a local file into the shared folder and return the copy. A name that is no local file is returned unchanged:
     it is a path on the machines of the cluster.

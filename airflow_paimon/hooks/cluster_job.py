@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.hooks._drivers import GONE, Driver, is_over
-from airflow_paimon.hooks._job_files import ResultFile, result_in
+from airflow_paimon.hooks._job_files import ResultFile, delete_job_files, result_in
+from airflow_paimon.hooks._kubernetes import PendingError
 from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_raise
 
 log = logging.getLogger(__name__)
@@ -18,13 +18,15 @@ log = logging.getLogger(__name__)
 _LOOKS_UNTIL_GONE = 3
 """A master that has just restarted hears of its drivers from the Spark workers."""
 LEFT_RESULT = "it left its result"
+RESULT_LINE = '{"operation": "'
+"""What the line begins with by which a job prints its result: who runs the job logs the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A job that was submitted to a cluster, as plain JSON values without secrets: what a deferred task waits for.
 
-    ``files`` is the folder with the job's files where the driver reads them from a shared folder, else None.
+    ``files`` is the folder with the job's files, or its URI, where the driver reads them there, and else None.
     """
 
     operation: str
@@ -48,18 +50,20 @@ class Submission:
         """Return the file that the job's result will be in."""
         return result_in(results_folder, self.result_name, storage_options)
 
-    def collect(self, result: ResultFile, state: str) -> dict[str, Any]:
+    def collect(
+        self, result: ResultFile, state: str, storage_options: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Take the result of a job that is over, or raise the error in it. ``state`` is what the driver was last in."""
         found = result.take()
-        self.delete_files()
+        self.delete_files(storage_options)
         if found is None:
             raise error_of_lost_driver(self.operation, self.table, self.driver_id, state, result.uri)
         return result_or_raise(found)
 
-    def delete_files(self) -> None:
-        """Delete the job's files from the shared folder."""
+    def delete_files(self, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Delete the job's files from where they lie for its driver."""
         if self.files is not None:
-            shutil.rmtree(self.files, ignore_errors=True)
+            delete_job_files(self.files, storage_options)
 
 
 class JobWatch:
@@ -72,25 +76,55 @@ class JobWatch:
         self._reported = ""
 
     def look(self) -> str | None:
-        """Return None while the job runs; then ``LEFT_RESULT``, or the driver's state when there is no result."""
+        """Return None while the job runs; then ``LEFT_RESULT``, or the driver's state when there is no result.
+
+        Raises ``PaimonError`` when there is no result and the cluster refuses to tell the state.
+        """
         # In this order: a driver that has ended by now had left its result before.
-        state = self._state()
+        state, refused = self._state()
         try:
             if self._result.exists():
+                self._log_driver()
                 return LEFT_RESULT
         except PaimonError as error:
             self._report(f"the result can't be looked for: {error.message}")
             return None
+        if refused is not None:
+            raise refused
         self._gone = self._gone + 1 if state == GONE else 0
-        ended = state is not None and (is_over(self.driver, state) or self._gone >= _LOOKS_UNTIL_GONE)
-        return state if ended else None
+        if state is None or not (is_over(self.driver, state) or self._gone >= _LOOKS_UNTIL_GONE):
+            return None
+        self._log_driver()
+        return self._ending(state)
 
-    def _state(self) -> str | None:
+    def _state(self) -> tuple[str | None, PaimonError | None]:
+        """Return the driver's state where it is told, and the error of a cluster that refuses to tell it."""
         try:
-            return self.driver.state()
+            return self.driver.state(), None
+        except PendingError as error:
+            self._report(str(error))
+        except PaimonError as error:
+            return None, error
         except (OSError, RuntimeError) as error:
             self._report(f"the cluster does not tell its state: {error}")
-            return None
+        return None, None
+
+    def _ending(self, state: str) -> str:
+        try:
+            return self.driver.ending(state)
+        except (OSError, RuntimeError, PaimonError):
+            return state
+
+    def _log_driver(self) -> None:
+        """Put the end of the driver's log into this one."""
+        try:
+            lines = self.driver.log()
+        except (OSError, RuntimeError, PaimonError) as error:
+            log.warning("The log of driver %s can't be read: %s", self.driver.id, error)
+            return
+        lines = [line for line in lines if not line.startswith(RESULT_LINE)]
+        if lines:
+            log.info("The end of the log of driver %s:\n%s", self.driver.id, "\n".join(lines))
 
     def _report(self, text: str) -> None:
         if text != self._reported:

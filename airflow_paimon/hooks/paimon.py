@@ -33,6 +33,7 @@ EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secr
                      "masked_columns"})  # fmt: skip
 _STORAGES = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "oss": "oss", "hdfs": "hdfs", "viewfs": "hdfs",
+    "webhdfs": "webhdfs", "swebhdfs": "webhdfs",
     **dict.fromkeys(("abfs", "abfss", "az", "wasb", "wasbs"), "azure"),
 }  # fmt: skip
 
@@ -100,8 +101,8 @@ class PaimonHook(BaseHook):
 
     @property
     def storage(self) -> str:
-        """The warehouse's kind of storage: ``s3``, ``gcs``, ``azure``, ``oss``, ``hdfs``, or nothing for any other."""
-        return _STORAGES.get(self.warehouse.partition("://")[0].lower(), "")
+        """The warehouse's kind of storage: ``s3``, ``gcs``, ``azure``, ``oss``, ``hdfs``, ``webhdfs``, else nothing."""
+        return storage_of(self.warehouse)
 
     @property
     def catalog_type(self) -> str:
@@ -319,6 +320,11 @@ class PaimonHook(BaseHook):
         if style != ADDRESSING_STYLES[0] and self.storage == "s3":
             found["config_kwargs"] = {"s3": {"addressing_style": style}}
         return {name: value for name, value in found.items() if value}
+
+
+def storage_of(uri: str) -> str:
+    """Return the kind of storage of a URI, as ``PaimonHook.storage`` does for the warehouse."""
+    return _STORAGES.get(uri.partition("://")[0].lower(), "")
 
 
 def _mask(options: Mapping[str, Any]) -> None:

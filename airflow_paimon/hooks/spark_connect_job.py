@@ -21,9 +21,9 @@ from airflow_paimon.core.requests.arguments import RESULT_URI, STORAGE_OPTIONS_O
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._supervisor_watch import supervised
-from airflow_paimon.hooks.cluster_job import Submission
+from airflow_paimon.hooks.cluster_job import RESULT_LINE, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
-from airflow_paimon.hooks.spark_job import RESULT_LINE, TIED_CHILD, SparkJobHook
+from airflow_paimon.hooks.spark_job import TIED_CHILD, SparkJobHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

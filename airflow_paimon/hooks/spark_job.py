@@ -44,11 +44,28 @@ from airflow_paimon.hooks._drivers import (
     standalone_endpoints,
 )
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
-from airflow_paimon.hooks._job_files import JobFolder, ResultFile, copied_into, result_in, shared_folder
+from airflow_paimon.hooks._job_files import (
+    JobFolder,
+    ResultFile,
+    copied_into,
+    delete_job_files,
+    result_in,
+    shared_folder,
+)
+from airflow_paimon.hooks._kubernetes import (
+    UPLOAD_PATH,
+    Pods,
+    default_namespace,
+    deployed_pod,
+    refusal,
+    require_client,
+    settings_of,
+    upload_folder,
+)
 from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks._yarn import ResourceManager, pages_address, tags_of
-from airflow_paimon.hooks.cluster_job import JobWatch, Submission
+from airflow_paimon.hooks.cluster_job import RESULT_LINE, JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks.paimon import PaimonHook
 
@@ -58,7 +75,6 @@ if TYPE_CHECKING:
 __all__ = ["SparkJobHook"]
 
 TIED_CHILD = Path(__file__).with_name("_tied_child.py")
-RESULT_LINE = '{"operation": "'
 _SUBMITTED = re.compile(r'"submissionId" : "([^"]+)"')
 _PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
 _KILL_SECONDS = 4.0
@@ -102,6 +118,13 @@ class SparkJobHook(SparkSubmitHook):
         self._tracking_url: str | None = None
         self._yarn_pages: str | None = None
         self._should_track_driver_status = False  # that is done here, without curl
+        self._refusal: str | None = None
+        self._submits: str | None = None
+        self._uploads: str | None = None
+        self._upload_path = self._conf.get(UPLOAD_PATH)
+        if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
+            self._track_driver_via_k8s_api = True
+            self._conf["spark.kubernetes.submission.waitAppCompletion"] = "false"
         if self.is_cluster and self._connection["master"].startswith("local"):
             raise UnsupportedFeatureError(
                 f"Connection {spark_conn_id!r}: there is no deploy mode cluster with master "
@@ -117,6 +140,10 @@ class SparkJobHook(SparkSubmitHook):
     def _is_standalone_cluster(self) -> bool:
         return self.is_cluster and str(self._connection["master"]).startswith("spark://")
 
+    @property
+    def _is_kubernetes_cluster(self) -> bool:
+        return self.is_cluster and bool(self._is_kubernetes)
+
     def run_job(
         self, request: Request, *, result_name: str, results_folder: str, texts: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
@@ -129,14 +156,14 @@ class SparkJobHook(SparkSubmitHook):
         :param texts: fields of the request that name a file (``sql``), with the file's content
         :raises PaimonError: the job's own failure, of its class
         """
-        if self._is_standalone_cluster:  # there spark-submit returns at once
-            job = self.submit_job(request, result_name=result_name, results_folder=results_folder, texts=texts)
-            return self._wait(job, request, results_folder)
-        if (left := self._left_running(request, result_name, texts or {})) is not None:
+        if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
             try:
                 return self._wait(left, request, results_folder)
             except OutcomeUnknownError as error:
                 self.log.warning("%s. Submitting it again, which looks first", error.message)
+        if self._is_standalone_cluster or self._is_kubernetes_cluster:  # there spark-submit returns at once
+            job = self._submit(request, result_name, results_folder, texts or {})
+            return self._wait(job, request, results_folder)
         with JobFolder() as folder:
             in_cluster = result_in(results_folder, result_name, request.storage_options)
             result = in_cluster if self.is_cluster else folder.result()
@@ -156,17 +183,24 @@ class SparkJobHook(SparkSubmitHook):
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
         self._require_driver_elsewhere()
-        if (left := self._left_running(request, result_name, texts or {})) is not None:
+        if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
             return left
+        return self._submit(request, result_name, results_folder, texts or {})
+
+    def _submit(self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]) -> Submission:
         result = result_in(results_folder, result_name, request.storage_options)
         with JobFolder(shared_folder(results_folder) if self._is_standalone_cluster else None) as folder:
-            failure = self._spark_submit(folder, request, result, texts or {})
+            failure = self._spark_submit(folder, request, result, texts)
             driver = self._driver_id or self._yarn_application_id or self._kubernetes_driver_pod
             if failure is not None or driver is None:
                 self._log_printed()
+                if failure is not None and self._uploads is not None:
+                    delete_job_files(self._uploads, request.storage_options)
+                if self._refusal is not None:
+                    raise PaimonError(f"{request.operation} on {request.table}: Kubernetes refuses it: {self._refusal}")
                 raise error_without_result(request, self._exit_code() or 1, result.uri) from failure
             self.log.info("The job's driver is %s", driver)
-            files = str(folder.path) if folder.shared is not None else None
+            files = str(folder.path) if folder.shared is not None else self._uploads
             namespace = self._connection["namespace"]
             return Submission(
                 request.operation, request.table, driver, result_name, files, namespace, self._tracking_url
@@ -177,16 +211,43 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_yarn:
             return YarnDriver(self._require_resource_manager(), job.driver_id)
         if self._is_kubernetes:
-            return KubernetesDriver(self, job.driver_id)
+            return KubernetesDriver(self._pods(), job.driver_id)
         return StandaloneDriver(standalone_endpoints(self._connection), job.driver_id)
 
-    def _left_running(self, request: Request, result_name: str, texts: Mapping[str, str]) -> Submission | None:
-        """Return the job of an earlier try of this operation that still runs on YARN: its worker was lost, say.
+    def _left_by_another_try(
+        self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]
+    ) -> Submission | None:
+        """Return the job of an earlier try of this operation that its task doesn't wait for: its worker was lost, say.
 
-        It is looked for only where the connection names the resource manager's address.
+        Such a job still runs; on Kubernetes also one that has ended well since, and whose result nobody took.
         """
         tried = _tried(request, texts)
-        if not (self._is_yarn and self.is_cluster and tried and tags_of(tried, result_name)):
+        if tried is None or not self.is_cluster:
+            return None
+        if self._is_kubernetes:
+            return self._left_on_kubernetes(request, tried, results_folder)
+        return self._left_on_yarn(request, tried, result_name) if self._is_yarn else None
+
+    def _left_on_kubernetes(self, request: Request, tried: str, results_folder: str) -> Submission | None:
+        try:
+            pods = self._pods().of(tried)
+        except (RuntimeError, PaimonError) as error:
+            self.log.warning("Whether an earlier try still runs isn't known: %s", error)
+            return None
+        for pod in sorted(pods, key=lambda pod: not pod.is_unfinished):
+            result = result_in(results_folder, pod.result_name, request.storage_options)
+            if pod.is_unfinished or (pod.phase == "Succeeded" and result.exists()):
+                self.log.info("An earlier try of this task has left %s (%s): waiting for that one", pod.name, pod.phase)
+                self._kubernetes_driver_pod = pod.name
+                namespace = self._connection["namespace"]
+                return Submission(
+                    request.operation, request.table, pod.name, pod.result_name, pod.files, namespace=namespace
+                )
+        return None
+
+    def _left_on_yarn(self, request: Request, tried: str, result_name: str) -> Submission | None:
+        """It is looked for only where the connection names the resource manager's address."""
+        if not tags_of(tried, result_name):
             return None
         try:
             manager = self._resource_manager()
@@ -230,9 +291,10 @@ class SparkJobHook(SparkSubmitHook):
             with supervised(self._orphaned):
                 while (state := watch.look()) is None:
                     time.sleep(self._status_poll_interval)
-            return job.collect(result, state)
+            return job.collect(result, state, request.storage_options)
         finally:
-            job.delete_files()
+            if self._is_standalone_cluster:  # elsewhere a driver that still runs is found by a retry
+                job.delete_files()
 
     def _require_driver_elsewhere(self) -> None:
         """Raise unless the driver outlives this process and the cluster can be asked for it."""
@@ -245,13 +307,8 @@ class SparkJobHook(SparkSubmitHook):
             )
         if self._is_yarn:
             self._require_resource_manager()
-        if self._is_kubernetes and not self._connection["namespace"]:
-            raise InvalidInputError(
-                f"Connection {self._conn_id!r}: to wait for a job on Kubernetes in the triggerer, set the extra "
-                f"namespace or spark.kubernetes.namespace"
-            )
         # Then spark-submit returns when there is a driver, and on_kill ends that driver by itself.
-        self._yarn_track_via_rm_api, self._track_driver_via_k8s_api = self._is_yarn, self._is_kubernetes
+        self._yarn_track_via_rm_api = self._is_yarn
 
     def _spark_submit(
         self, folder: JobFolder, request: Request, result: ResultFile, texts: Mapping[str, str]
@@ -263,6 +320,11 @@ class SparkJobHook(SparkSubmitHook):
         self._printed = []
         if self._is_yarn and self.is_cluster:
             self._prepare_for_yarn(_tried(request, texts), result.name)
+        if self._is_kubernetes_cluster:
+            self._submits = _tried(request, texts)
+            self._uploads = upload_folder(self._upload_path)
+            self._conf |= settings_of(self._submits, result.name, self._uploads)
+            self._kubernetes_driver_pod = self._refusal = None
         application = self._prepare(folder, dataclasses.replace(request, **shipped), result.uri)
         try:
             # Stdin is the task's line to its supervisor: the job must not hold it.
@@ -342,11 +404,14 @@ class SparkJobHook(SparkSubmitHook):
                 f"{', '.join(sorted(secret))} would be seen there. Use deploy mode client"
             )
         # With --properties-file Spark doesn't read its defaults, so they have to stand in it, too.
-        base = Path(self._properties_file) if self._properties_file else spark_defaults()
+        base = self._settings_file()
         lines = [base.read_text()] if base is not None and base.is_file() else []
         lines += [f"{key} {_escaped(value)}" for key, value in secret.items()]
         self._properties_file = str(folder.write("spark.properties", "\n".join(lines) + "\n"))
         folder.written.remove(Path(self._properties_file))
+
+    def _settings_file(self) -> Path | None:
+        return Path(self._properties_file) if self._properties_file else spark_defaults()
 
     def _hide_secret_variables(self) -> dict[str, Any]:
         """Return secret ``env_vars`` as settings that carry them to the cluster: Airflow's hook puts all into argv."""
@@ -403,7 +468,11 @@ class SparkJobHook(SparkSubmitHook):
                 f"Connection {self._conn_id!r} is of type spark_connect, which spark-submit can't use: open it with "
                 f"open_job_hook, as the operators do, or use a connection of type 'spark'"
             )
-        return dict(super()._resolve_connection())
+        values = dict(super()._resolve_connection())
+        if "k8s" in values["master"]:
+            require_client()
+            values["namespace"] = values["namespace"] or default_namespace(self._settings_file())
+        return values
 
     def _get_spark_binary_path(self) -> list[str]:
         binary = self._connection["spark_binary"] or "spark-submit"
@@ -419,6 +488,9 @@ class SparkJobHook(SparkSubmitHook):
             self._driver_id = found[1]
         if self._is_yarn and self._yarn_pages is None:
             self._yarn_pages = pages_address(line)
+        if self._is_kubernetes:
+            self._kubernetes_driver_pod = deployed_pod(line) or self._kubernetes_driver_pod
+            self._refusal = self._refusal or refusal(line)
         self._show(tracking_url(line, self._conf))
         return line
 
@@ -460,6 +532,30 @@ class SparkJobHook(SparkSubmitHook):
             self._kill_on_yarn(on_yarn)  # spark-submit, dead only now, may have been about to submit it
         if self._is_standalone_cluster and self._driver_id:
             StandaloneDriver(standalone_endpoints(self._connection), self._driver_id).kill()
+        if self._is_kubernetes_cluster and self._kubernetes_driver_pod is None and self._submits is not None:
+            self._delete_unnamed_pod(self._submits)
+
+    def _delete_unnamed_pod(self, tried: str) -> None:
+        """Delete the driver that spark-submit, killed now, has created without having named it."""
+        try:
+            for pod in self._pods().of(tried):
+                if pod.is_unfinished:
+                    self._pods().delete(pod.name)
+        except (RuntimeError, PaimonError) as error:
+            self.log.warning("Whether a driver was created isn't known: %s", error)
+
+    def _delete_driver_pod(self) -> None:
+        pod = str(self._kubernetes_driver_pod)
+        try:
+            self._pods().delete(pod)
+        except (RuntimeError, PaimonError) as error:
+            self.log.error("Pod %s could not be deleted and may still run: %s", pod, error)
+            return
+        self.log.info("Deleted pod %s", pod)
+
+    def _pods(self) -> Pods:
+        values = self._connection
+        return Pods(values["master"], values["namespace"], self._conf.get("spark.kubernetes.context"))
 
     def _kill_on_yarn(self, application: str) -> bool:
         """Kill an application without the program ``yarn``, by which Airflow's hook does it; say if that worked."""

@@ -38,10 +38,11 @@ def collect(operator: PaimonOperator, event: Mapping[str, Any]) -> dict[str, Any
     operator.spark_url = job.spark_url
     if "error" in event:
         raise error_from_json(event["error"])
+    hook = PaimonHook(operator.paimon_conn_id)
     if event.get("timed_out"):
-        job.delete_files()
+        job.delete_files(hook.storage_options)
         raise AirflowTaskTimeout(
             f"{job.operation} on {job.table} took longer than execution_timeout; driver {job.driver_id} was killed"
         )
-    hook = PaimonHook(operator.paimon_conn_id)
-    return job.collect(job.result_file(hook.results_folder, hook.storage_options), str(event["state"]))
+    result = job.result_file(hook.results_folder, hook.storage_options)
+    return job.collect(result, str(event["state"]), hook.storage_options)

@@ -95,7 +95,8 @@ class SparkJobTrigger(BaseTrigger):
             self.log.error("Driver %s could not be killed and may still run: %s", self._id, error)
             return
         self.log.info("Driver %s was killed", self._id)
-        await asyncio.to_thread(self.job.delete_files)
+        paimon = await connected_hook(self.paimon_conn_id)
+        await asyncio.to_thread(self.job.delete_files, paimon.storage_options)
 
     async def _watch(self) -> JobWatch:
         paimon = await connected_hook(self.paimon_conn_id)

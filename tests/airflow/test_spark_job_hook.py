@@ -27,6 +27,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.hooks._job_files import JobFolder, ResultFile
+from airflow_paimon.hooks._kubernetes import default_namespace, deployed_pod, refusal
 from airflow_paimon.hooks._yarn import tags_of
 from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
 from tests.airflow.conftest import set_connection
@@ -302,3 +303,24 @@ def test_a_retry_on_yarn_takes_only_the_result_of_the_same_request() -> None:
     assert tags("SELECT 1", storage="b") == same, "keys that were renewed change nothing"
     assert tags("SELECT 2")[0] != same[0] != tags("SELECT 1", "other")[0]
     assert tags("SELECT 1", None) == []
+
+
+def test_kubernetes_needs_the_client_of_its_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it Airflow's own hook ends with a ``NameError``."""
+    monkeypatch.setitem(sys.modules, "airflow.providers.cncf.kubernetes.kube_client", None)
+    set_connection(monkeypatch, "spark_default", "spark", host="k8s://https://k", extra={"deploy-mode": "cluster"})
+    with pytest.raises(InvalidInputError, match="install apache-airflow-providers-cncf-kubernetes on the workers"):
+        SparkJobHook("spark_default")
+
+
+def test_what_spark_submit_says_of_kubernetes(tmp_path: Path) -> None:
+    deployed = "INFO Client: Deployed Spark application a b with application ID spark-1 and submission ID"
+    assert deployed_pod(f"{deployed} my-jobs:a-b-1-driver into Kubernetes") == "a-b-1-driver"
+    assert deployed_pod("Waiting for application a with submission ID n:a-driver to finish...") is None
+    said = 'pods is forbidden: User "u.v" cannot create resource "pods" in API group "" in the namespace "my-jobs"'
+    assert refusal(f"Exception: Failure executing: POST at: https://k/. Message: {said}. Received status: x") == said
+    assert refusal("all is well") is None
+    settings = tmp_path / "spark-defaults.conf"
+    assert default_namespace(None) == default_namespace(settings) == "default"
+    settings.write_text("spark.a b\n  spark.kubernetes.namespace   night\n#spark.kubernetes.namespace no\n")
+    assert default_namespace(settings) == "night"

@@ -136,6 +136,45 @@ def test_s3_faults(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
     says("https://", "Endpoint", endpoint=lake.endpoint.replace("http", "https"))
 
 
+def test_a_catalog_and_the_storage_of_its_tables(monkeypatch: pytest.MonkeyPatch, lake: Lake, tmp_path: Path) -> None:
+    """Each of the two has advice of its own, and a catalog that answers is not enough."""
+    uri = f"jdbc:sqlite:{tmp_path}/catalog.db"
+    key, secret = lake.owner
+    good_one: dict[str, Any] = {
+        "warehouse": f"s3://{lake.bucket}/wh", "catalog_type": "jdbc", "catalog_options": {"uri": uri}, "key": key,
+        "secret": secret, "endpoint": lake.endpoint, "region": REGION,
+    }  # fmt: skip
+    set_connection(monkeypatch, "jdbc", "paimon", extra=good_one)
+    hook = PaimonHook("jdbc")
+    hook.get_conn().register("d", "t", PaimonHook("jdbc").get_table(path=f"s3://{lake.bucket}/wh/d.db/t").schema())
+    assert press(monkeypatch, **good_one) == (True, f"1 database in catalog {uri}, key 'jdbc': d")
+    nobody = {"uri": "jdbc:postgresql://127.0.0.1:1/x", "jdbc.user": "u", "jdbc.password": "a-password"}
+    faults: list[tuple[dict[str, Any], list[str]]] = [
+        ({"catalog_options": nobody}, ["127.0.0.1:1/x", "Connection refused", "Check uri in Catalog options"]),
+        ({"catalog_options": {"uri": uri, "catalog-key": "other"}}, ["key 'other' answers, but has no database"]),
+        ({"secret": "another"}, ["its tables can't be read: Access denied", "Enter Access key and Secret key again"]),
+        ({"warehouse": "s3://no-such-bucket/wh"}, ["its tables can't be read: The bucket 'no-such-bucket'"]),
+        (
+            {"warehouse": f"s3://{lake.bucket}/other"},
+            ["no table d.t at s3://", "correct its location or the warehouse"],
+        ),
+    ]
+    for wrong, advice in faults:
+        good, message = press(monkeypatch, **{**good_one, **wrong})
+        assert not good
+        assert not [words for words in advice if words not in message], message
+        assert secret not in message
+        assert "a-password" not in message
+
+
+def test_a_name_node_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for scheme in ("hdfs", "webhdfs"):
+        good, message = press(monkeypatch, warehouse=f"{scheme}://127.0.0.1:1/wh")
+        assert not good
+        assert "127.0.0.1:1" in message
+        assert "Check the host and port in Warehouse" in message
+
+
 def test_what_answers_but_is_not_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     class NotS3(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -22,6 +22,8 @@ BUNDLE = "1.4.2"
 CONNECTOR = "0.9.0"
 MINICLUSTER = "3.4.2"
 POSTGRES_DRIVER = "42.7.4"
+KUBERNETES_VERSION = "1.34.4"
+"""As in kubernetes.mod."""
 AZURITE = "3.35.0"
 """The last one that runs on a Node.js older than 22."""
 
@@ -35,6 +37,14 @@ JAXB_JAR = JARS_DIR / "jaxb-api-2.3.1.jar"
 """What WebHDFS needs of an older Java, and the mini cluster doesn't bring."""
 YARN_JARS = ORACLES_DIR / "yarn"
 """The resource manager and the node manager of that Hadoop, with all that they need."""
+KUBERNETES = ORACLES_DIR / "kubernetes"
+KUBERNETES_PROGRAMS = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+}
+"""Programs, and the packages that they are built from."""
 AZURITE_PROGRAM = ORACLES_DIR / "azurite" / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 REST_ARTIFACTS = (
     f"org.apache.paimon:paimon-core:{BUNDLE}:jar:tests",

@@ -118,6 +118,19 @@ def prepare_yarn() -> None:
     run(command, layout.ORACLES_DIR / "yarn.log")
 
 
+def prepare_kubernetes() -> None:
+    """Build the programs: there is no registry of ours that has them ready. Go downloads about 150 MB for it."""
+    go, source = shutil.which("go"), layout.KUBERNETES / "source"
+    assert go is not None
+    source.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(Path(__file__).with_name("kubernetes.mod"), source / "go.mod")
+    told = {"gitVersion": f"v{layout.KUBERNETES_VERSION}", "gitMajor": "1", "gitMinor": "34"}
+    flags = "-s -w " + " ".join(f"-X k8s.io/component-base/version.{name}={value}" for name, value in told.items())
+    for name, package in layout.KUBERNETES_PROGRAMS.items():
+        command = [go, "build", "-C", source, "-mod=mod", "-buildvcs=false", "-ldflags", flags]
+        run([*command, "-o", layout.KUBERNETES / name, package], layout.ORACLES_DIR / f"{name}.log")
+
+
 def prepare_azurite() -> None:
     npm, folder = shutil.which("npm"), layout.ORACLES_DIR / "azurite"
     assert npm is not None
@@ -153,12 +166,17 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
     ),
     "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR, layout.JAXB_JAR)),
     "yarn": (f"YARN {layout.MINICLUSTER}", prepare_yarn, (layout.YARN_JARS,)),
+    "kubernetes": (
+        f"Kubernetes {layout.KUBERNETES_VERSION}",
+        prepare_kubernetes,
+        tuple(layout.KUBERNETES / name for name in layout.KUBERNETES_PROGRAMS),
+    ),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
-ON_DEMAND = ("yarn",)
+ON_DEMAND = ("yarn", "kubernetes")
 """Made only where they are named: `make reach` needs them, `make test` doesn't."""
-NEEDS = {"azurite": "npm"}
-"""Programs without which an oracle is left out, and its tests are skipped: Maven and Java are asked for, npm is not."""
+NEEDS = {"azurite": "npm", "kubernetes": "go"}
+"""Programs without which an oracle is left out, and its tests are skipped: Maven and Java are asked for, these not."""
 
 
 def stamp_text(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store
@@ -19,6 +19,9 @@ class Catalog(Protocol):
     """
 
     __slots__ = ()
+
+    keeps_names: ClassVar[bool] = True
+    """Whether it knows a table of which no file is left. One that doesn't computes folders from names."""
 
     @property
     def label(self) -> str:

@@ -183,7 +183,10 @@ def _text_of(error: Exception) -> str:
     first = error.args[0] if error.args else None
     if isinstance(first, dict):
         return str(first.get("M", error))
-    return str(error.args[1]) if isinstance(first, int) and len(error.args) > 1 else str(error)
+    if isinstance(first, int) and len(error.args) > 1:
+        return str(error.args[1])
+    cause = error.__cause__
+    return f"{error}" if cause is None else f"{str(error).rstrip('.')}: {cause}"
 
 
 def _is_duplicate(error: Exception) -> bool:

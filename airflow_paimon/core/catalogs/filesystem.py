@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.format.schema import TableSchema
@@ -17,6 +18,7 @@ class FilesystemCatalog(Catalog):
     """``warehouse``: the store rooted at the warehouse."""
 
     warehouse: Store
+    keeps_names: ClassVar[bool] = False
 
     @property
     def label(self) -> str:

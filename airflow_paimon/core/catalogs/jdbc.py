@@ -186,18 +186,20 @@ class JdbcGuard:
             return dict(run.rows(sql, self.key, self.name, self.table))
 
     def _acquire(self, lock: str) -> _Held:
-        until = time.monotonic() + self.locking.timeout_ms / 1000
-        seen, since, sleep_ms = None, time.monotonic(), _FIRST_SLEEP_MS
+        seen, until, since, sleep_ms = None, 0.0, 0.0, _FIRST_SLEEP_MS
         while True:
             mine, other = _with_tables(self.database, lambda: self._try(lock), _LOCKS)
             if mine is not None:
                 return mine
+            now = time.monotonic()
+            # From the first look on: who waits as long as the lock of a dead process is to live must outlive it.
+            until = until or now + self.locking.timeout_ms / 1000
             if other != seen:
-                seen, since = other, time.monotonic()
-            elif other is not None and time.monotonic() - since > other.expires_after_s:
+                seen, since = other, now
+            elif other is not None and now - since >= other.expires_after_s:
                 self._delete(lock, other)
                 continue
-            if time.monotonic() > until:
+            if now > until:
                 raise StorageError(
                     f"The lock {lock!r} of {self.database.label} was not free for {self.locking.timeout_ms / 1000:g} s"
                     f"{'' if seen is None else f' (held since {seen.acquired_at})'}; nothing was written"

@@ -30,7 +30,8 @@ from airflow_paimon.core.errors import (
     UnsupportedCatalogError,
 )
 
-_TIMEOUT_S = 180
+_TIMEOUT_S = 180.0
+_CONNECT_S = 10.0
 _TRIES = 5
 _FIRST_WAIT_S = 0.2
 _LONGEST_MESSAGE = 500
@@ -49,17 +50,42 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects)
+class _Hasty(http.client.HTTPConnection):
+    """Who isn't there doesn't take the connection; who is may take his time to answer."""
+
+    def connect(self) -> None:
+        patience, self.timeout = self.timeout, _CONNECT_S
+        super().connect()
+        self.timeout = patience
+        self.sock.settimeout(patience)
+
+
+class _HastyTls(_Hasty, http.client.HTTPSConnection):
+    """The same with TLS, whose beginning belongs to the connection."""
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(_Hasty, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(_HastyTls, request)
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects, _Http, _Https)
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed(Exception):
-    """``status`` 0: no answer; ``sent``: the server may have seen the request."""
+    """``status`` 0: no answer; ``sent``: the server may have seen the request; ``late``: no answer came in time."""
 
     status: int
     text: str
     resource: str = ""
     sent: bool = True
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +142,7 @@ class RestClient:
             try:
                 return self._once(request)
             except _Failed as error:
-                if not left or not (error.status in _BUSY or error.status == 0):
+                if not left or error.late or not (error.status in _BUSY or error.status == 0):
                     raise self._error(request, path, error) from None
             time.sleep(_FIRST_WAIT_S * 2 ** (_TRIES - 1 - left))
         raise AssertionError("the last try returns or raises")
@@ -135,6 +161,8 @@ class RestClient:
             raise _refusal(error) from None
         except urllib.error.URLError as error:
             raise _Failed(0, _reason(error.reason), sent=not isinstance(error.reason, _NOT_CONNECTED)) from None
+        except TimeoutError:
+            raise _Failed(0, f"no answer in {_TIMEOUT_S:g} s", late=True) from None
         except (OSError, http.client.HTTPException) as error:
             raise _Failed(0, _reason(error)) from None
         try:

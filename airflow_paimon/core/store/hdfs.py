@@ -9,7 +9,6 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, BinaryIO, TypeVar
@@ -25,6 +24,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
 from airflow_paimon.core.store.failures import Output
+from airflow_paimon.core.store.object_client import side_by_side
 from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import secret_values
 
@@ -35,9 +35,8 @@ FAILURES = (OSError, RuntimeError)
 
 _OPTIONS = frozenset({"config_dir", "kerberos_cache", "kerberos_keytab", "kerberos_principal"})
 _HADOOP = ("dfs.", "fs.defaultFS", "fs.viewfs.", "hadoop.")
-_THREADS = 8
-_LISTING_TRIES = 3
 _PUBLISH_TRIES = 3
+_ATTEMPTS = "dfs.client.failover.max.attempts"
 _ANSWERS = (FileExistsError, FileNotFoundError, PermissionError)
 """Answers of the name node, which the same call would get again."""
 _KEPT_SECONDS = 3.5
@@ -95,10 +94,7 @@ class HdfsStore(Store):
         return self._run("reading", path, lambda client: _content(client, key))
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        if len(paths) < 2:
-            return [self.read(path) for path in paths]
-        with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            return list(pool.map(self.read, paths))
+        return side_by_side(self.read, paths)
 
     def exists(self, path: str) -> bool:
         found = self._status(path, self._key(object_name(path)))
@@ -245,18 +241,27 @@ class HdfsStore(Store):
             return None
 
     def _entries(self, path: str, *, recursive: bool) -> Sequence[Any]:
-        """List a folder, again if one below it is deleted meanwhile; what is no folder has no entries."""
-        key = self._key(folder_name(path))
-        for left in reversed(range(_LISTING_TRIES)):
-            try:
-                found = self._run("listing", path, lambda client: list(client.list_status(key, recursive=recursive)))
-            except NotFoundError:
-                if left and self._status(path, key) is not None:
-                    continue
-                return []
-            # A file's listing is the file itself.
-            return [entry for entry in found if entry.path.rstrip("/") != key.rstrip("/")]
-        raise AssertionError("unreachable")
+        """List a folder or all below it; what is no folder, or is deleted meanwhile, has no entries.
+
+        The client would list the folders below one after the other: here those of a level go side by side.
+        """
+        found: list[Any] = []
+        level = [self._key(folder_name(path))]
+        while level:  # ends at the deepest folder
+            listed = [
+                entry for entries in side_by_side(lambda key: self._listed(path, key), level) for entry in entries
+            ]
+            found += listed
+            level = [entry.path for entry in listed if entry.isdir and recursive]
+        return found
+
+    def _listed(self, path: str, key: str) -> Sequence[Any]:
+        try:
+            found = self._run("listing", path, lambda client: list(client.list_status(key)))
+        except NotFoundError:
+            return []
+        # A file's listing is the file itself.
+        return [entry for entry in found if entry.path.rstrip("/") != key.rstrip("/")]
 
     def _run(self, doing: str, path: str, request: Callable[[Any], T], mutating: bool = False) -> T:
         try:
@@ -326,7 +331,9 @@ def _client(pid: int, address: str | None, options: str, config_dir: str, user: 
         time.sleep(_KEPT_SECONDS)
     _opened_by.add(pid)
     given = json.loads(options)
-    config = {name: value for name, value in given.items() if name not in _OPTIONS}
+    # A single name node is given up within seconds; of a pair the other one may take a minute to become active.
+    single = {_ATTEMPTS: "5"} if re.search(r":\d+$", address or "") else {}
+    config = {**single, **{name: value for name, value in given.items() if name not in _OPTIONS}}
     own = {name: value for name, value in given.items() if name in _OPTIONS}
     return Client(address, config, own.pop("config_dir", None), **own)
 

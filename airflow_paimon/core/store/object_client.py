@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.base import FileInfo, batches
 
 T = TypeVar("T")
 Listing = tuple[list[FileInfo], list[str]]
@@ -23,6 +23,8 @@ PART = 16 * 2**20
 """Bytes of a part of an upload; Google takes multiples of 256 KiB."""
 AT_ONCE = 16
 """Requests that run at the same time; as many connections are kept open."""
+_WAITING = 1000
+"""Calls that are given to the threads at a time: what waits takes a kilobyte each."""
 NO_BUCKET = "NoSuchBucket"
 EXISTS = 412
 IN_CONFLICT = "ConditionalRequestConflict"
@@ -96,4 +98,4 @@ def side_by_side(call: Callable[[str], T], keys: Sequence[str]) -> list[T]:
     if len(keys) < 2:
         return [call(key) for key in keys]
     with ThreadPoolExecutor(min(AT_ONCE, len(keys))) as pool:
-        return list(pool.map(call, keys))
+        return [found for some in batches(keys, _WAITING) for found in pool.map(call, some)]

@@ -237,7 +237,7 @@ class ObjectStore(Store):
             )
         if error.status in (401, 403):
             return StorageError(
-                f"Access denied for {doing} {where} ({self._reason(error)}); "
+                f"Access denied for {doing} {where} ({self._reason(error)}); give this user the right, or "
                 f"check the storage options {self.login_options} or the environment's credentials"
             )
         return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")

@@ -76,7 +76,7 @@ class ProbedStore(ObjectStore):
         if known in _honest:
             return
         client = self._client
-        if fault := self._run("probing", "", lambda _: fault_of(client, self._bucket, self._prefix)):
+        if fault := self._run("writing a probe to", "", lambda _: fault_of(client, self._bucket, self._prefix)):
             raise UnsupportedStorageError(
                 f"The storage of {self.uri} {fault}, so a commit there could be lost; {self.way_out}"
             )

@@ -41,6 +41,8 @@ _BODY_TRIES = 3
 _DELETE_BATCH = 1000
 _MISSING = 404
 _DENIED = 403
+_REFUSED = (400, 401, 403)
+_LONGEST_MESSAGE = 300
 
 
 def checked_options(options: Mapping[str, Any] | None) -> str:
@@ -128,7 +130,11 @@ def as_request_error(error: Exception) -> RequestError:
     refused = 400 <= status < 500 and status != 408 and not repeated
     if not response and isinstance(error, FileNotFoundError | PermissionError):  # s3fs's own word for an answer
         status = _MISSING if isinstance(error, FileNotFoundError) else _DENIED
-    return RequestError(status, code or str(error) or type(error).__name__, applied=not refused, code=code)
+    reason = code or str(error) or type(error).__name__
+    said = str(response.get("Error", {}).get("Message", "")).strip()
+    if said and status in _REFUSED:  # who asked for what, or what has expired
+        reason = f"{reason}: {said[:_LONGEST_MESSAGE]}"
+    return RequestError(status, reason, applied=not refused, code=code)
 
 
 def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:

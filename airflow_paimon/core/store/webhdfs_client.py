@@ -6,8 +6,7 @@ It raises what hdfs-native's client raises: ``OSError`` and its kinds, ``Runtime
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
@@ -20,7 +19,8 @@ PROTOCOLS: Mapping[str, str] = {"webhdfs": "http", "swebhdfs": "https"}
 _PATH = "/webhdfs/v1"
 _TIMEOUT = (5, 60)
 _TRIES = 3
-_AT_ONCE = 8
+_AT_ONCE = 16
+"""Connections to a server; a request waits for one of them to be free."""
 _SPOOLED = 16 * 2**20
 """Bytes of a file being written that are held in memory; more goes to a file of the system's temporary folder."""
 _KINDS: Mapping[str, type[OSError]] = {
@@ -56,19 +56,17 @@ class Client:
         self._session = requests.Session()
         self._session.auth = login
         self._session.trust_env = False  # a .netrc or a proxy of the environment is not what the connection says
-        self._session.mount(address, HTTPAdapter(pool_connections=4, pool_maxsize=_AT_ONCE, max_retries=0))
+        self._session.mount(address, HTTPAdapter(pool_maxsize=_AT_ONCE, pool_block=True, max_retries=0))
 
     def get_file_info(self, key: str) -> Entry:
         return _entry(key, self._json("GETFILESTATUS", key)["FileStatus"])
 
-    def list_status(self, key: str, *, recursive: bool) -> Iterator[Entry]:
-        """List a folder or, with itself as the only entry, a file; the folders of a level side by side."""
-        level = [key]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            while level:  # ends at the deepest folder
-                found = [entry for some in pool.map(self._listed, level) for entry in some]
-                yield from found
-                level = [entry.path for entry in found if entry.isdir and recursive]
+    def list_status(self, key: str) -> list[Entry]:
+        """List a folder or, with itself as the only entry, a file."""
+        found = self._json("LISTSTATUS", key)["FileStatuses"]["FileStatus"]
+        return [
+            _entry(f"{key.rstrip('/')}/{each['pathSuffix']}" if each["pathSuffix"] else key, each) for each in found
+        ]
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename in one step, refused where the target exists unless ``overwrite``.
@@ -116,12 +114,6 @@ class Client:
         login = {} if _is_at(place, self._base) else {"auth": _nobody}
         headers = {"Content-Type": "application/octet-stream"}
         self._checked(self._request("PUT", place, data=body, headers=headers, **login))
-
-    def _listed(self, key: str) -> list[Entry]:
-        found = self._json("LISTSTATUS", key)["FileStatuses"]["FileStatus"]
-        return [
-            _entry(f"{key.rstrip('/')}/{each['pathSuffix']}" if each["pathSuffix"] else key, each) for each in found
-        ]
 
     def _json(self, operation: str, key: str) -> dict[str, Any]:
         return _parsed(self._call("GET", operation, key, {}))

@@ -9,7 +9,14 @@ from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.catalogs import Catalog, open_catalog, storage_only
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, PaimonError, StorageError
+from airflow_paimon.core.errors import (
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+    StorageError,
+    UnsafeOperationError,
+)
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
@@ -115,10 +122,20 @@ class Table:
         names = ", ".join((MAIN, *self.branch_names()))
         return NotFoundError(f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})")
 
+    def is_gone(self) -> bool:
+        """Whether the catalog knows the table and no schema is left where it says that it lies."""
+        known = self.catalog is not None and self.catalog.keeps_names and not isinstance(self.store, NoStore)
+        return known and not self.branch(MAIN).exists()
+
     def _why_missing(self) -> str:
         """Say which part of the table's address is wrong, and how to find the right one."""
         if self.catalog is None:
             return f" at {self.store.uri}; check the path"
+        if self.is_gone():
+            return (
+                f" at {self.store.uri}, where {self.catalog.label} says that it lies: there is no schema file. If the "
+                f"table was moved, correct its location or the warehouse; if it was deleted, drop it in the catalog"
+            )
         label, database = self.catalog.label, self.name.partition(".")[0]
         try:
             known = self.catalog.databases()
@@ -340,9 +357,11 @@ def open_or_place(warehouse: str, name: str, storage_options: Mapping[str, Any] 
     """Open a table as ``open_table`` does; one that its catalog doesn't know, where it would lie. ``register`` it then.
 
     Raises:
-        NotFoundError: the catalog has no such database.
+        NotFoundError: the catalog has no such database. UnsafeOperationError: it knows a table whose files are gone.
     """
     table = open_table(warehouse, name, storage_options=storage_options)
+    if table.is_gone():
+        raise UnsafeOperationError(f"{table.missing().message}. Nothing was created: it would stand for the old one")
     if table.catalog is None or not isinstance(table.store, NoStore):
         return table
     database, _, short = table.name.partition(".")

@@ -251,8 +251,11 @@ def test_a_location_that_is_gone_or_elsewhere(
 ) -> None:
     folder = tmp_path / "elsewhere" / f"{database}.db" / "t"
     moved = folder.rename(tmp_path / "moved")
-    with pytest.raises(NotFoundError, match=rf"There is no table {database}\.t at file://{folder}"):
+    with pytest.raises(NotFoundError, match=rf"There is no table {database}\.t at file://{folder}, where .* says"):
         open_table(warehouse, f"{database}.t", storage_options=options).require()
+    with pytest.raises(UnsafeOperationError, match=rf"{folder}.*correct its location.*Nothing was created"):
+        create_table(warehouse, f"{database}.t", COLUMNS, if_exists="skip", storage_options=options)
+    assert not folder.exists()
     found = held_by(metastore, f"{database}.t")
     storage = structure({**found[7].value, 2: text(f"file:{moved}")})
     alter(metastore, f"{database}.t", {**found, 7: storage})

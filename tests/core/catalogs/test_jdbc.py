@@ -176,6 +176,16 @@ def test_only_what_is_registered_is_a_table(options: dict[str, Any], tmp_path: P
         create_table(str(tmp_path), "e.t", COLUMNS, storage_options=options)
 
 
+def test_a_table_whose_files_are_gone(options: dict[str, Any], tmp_path: Path, table: Table) -> None:
+    """Another warehouse than the tables were made in, or a folder that is not mounted."""
+    elsewhere = str(tmp_path / "elsewhere")
+    with pytest.raises(NotFoundError, match=r"no table d\.t at file://.*/elsewhere/d\.db/t, where .*or the warehouse"):
+        open_table(elsewhere, "d.t", storage_options=options).require()
+    with pytest.raises(UnsafeOperationError, match=r"elsewhere/d\.db/t.*drop it in the catalog. Nothing was created"):
+        create_table(elsewhere, "d.t", COLUMNS, storage_options=options)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_commit_waits_for_the_lock_of_another(table: Table) -> None:
     held, done = threading.Event(), threading.Event()
 
@@ -299,6 +309,28 @@ def test_a_holder_that_is_killed_delays_the_next_until_its_lock_expires(
     assert locks(table) == [LOCK]
     append(table, "x")
     assert table.latest_snapshot_id() == 1
+
+
+def test_who_waits_as_long_as_a_dead_holders_lock_lives_outlives_it(
+    options: dict[str, Any], tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first look at the lock takes its time: else each retry would give up just before."""
+    brief = guard_of(open_table(str(tmp_path), "d.t", storage_options={**options, "lock-acquire-timeout": "1 s"}))
+    dead = brief.hold("t")
+    dead.__enter__()
+    look, looks = JdbcGuard._try, []
+
+    def slow(self: JdbcGuard, lock: str) -> Any:
+        looks.append(lock)
+        found = look(self, lock)
+        time.sleep(0.5 if len(looks) == 1 else 0)
+        return found
+
+    monkeypatch.setattr(JdbcGuard, "_try", slow)
+    with brief.hold("t"):
+        assert locks(table) == [LOCK]
+    with pytest.raises(OutcomeUnknownError):
+        dead.__exit__(None, None, None)
 
 
 def test_a_catalog_that_is_gone_stops_the_commit_and_not_the_reader(

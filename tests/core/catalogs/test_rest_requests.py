@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.catalogs import open_catalog, rest_client
 from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_auth import DlfKey, Request, auth_of, dlf_headers
 from airflow_paimon.core.catalogs.rest_changes import same_schema, schema_changes
@@ -157,3 +157,19 @@ def test_a_change_whose_connection_broke_may_have_been_made(end: Callable[[socke
 def test_a_change_that_reached_no_server_was_not_made() -> None:
     with pytest.raises(StorageError, match="POST databases failed"):
         _client(free_port()).post(["databases"], {"name": "x"})
+
+
+def test_a_server_that_takes_its_time_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_client, "_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = _client(server.getsockname()[1])
+        with pytest.raises(StorageError, match=r"GET databases failed \(no answer in 0\.2 s\)"):
+            client.get(["databases"])
+        with pytest.raises(OutcomeUnknownError, match="not known whether POST databases was made"):
+            client.post(["databases"], {"name": "x"})
+        server.settimeout(5)
+        for _ in range(2):
+            server.accept()[0].close()
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()

@@ -162,6 +162,20 @@ class StoreContract:
         other.delete("snapshot/snapshot-0")
         assert len(store.list("snapshot")) == 4
 
+    def test_folders_that_are_deleted_while_they_are_listed(self, store: Store) -> None:
+        """What stays is listed, whatever goes beside it."""
+        for name in ("a", "z"):
+            store.create(f"t/{name}/stays", b"1")
+        gone = [f"t/m{number}" for number in range(6)]
+        for folder in gone:
+            store.create(f"{folder}/bucket-0/x", b"1")
+        with ThreadPoolExecutor(1) as pool:
+            deleting = pool.submit(lambda: [store.delete_tree(folder) for folder in gone])
+            while not deleting.done():
+                assert {"t/a/stays", "t/z/stays"} <= set(store.walk("t"))
+            deleting.result()
+        assert store.walk("t") == ["t/a/stays", "t/z/stays"]
+
     def test_modification_time(self, store: Store) -> None:
         store.create("a/x", b"1")
         (info,) = store.list("a")
@@ -317,6 +331,20 @@ class StoreContract:
             for key in won:
                 assert store.read(f"snapshot/snapshot-{key}") == content(racer)
         assert len(store.walk("")) == self.keys
+
+    def test_what_is_being_written_is_not_visible(self, store: Store) -> None:
+        """Whoever looks while objects are put sees no name without its whole content."""
+        data, seen = b"x" * 2_000_000, set()
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(lambda: [store.create(f"snapshot/snapshot-{i}", data) for i in range(5)])
+            while not writing.done():
+                infos = [info for info in store.list("snapshot") if not info.name.startswith(".")]
+                seen |= {info.size for info in infos} | {
+                    len(store.read(f"snapshot/{info.name}")) for info in infos[-1:]
+                }
+            writing.result()
+        assert seen <= {len(data)}
+        assert len(store.names("snapshot")) == 5
 
     def test_readers_never_see_half_of_a_replacement(self, store: Store) -> None:
         contents = [bytes([65 + i]) * (200_000 + i) for i in range(4)]

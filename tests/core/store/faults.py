@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.store import Store, object_store
+from airflow_paimon.core.table.table import Table
 from tests.s3_proxy import Proxy, Request
+
+_HOUR_MS = 3_600_000
+
+
+def assert_ages_count_by_the_servers_clock(store: Store, proxy: Proxy) -> None:
+    """However wrong it goes: what is deleted by its age must have been there so long."""
+    for hours in (-2, 2):
+        proxy.clock_hours = hours
+        store.replace("written", b"1")
+        (written,) = (info.modified_ms for info in store.list("") if info.name == "written")
+        assert written is not None
+        assert round((written - time.time() * 1000) / _HOUR_MS) == hours
+        assert abs(storage_now(Table(store, "d.t")) - written) < _HOUR_MS
+
+
+def assert_no_page_is_left_out(store: Store, direct: Store, proxy: Proxy, fault: str, tries: int) -> None:
+    """A listing whose second page fails is asked for again, and in the end an error: it is never a short one.
+
+    ``proxy`` concerns itself with listings, which have several pages here.
+    """
+    paths = [f"m/{number}" for number in range(10)]
+    for path in paths:
+        direct.create(path, b"")
+    calls: list[Callable[[], Any]] = [
+        lambda: store.walk("m"),
+        lambda: sorted(f"m/{name}" for name in store.names("m")),
+        lambda: [f"m/{info.name}" for info in store.list("m")],
+    ]
+    for call in calls:
+        for failing in range(tries):
+            proxy.plan = ["", *[fault] * failing]
+            assert call() == paths
+            assert not proxy.plan
+    for call in (*calls, lambda: store.delete_tree("m")):
+        proxy.plan = ["", *[fault] * tries]
+        with pytest.raises(StorageError, match="m failed"):
+            call()
+    assert direct.walk("m") == paths
 
 
 class FaultsContract:
@@ -21,6 +62,10 @@ class FaultsContract:
     """The method of looking whose object it is."""
     remove: str = "DELETE"
     """The method of deleting a folder's files."""
+    listing: str
+    """What stands in the address of a listing."""
+    page: ClassVar[tuple[Any, str]]
+    """Where a client keeps how many entries it wants in a page."""
 
     @pytest.mark.parametrize("fault", ["apply-500", "apply-reset", "apply-503"])
     def test_a_create_whose_answer_was_lost_is_found(
@@ -142,6 +187,17 @@ class FaultsContract:
             proxy.plan = ["503"] * 2
             with pytest.raises(StorageError, match=r".*m.*503"):
                 call()
+
+    @pytest.mark.parametrize("fault", ["503", "half"])
+    def test_no_page_of_a_listing_is_left_out(
+        self, store: Store, direct: Store, proxy: Proxy, fault: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(*self.page, 4)
+        proxy.concerns = lambda request: request.method == "GET" and self.listing in request.path
+        assert_no_page_is_left_out(store, direct, proxy, fault, tries=2)
+
+    def test_ages_count_by_the_servers_clock(self, store: Store, proxy: Proxy) -> None:
+        assert_ages_count_by_the_servers_clock(store, proxy)
 
     def test_schemas_are_deleted_last(self, store: Store, direct: Store, proxy: Proxy) -> None:
         for name in ("schema/schema-0", "snapshot/snapshot-1", "tag/tag-a"):

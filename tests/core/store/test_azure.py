@@ -77,6 +77,7 @@ class TestAzureStore(SharedStoreContract):
 
 class TestFaults(FaultsContract):
     put, look = "PUT", "HEAD"
+    listing, page = "comp=list", (azure_client, "_PAGE")
 
 
 def test_processes_commit_at_the_same_time(direct: Store) -> None:

@@ -78,6 +78,7 @@ class TestGcsStore(SharedStoreContract):
 
 class TestFaults(FaultsContract):
     put, look = "POST", "GET"
+    listing, page = "maxResults=", (gcs_client, "_PAGE")
 
 
 def test_processes_commit_at_the_same_time(direct: Store) -> None:

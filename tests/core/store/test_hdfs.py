@@ -73,24 +73,20 @@ def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
 
 
-def test_what_is_being_written_is_not_visible(direct: Store) -> None:
-    """Nobody who looks while files are put sees a name without its whole content."""
-    content = b"x" * 2_000_000
-    ended, seen = threading.Event(), []
+def test_the_folders_of_a_level_are_listed_side_by_side(direct: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each listing waits until that of every other folder has begun."""
+    paths = [f"t/dt={day}/bucket-0/data" for day in range(8)]
+    for path in paths:
+        direct.create(path, b"")
+    listed, together = HdfsStore._listed, threading.Barrier(len(paths))
 
-    def look() -> None:
-        while not ended.is_set():
-            seen.extend(info.size for info in direct.list("snapshot") if not info.name.startswith("."))
+    def wait_for_the_others(self: HdfsStore, path: str, key: str) -> Any:
+        if "dt=" in key:
+            together.wait(60)
+        return listed(self, path, key)
 
-    looker = threading.Thread(target=look)
-    looker.start()
-    try:
-        for number in range(5):
-            direct.create(f"snapshot/snapshot-{number}", content)
-    finally:
-        ended.set()
-        looker.join()
-    assert set(seen) <= {len(content)}
+    monkeypatch.setattr(HdfsStore, "_listed", wait_for_the_others)
+    assert direct.walk("t") == paths
 
 
 # What becomes of a rename whose answer gets lost

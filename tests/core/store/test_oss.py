@@ -84,6 +84,7 @@ class TestOssStore(SharedStoreContract):
 
 class TestFaults(FaultsContract):
     put, look, remove = "PUT", "HEAD", "POST"
+    listing, page = "list-type=2", (oss_client, "_PAGE")
 
 
 def test_processes_commit_at_the_same_time(direct: Store) -> None:

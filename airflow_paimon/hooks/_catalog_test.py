@@ -1,0 +1,123 @@
+"""What the button *Test* of a connection checks of a catalog that is a server, and of the tables that it names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from airflow_paimon.core.catalogs import Catalog
+from airflow_paimon.core.errors import NotFoundError, PaimonError, StorageError, UnsafeOperationError, UnsupportedError
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.table import Table
+
+_MOST_TABLES = 100
+"""Tables whose folders are asked for."""
+_MOST_DATABASES = 20
+_MOST_OPENED = 10
+_AT_ONCE = 25
+_ADDRESS = "Check uri in Catalog options, and that this machine reaches it"
+_WAYS_OUT: Mapping[str, tuple[str, str, str]] = {
+    "hive": (_ADDRESS, "The user is HADOOP_USER_NAME of this process, or else who it runs as", _ADDRESS),
+    "jdbc": (_ADDRESS, "Correct jdbc.user and jdbc.password in Catalog options, or give the user the right", ""),
+    "rest": (
+        _ADDRESS,
+        "Correct token.provider and token (or dlf.*) in Catalog options, or give that user the right",
+        f"{_ADDRESS}; Warehouse is the name that the server knows it by",
+    ),
+}
+"""By the kind of catalog: what to do when it can't be reached or fails, when it refuses, when it knows nothing."""
+
+Explain = Callable[[str, PaimonError], str]
+"""Gives the message for a storage's error, by the URI that was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A table as the catalog names it."""
+
+    name: str
+    store: Store
+
+
+def look_into(catalog: Catalog, kind: str, warehouse: Callable[[], Store], explain: Explain) -> tuple[bool, str]:
+    """Ask a catalog for its tables, and look whether the first of them are where it says.
+
+    Args:
+        kind: One of ``CATALOGS``.
+        warehouse: Opens the folder in which a table would lie, for a catalog that has none yet.
+    """
+    try:
+        databases = catalog.databases()
+        if not databases:
+            return False, f"{catalog.label} answers, but has no database. Check its address and key"
+        tables = list(islice(_tables(catalog, databases), _MOST_TABLES))
+    except PaimonError as error:
+        return False, _advised(kind, error)
+    if fault := _fault(catalog, tables, explain) if tables else _fault_of(warehouse, kind, explain):
+        return False, fault
+    count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}"
+    note = "" if tables else "; there is no table in them yet"
+    return True, f"{count}: {shortened(databases)}{note}{_shared(tables)}"
+
+
+def shortened(names: Sequence[str], most: int = 10) -> str:
+    """List names, the first ones if there are many."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _tables(catalog: Catalog, databases: Sequence[str]) -> Iterator[_Named]:
+    for database in databases[:_MOST_DATABASES]:
+        names = catalog.tables(database)
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            stores = catalog.locate(database, some)
+            yield from (_Named(f"{database}.{n}", s) for n, s in zip(some, stores, strict=True) if s is not None)
+
+
+def _fault(catalog: Catalog, tables: Sequence[_Named], explain: Explain) -> str:
+    """Say what is wrong with the first tables, if none of them can be opened."""
+    faults = []
+    for table in tables[:_MOST_OPENED]:
+        view = Table(table.store, table.name, catalog=catalog)
+        try:
+            if view.exists():
+                return ""
+            faults.append(view.missing().message)
+        except (UnsafeOperationError, UnsupportedError):  # one that the catalog keeps from this user, or a view
+            continue
+        except (StorageError, NotFoundError) as error:
+            return f"{catalog.label} answers, but its tables can't be read: {explain(table.store.uri, error)}"
+    return faults[0] if faults else ""
+
+
+def _fault_of(warehouse: Callable[[], Store], kind: str, explain: Explain) -> str:
+    if kind == "rest":  # only the server knows where its tables will lie
+        return ""
+    store = warehouse()
+    try:
+        store.list("")
+    except (StorageError, NotFoundError) as error:
+        return explain(store.uri, error)
+    return ""
+
+
+def _shared(tables: Sequence[_Named]) -> str:
+    """Warn of tables that lie in one folder: the catalog locks each by its own name."""
+    names = defaultdict(list)
+    for table in tables:
+        names[table.store.uri.rstrip("/")].append(table.name)
+    for uri, some in sorted(names.items()):
+        if len(some) > 1:
+            return (
+                f". But {shortened(some)} lie in one folder, {uri}: they are one table, and a lock on one name doesn't "
+                f"keep out who writes by another. Drop all names but one in the catalog, without the files"
+            )
+    return ""
+
+
+def _advised(kind: str, error: PaimonError) -> str:
+    failed, refused, unknown = _WAYS_OUT[kind]
+    advice = {StorageError: failed, UnsafeOperationError: refused, NotFoundError: unknown}.get(type(error), "")
+    return f"{error.message.rstrip('.')}. {advice}" if advice else error.message

@@ -1,0 +1,225 @@
+"""Drivers in pods of Kubernetes, by the client of Airflow's provider, and the label by which a retry finds one."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.hooks._yarn import operation_tag
+
+OPERATION_LABEL = "airflow-paimon-operation"
+RESULT_ANNOTATION = "airflow-paimon-result"
+FILES_ANNOTATION = "airflow-paimon-files"
+UPLOAD_PATH = "spark.kubernetes.file.upload.path"
+_LOG_LINES, _LOG_BYTES = 200, 64 * 1024
+_STARTING = frozenset({None, "ContainerCreating", "PodInitializing"})
+_UNFINISHED = frozenset({"Pending", "Running", "Unknown"})
+_DEPLOYED = re.compile(r"submission ID ([^\s:]+):(\S+) into Kubernetes")
+_FORBIDDEN = re.compile(r'\S+ is forbidden: User ".*?" cannot [^.]*?in the namespace "[^"]+"')
+_NAMESPACE = re.compile(r"^\s*spark\.kubernetes\.namespace[\s=:]+(\S+)", re.MULTILINE)
+
+
+class PendingError(RuntimeError):
+    """The driver has not started, and what it waits for may never come."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPod:
+    """A driver's pod: its name and phase, the file that its result will be in, and where the job's files lie."""
+
+    name: str
+    phase: str
+    result_name: str
+    files: str | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the driver may still be at work."""
+        return self.phase in _UNFINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """The pods of one namespace.
+
+    All methods raise ``RuntimeError`` when the API server gives no answer, and ``PaimonError`` when it refuses one.
+
+    :param master: Spark's name of the cluster, ``k8s://https://host:port``: another cluster is never asked
+    :param context: the context of the kubeconfig, where that is used
+    """
+
+    master: str
+    namespace: str
+    context: str | None = None
+
+    def phase(self, name: str) -> str | None:
+        """Return the pod's phase, None when there is no such pod.
+
+        Raises ``PendingError`` when the pod can't start, as its image can't be had, say.
+        """
+        if (pod := self._read(name)) is None:
+            return None
+        if pod.status.phase == "Pending" and (why := _why_pending(pod.status)):
+            raise PendingError(f"pod {name} in namespace {self.namespace} can't start: {why}")
+        return str(pod.status.phase)
+
+    def ending(self, name: str) -> str | None:
+        """Say how the pod ended, None when that isn't told."""
+        if (pod := self._read(name)) is None:
+            return None
+        said = [pod.status.reason, pod.status.message]
+        for container in pod.status.container_statuses or []:
+            if ended := container.state.terminated:
+                said += [ended.reason, f"exit code {ended.exit_code}", ended.message]
+        return ", ".join(str(each) for each in said if each) or None
+
+    def log(self, name: str) -> list[str]:
+        """Return the last lines that the pod has printed."""
+        text = self._ask(
+            "get pods/log",
+            lambda api: (
+                api.read_namespaced_pod_log(name, self.namespace, tail_lines=_LOG_LINES, _preload_content=False).data
+            ),
+        )
+        return (text or b"")[-_LOG_BYTES:].decode(errors="replace").splitlines()
+
+    def delete(self, name: str) -> None:
+        """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
+        self._ask("delete pods", lambda api: api.delete_namespaced_pod(name, self.namespace))
+
+    def of(self, tried: str) -> list[DriverPod]:
+        """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
+        selector = f"{OPERATION_LABEL}={operation_tag(tried)},spark-role=driver"
+        found = self._ask("list pods", lambda api: api.list_namespaced_pod(self.namespace, label_selector=selector))
+        pods = [] if found is None else [pod for pod in found.items if pod.metadata.deletion_timestamp is None]
+        pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
+        return [found for pod in pods if (found := _driver_pod(pod)) is not None]
+
+    def _read(self, name: str) -> Any:
+        return self._ask("get pods", lambda api: api.read_namespaced_pod(name, self.namespace))
+
+    def _ask(self, what: str, call: Callable[[Any], Any]) -> Any:
+        """Return the answer, None when there is no such pod."""
+        from kubernetes.client.rest import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            return call(self._api())
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            told = f"{error.status} {error.reason}"
+            if error.status in (401, 403):
+                raise PaimonError(
+                    f"Kubernetes at {self.master} refuses to {what} in namespace {self.namespace} ({told}): give the "
+                    f"user or service account of this worker or triggerer a role with that right"
+                ) from None
+            raise RuntimeError(f"Kubernetes at {self.master} gives no answer: {told}") from error
+        except HTTPError as error:
+            raise RuntimeError(f"Kubernetes at {self.master} gives no answer: {error}") from error
+
+    def _api(self) -> Any:
+        """Log in as Airflow's Kubernetes provider is configured to, else by the kubeconfig, as spark-submit does."""
+        from airflow.providers.cncf.kubernetes.kube_client import get_kube_client
+        from kubernetes.config import ConfigException
+
+        try:
+            try:
+                api = get_kube_client()
+            except ConfigException:  # the default is the service account of a pod, and this may not run in one
+                config = os.environ.get("KUBECONFIG")
+                api = get_kube_client(in_cluster=False, cluster_context=self.context, config_file=config)
+        except ConfigException as error:
+            raise InvalidInputError(
+                f"There is no login for Kubernetes at {self.master}: run in a pod with a service account, or name a "
+                f"kubeconfig by KUBECONFIG ({error})"
+            ) from None
+        _ask_only(self.master, api.api_client.configuration)
+        return api
+
+
+def _ask_only(master: str, configuration: Any) -> None:
+    """Set the address to ask, which a login would set anew each time that it looks whether its token is fresh."""
+    address, refresh = master.removeprefix("k8s://"), configuration.refresh_api_key_hook
+    host = (address if "://" in address else f"https://{address}").rstrip("/")
+
+    def refreshed(used: Any) -> None:
+        if refresh is not None:
+            refresh(used)
+        used.host = host
+
+    configuration.host, configuration.refresh_api_key_hook = host, refreshed
+
+
+def require_client() -> None:
+    """Raise ``InvalidInputError`` unless the provider that talks to Kubernetes is installed."""
+    try:
+        import_module("airflow.providers.cncf.kubernetes.kube_client")
+        import_module("kubernetes")
+    except ImportError:
+        raise InvalidInputError(
+            "To run Spark on Kubernetes install apache-airflow-providers-cncf-kubernetes on the workers and triggerers"
+        ) from None
+
+
+def settings_of(tried: str | None, result_name: str, files: str | None) -> dict[str, str]:
+    """Return the Spark settings by which a retry finds this try's driver, and by which its uploads can be deleted."""
+    settings = {} if files is None else {UPLOAD_PATH: files}
+    if tried is None:
+        return settings
+    driver = "spark.kubernetes.driver"
+    settings[f"{driver}.label.{OPERATION_LABEL}"] = operation_tag(tried)
+    settings[f"{driver}.annotation.{RESULT_ANNOTATION}"] = result_name
+    if files is not None:
+        settings[f"{driver}.annotation.{FILES_ANNOTATION}"] = files
+    return settings
+
+
+def upload_folder(path: str | None) -> str | None:
+    """Return a folder for the uploads of one submission: Spark deletes none, so whoever takes the result does."""
+    return None if path is None else f"{path.rstrip('/')}/airflow-paimon-{uuid.uuid4().hex}"
+
+
+def default_namespace(settings: Path | None) -> str:
+    """Return the namespace that Spark takes where the connection names none."""
+    text = settings.read_text() if settings is not None and settings.is_file() else ""
+    found = _NAMESPACE.findall(text)
+    return found[-1] if found else "default"
+
+
+def deployed_pod(line: str) -> str | None:
+    """Return the driver's pod where a line of ``spark-submit`` names it."""
+    found = _DEPLOYED.search(line)
+    return found[2] if found else None
+
+
+def refusal(line: str) -> str | None:
+    """Return what a line of ``spark-submit`` says of a right that is missing: who may not do what, and where."""
+    found = _FORBIDDEN.search(line)
+    return found[0] if found else None
+
+
+def _driver_pod(pod: Any) -> DriverPod | None:
+    notes = pod.metadata.annotations or {}
+    if RESULT_ANNOTATION not in notes:
+        return None
+    phase = str(pod.status.phase)
+    return DriverPod(pod.metadata.name, phase, notes[RESULT_ANNOTATION], notes.get(FILES_ANNOTATION))
+
+
+def _why_pending(status: Any) -> str | None:
+    for container in status.container_statuses or []:
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason not in _STARTING:
+            return f"{waiting.reason}: {waiting.message}"
+    for condition in status.conditions or []:
+        if condition.reason == "Unschedulable":
+            return f"Unschedulable: {condition.message}"
+    return None

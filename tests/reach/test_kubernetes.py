@@ -1,0 +1,396 @@
+"""Jobs on Kubernetes: its real API server, scheduler, controllers and rights, and a stand-in for its nodes.
+
+Drivers and executors are real Spark in pods of ``tests/kubernetes_node.py``; tables and uploads lie on a real HDFS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+
+from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.hooks._drivers import GONE, KubernetesDriver
+from airflow_paimon.hooks._job_files import result_in
+from airflow_paimon.hooks._kubernetes import Pods
+from airflow_paimon.hooks.cluster_job import JobWatch
+from airflow_paimon.hooks.spark_job import SparkJobHook
+from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator
+from airflow_paimon.triggers.spark_job import SparkJobTrigger
+from tests.airflow.conftest import RunDag, set_connection
+from tests.airflow.processes import running, wait_until
+from tests.conftest import QUICK_JVM, REPO_ROOT
+from tests.core.tables import make_table, run
+from tests.hdfs_server import hdfs_server
+from tests.kubernetes_cluster import IMAGE, KubernetesCluster, apply, kubernetes_cluster
+from tests.spark.cluster import bare_python
+
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
+
+NAMESPACE = "spark-jobs"
+OPTIONS = {"driver_memory": "512m", "executor_memory": "512m", "num_executors": 1}
+RULES = """
+import os, time
+from pathlib import Path
+
+def corrected(spark, views):
+    print("PRINTED BY THE DRIVER in", os.environ["SPARK_APPLICATION_ID"][:6])
+    def on_an_executor(rows):
+        import socket
+        import airflow_paimon, rules
+        for row in rows:
+            yield row.k, f"{row.v} on {socket.gethostname()[-6:]}", row.dt
+    return spark.createDataFrame(views["branch"].rdd.mapPartitions(on_an_executor), views["branch"].schema)
+
+def corrected_from_here(spark, views):
+    def on_an_executor(rows):
+        import socket
+        for row in rows:
+            yield row.k, f"{row.v} on {socket.gethostname()[-6:]} from here", row.dt
+    return spark.createDataFrame(views["branch"].rdd.mapPartitions(on_an_executor), views["branch"].schema)
+
+def fails(spark, views):
+    raise ValueError("the rates of May are missing")
+
+def waits(spark, views):
+    here = Path("<here>")
+    (here / "started").touch()
+    for _ in range(6000):
+        if (here / "go").exists():
+            return views["branch"]
+        time.sleep(0.1)
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster, an HDFS, and who may do what in the cluster, as the documentation says."""
+
+    cluster: KubernetesCluster
+    files: str
+    worker: Path
+    triggerer: Path
+    of_drivers_in_workers: str
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("kubernetes")
+    files = folder / "hdfs"
+    files.mkdir()
+    python = bare_python(folder / "env", "hdfs_native", "typing_extensions")
+    page = (REPO_ROOT / "docs" / "howto" / "kubernetes.md").read_text()
+    with kubernetes_cluster(folder, python) as cluster, hdfs_server(files) as uri:
+        for name in ("airflow", NAMESPACE):
+            cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        rights, of_drivers_in_workers = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+        apply(cluster, rights)
+        worker, triggerer = (cluster.login_account("airflow", f"airflow-{name}") for name in ("worker", "triggerer"))
+        yield Place(cluster, uri, worker, triggerer, of_drivers_in_workers)
+
+
+@pytest.fixture
+def warehouse(place: Place, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A warehouse on HDFS behind ``paimon_default``, and that Kubernetes behind ``client`` and ``cluster``."""
+    uri = f"{place.files}/{uuid.uuid4().hex}"
+    monkeypatch.setenv("KUBECONFIG", str(place.worker))
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name)
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": uri})
+    for mode in ("client", "cluster"):
+        extra = {"deploy-mode": mode, "namespace": NAMESPACE}
+        set_connection(monkeypatch, mode, "spark", host=place.cluster.master, extra=extra)
+    return uri
+
+
+def conf(place: Place, **more: str) -> dict[str, str]:
+    return {
+        "spark.kubernetes.container.image": IMAGE,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": "spark",
+        "spark.kubernetes.file.upload.path": f"{place.files}/uploads",
+        "spark.kubernetes.driver.master": place.cluster.url,  # there is no name server, nor an address for services
+        "spark.kubernetes.driver.request.cores": "100m",
+        "spark.kubernetes.executor.request.cores": "100m",
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
+        "spark.sql.shuffle.partitions": "1",
+    } | more
+
+
+def table_with_branches(warehouse: str, *branches: str) -> Table:
+    main = make_table(warehouse)
+    write_arrow(main, pa.table({"k": pa.array([1, 2], pa.int64()), "v": ["a", "b"], "dt": ["1", "1"]}))
+    for name in branches:
+        run(main, "create_branch", branch=name, snapshot=1)
+    return main
+
+
+def drivers(place: Place) -> dict[str, dict[str, Any]]:
+    return place.cluster.pods(NAMESPACE)
+
+
+def test_a_worker_that_waits_and_one_that_leaves_get_the_same(
+    place: Place, warehouse: str, run_dag: RunDag, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    main = table_with_branches(warehouse)
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES)
+    common: dict[str, Any] = {
+        "table": "d.t", "partitions": ["dt=1"], "spark_conf": conf(place), "spark_conn_id": "cluster",
+        "spark_options": OPTIONS | {"py_files": str(rules)},
+    }  # fmt: skip
+    with DAG("on_kubernetes", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        branches = [
+            CreateBranchOperator(task_id=f"branch_{name}", table="d.t", branch=name, snapshot=1)
+            for name in ("two", "three", "four")
+        ]
+        tasks = [
+            CorrectBranchOperator(task_id="in_cluster", branch="two", function="rules:corrected", **common),
+            CorrectBranchOperator(
+                task_id="deferred", branch="three", function="rules:corrected", deferrable=True, poll_interval=0.5,
+                **common,
+            ),
+            CorrectBranchOperator(task_id="fails", branch="four", function="rules:fails", retries=2, **common),
+        ]  # fmt: skip
+        in_order = [*branches, *tasks]
+        for before, after in pairwise(in_order):
+            before >> after
+    done = run_dag(dag)
+    names = ("in_cluster", "deferred", "fails")
+    assert {name: done.tasks[name] for name in names} == dict.fromkeys(names, ("success", 1)) | {"fails": ("failed", 1)}
+    results = [done.xcom(name) for name in names[:2]]
+    assert [(r["branch"], r["changed"], r["details"]["rows"]) for r in results] == [
+        ("two", True, 2), ("three", True, 2)
+    ]  # fmt: skip
+    rows = [sorted(row["v"] for row in read_arrow(main.branch(name)).to_pylist()) for name in ("two", "three")]
+    assert rows == [["a on exec-1", "b on exec-1"]] * 2
+    failed = done.xcom("fails", "paimon_error")
+    assert failed["kind"] == "invalid-input" and "the rates of May are missing" in failed["message"]
+    assert "".join(capfd.readouterr()).count("Pausing task as DEFERRED") == 1
+    assert caplog.text.count("PRINTED BY THE DRIVER in spark-") == 2, "the driver's log is in the task's"
+    phases = [pod["status"]["phase"] for pod in drivers(place).values()]
+    assert sorted(phases) == ["Failed", "Succeeded", "Succeeded"]
+    assert list(result_in(f"{warehouse}/_airflow_paimon_results", "none", None).store.walk("")) == []
+    assert list(result_in(f"{place.files}/uploads", "none", None).store.walk("")) == [], "Spark left its uploads there"
+    wait_until(lambda: not place.cluster.pods(NAMESPACE, "executor"), "executors end with their driver", 30, 0.5)
+
+
+@pytest.fixture
+def waits(place: Place, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """Arguments of a hook whose job's function waits for the file ``go``."""
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES.replace("<here>", str(tmp_path)))
+    volume = "spark.kubernetes.driver.volumes.hostPath.signals"
+    settings = {f"{volume}.mount.path": str(tmp_path), f"{volume}.options.path": str(tmp_path)}
+    yield {"conf": conf(place, **settings), "options": OPTIONS | {"py_files": str(rules)}}
+    (tmp_path / "go").touch()
+
+
+def waiting_request(warehouse: str) -> Request:
+    values = {"warehouse": warehouse, "table": "d.t", "branch": "b", "function": "rules:waits", "partitions": ["dt=1"]}
+    return build_request("correct_branch", values | {"operation_id": uuid.uuid4().hex})
+
+
+def test_a_killed_task_deletes_its_driver(place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path) -> None:
+    main = table_with_branches(warehouse, "b")
+    hook, failures, before = SparkJobHook("cluster", **waits), [], set(drivers(place))
+
+    def work() -> None:
+        try:
+            hook.run_job(waiting_request(warehouse), result_name="k/try1.json", results_folder=f"{warehouse}/_r")
+        except PaimonError as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    wait_until((tmp_path / "started").exists, "the job is at work", 120)
+    (pod,) = set(drivers(place)) - before
+    hook.on_kill()
+    worker.join(600)
+    assert not worker.is_alive() and [type(error) for error in failures] == [OutcomeUnknownError]
+    wait_until(lambda: pod not in drivers(place), "Kubernetes has deleted it", 30, 0.5)
+    wait_until(lambda: not running(str(tmp_path / "rules.py")), "nothing of it is left", 30, 0.5)
+    assert main.branch("b").latest_snapshot_id() == 1
+
+
+WORKER = """
+import json, sys
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.hooks.spark_job import SparkJobHook
+hook, request, where = json.load(sys.stdin)
+SparkJobHook("cluster", **hook).run_job(build_request("correct_branch", request), **where)
+"""
+
+
+def lose_worker_at_work(place: Place, warehouse: str, hook: dict[str, Any], request: Request, tmp_path: Path) -> str:
+    """Kill everything of a worker when its job is at work, as a lost machine does; the driver's pod, which runs on."""
+    before = set(drivers(place))
+    values = {k: v for k, v in dataclasses.asdict(request).items() if v}
+    where = {"result_name": "k/try1.json", "results_folder": f"{warehouse}/_r"}
+    with (tmp_path / "worker.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+    assert process.stdin
+    process.stdin.write(json.dumps([hook, values, where]))
+    process.stdin.close()
+    wait_until((tmp_path / "started").exists, "the job is at work", 120)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (pod,) = set(drivers(place)) - before
+    assert drivers(place)[pod]["status"]["phase"] == "Running", "Kubernetes knows nothing of the worker"
+    return pod
+
+
+def test_a_retry_takes_the_driver_of_the_lost_worker(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path
+) -> None:
+    main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse)
+    before = set(drivers(place))
+    pod = lose_worker_at_work(place, warehouse, waits, request, tmp_path)
+    again: dict[str, Any] = {"result_name": "k/try2.json", "results_folder": f"{warehouse}/_r"}
+    left = SparkJobHook("cluster", **waits).submit_job(request, **again)
+    assert (left.driver_id, left.result_name, left.namespace) == (pod, "k/try1.json", NAMESPACE)
+    (tmp_path / "go").touch()
+    wait_until(lambda: drivers(place)[pod]["status"]["phase"] == "Succeeded", "it ends by itself", 120, 0.5)
+    result = SparkJobHook("cluster", **waits).run_job(request, **again)
+    assert (result["changed"], result["snapshot_after"]) == (True, 2)
+    assert main.branch("b").latest_snapshot_id() == 2
+    assert set(drivers(place)) == before | {pod}, "nothing was submitted twice"
+    for folder in (f"{warehouse}/_r", f"{place.files}/uploads"):
+        assert list(result_in(folder, "none", None).store.walk("")) == []
+    # Its result is taken: the same request, which has the same id again, is a new job, that finds its work done.
+    result = SparkJobHook("cluster", **waits).run_job(request, **again)
+    assert len(drivers(place)) == len(before) + 2 and main.branch("b").latest_snapshot_id() == 2
+
+
+def test_a_retry_submits_again_when_the_first_try_is_deleted(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse)
+    before = set(drivers(place))
+    pod = lose_worker_at_work(place, warehouse, waits, request, tmp_path)
+
+    def delete_it() -> None:
+        place.cluster.ask("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}", {"gracePeriodSeconds": 0})
+        wait_until(lambda: set(drivers(place)) - before - {pod}, "there is a second driver", 120, 0.5)
+        (tmp_path / "go").touch()
+
+    threading.Timer(3, delete_it).start()
+    hook = SparkJobHook("cluster", **waits)
+    result = hook.run_job(request, result_name="k/try2.json", results_folder=f"{warehouse}/_r")
+    assert (result["changed"], result["snapshot_after"]) == (True, 2)
+    assert main.branch("b").latest_snapshot_id() == 2
+    assert len(set(drivers(place)) - before) == 1
+    assert f"driver {pod} ended ({GONE})" in "".join(capfd.readouterr())
+
+
+def test_a_trigger_kills_with_the_rights_of_the_triggerer(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_with_branches(warehouse, "b")
+    job = SparkJobHook("cluster", **waits).submit_job(
+        waiting_request(warehouse), result_name="r.json", results_folder=f"{warehouse}/_airflow_paimon_results"
+    )
+    wait_until((tmp_path / "started").exists, "the job is at work", 120)
+    values: dict[str, Any] = {"paimon_conn_id": "paimon_default", "spark_conn_id": "cluster", "poll_interval": 0.2}
+    trigger = SparkJobTrigger(job=job.to_json(), **values)
+
+    monkeypatch.setenv("KUBECONFIG", str(place.cluster.login("nobody")))
+    event = asyncio.run(asyncio.wait_for(anext(aiter(trigger.run())), 120)).payload
+    assert f"refuses to get pods in namespace {NAMESPACE} (403 Forbidden)" in event["error"]["message"]
+    assert event["error"]["class"] == "PaimonError", "which a retry helps against"
+
+    monkeypatch.setenv("KUBECONFIG", str(place.triggerer))
+    asyncio.run(trigger.on_kill())
+    event = asyncio.run(asyncio.wait_for(anext(aiter(trigger.run())), 120)).payload
+    assert event["state"] == GONE or event["state"].startswith("Failed"), event
+    with pytest.raises(OutcomeUnknownError, match=f"driver {job.driver_id} ended"):
+        job.collect(result_in(f"{warehouse}/_r", "r.json", None), event["state"])
+
+
+def test_who_may_not_submit_is_told_what_and_where(
+    place: Place, warehouse: str, waits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_with_branches(warehouse, "b")
+    monkeypatch.setenv("KUBECONFIG", str(place.cluster.login("nobody")))
+    before = set(drivers(place))
+    with pytest.raises(PaimonError) as raised:
+        SparkJobHook("cluster", **waits).run_job(
+            waiting_request(warehouse), result_name="r.json", results_folder=f"{warehouse}/_r"
+        )
+    assert re.search(f'"nobody" cannot create resource "pods" .*in the namespace "{NAMESPACE}"', str(raised.value))
+    assert set(drivers(place)) == before
+
+
+def test_how_a_driver_ended_that_left_no_result(
+    place: Place, warehouse: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(name: str, image: str, *arguments: str) -> KubernetesDriver:
+        container = {"name": "spark-kubernetes-driver", "image": image, "args": list(arguments)}
+        spec = {"restartPolicy": "Never", "containers": [container], "serviceAccountName": "spark"}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        place.cluster.ask("POST", path, {"metadata": {"name": name}, "spec": spec})
+        return KubernetesDriver(Pods(place.cluster.master, NAMESPACE), name)
+
+    nothing = result_in(f"{warehouse}/_r", "none.json", None)
+    ended = JobWatch(start("ended", IMAGE, "sh", "-c", "echo no more memory; exit 52"), nothing)
+    assert wait_until(ended.look, "it ends", 60, 0.2) == "Failed: Error, exit code 52"
+    assert "no more memory" in caplog.text
+
+    never = JobWatch(start("never", "stand-in.invalid/other"), nothing)
+
+    def is_told() -> bool:
+        assert never.look() is None
+        return f"pod never in namespace {NAMESPACE} can't start: ImagePullBackOff: Back-off pulling" in caplog.text
+
+    wait_until(is_told, "why it doesn't start", 60, 0.2)
+    gone = JobWatch(KubernetesDriver(Pods(place.cluster.master, NAMESPACE), "gone"), nothing)
+    assert [gone.look() for _ in range(3)] == [None, None, GONE]
+    silent = JobWatch(KubernetesDriver(Pods("k8s://https://127.0.0.1:1", NAMESPACE), "ended"), nothing)
+    assert [silent.look() for _ in range(4)] == [None] * 4, "no answer says nothing about drivers"
+
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    with pytest.raises(InvalidInputError, match="no login for Kubernetes at k8s://https"):
+        KubernetesDriver(Pods(place.cluster.master, NAMESPACE), "ended").state()
+
+
+def test_a_driver_in_the_worker_has_executors_in_pods(place: Place, warehouse: str, tmp_path: Path) -> None:
+    apply(place.cluster, place.of_drivers_in_workers)
+    main, before = table_with_branches(warehouse, "b"), set(drivers(place))
+    rules = tmp_path / "rules.py"
+    rules.write_text(RULES)
+    python = {"spark.pyspark.python": "/opt/env/bin/python", "spark.pyspark.driver.python": sys.executable}
+    settings = conf(place) | python | {"spark.driver.host": "127.0.0.1"}
+    hook = SparkJobHook("client", conf=settings, options=OPTIONS | {"py_files": str(rules)})
+    values = {"warehouse": warehouse, "table": "d.t", "branch": "b", "partitions": ["dt=1"]}
+    request = build_request("correct_branch", values | {"function": "rules:corrected_from_here"})
+    result = hook.run_job(request, result_name="r.json", results_folder=f"{warehouse}/_r")
+    assert result["changed"] and set(drivers(place)) == before
+    rows = sorted(row["v"] for row in read_arrow(main.branch("b")).to_pylist())
+    assert rows == ["a on exec-1 from here", "b on exec-1 from here"]
+    wait_until(lambda: not place.cluster.pods(NAMESPACE, "executor"), "executors end with their driver", 30, 0.5)
