@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
 
+from airflow_paimon.core.checks.rules import is_module
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 
 __all__ = ["FIELDS", "FormPolicy", "parse_policy"]
@@ -133,7 +134,7 @@ class FormPolicy:
 
     def _check_function(self, function: str) -> None:
         module = function.partition(":")[0]
-        if not _MODULE.fullmatch(module) or not _is_module(module, self.functions):
+        if not _MODULE.fullmatch(module) or not is_module(module, self.functions):
             known = list(self.functions) or ["none"]
             raise self._refusal(f"function {function!r}", known, "functions", module, "modules")
 
@@ -188,8 +189,3 @@ def _check_value(what: str, value: Any, pattern: re.Pattern[str]) -> None:
 
 def _is_named(name: str, allowed: Collection[str]) -> bool:
     return any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in allowed)
-
-
-def _is_module(module: str, allowed: Collection[str]) -> bool:
-    below = [one.removesuffix("*") for one in allowed if one.endswith(".*")]
-    return module in {*allowed, *(one[:-1] for one in below)} or module.startswith(tuple(below))

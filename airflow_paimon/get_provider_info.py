@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 "airflow_paimon.operators.branch",
                 "airflow_paimon.operators.chain",
+                "airflow_paimon.operators.check",
                 "airflow_paimon.operators.correction",
                 "airflow_paimon.operators.maintenance",
                 "airflow_paimon.operators.pipeline",

@@ -11,6 +11,7 @@ import attr
 from airflow.providers.common.compat.openlineage.facet import (
     Dataset,
     DatasetFacet,
+    InputDataset,
     OutputDataset,
     OutputStatisticsOutputDatasetFacet,
     RunFacet,
@@ -20,7 +21,12 @@ from airflow.providers.common.compat.openlineage.facet import (
     SymlinksDatasetFacet,
 )
 from airflow.providers.openlineage.extractors import OperatorLineage
-from openlineage.client.facet_v2 import column_lineage_dataset, dataset_version_dataset, symlinks_dataset
+from openlineage.client.facet_v2 import (
+    column_lineage_dataset,
+    data_quality_assertions_dataset,
+    dataset_version_dataset,
+    symlinks_dataset,
+)
 
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import PaimonError
@@ -42,6 +48,7 @@ _DIFF = ("total", "buckets", "partitions_differing", "partitions_unchanged", "di
 _READ_VERSION = {
     "diff_branches": ("branch_snapshot", "against_snapshot"),
     "correct_branch": ("branch_snapshot", "main_snapshot"),
+    "check_branch_data": ("branch_snapshot",),
 }
 """Where the details of a result say which snapshots were read, in the order of the branches that are."""
 
@@ -80,6 +87,8 @@ def lineage_of(
     inputs = [
         _dataset(hook, operator.table, name, versions[i] if i < len(versions) else None) for i, name in enumerate(read)
     ]
+    if checked := _assertions(result, error):
+        inputs[:1] = [_with_assertions(one, checked) for one in inputs[:1]]
     inputs += [_dataset(hook, *viewed) for viewed in _views(hook, operator).values()]
     written = branches_written(result) if result is not None else []
     outputs = [_output(hook, operator, name, result) for name in written if result is not None]
@@ -201,6 +210,37 @@ def _operation(operator: Any, result: Mapping[str, Any] | None, error: Mapping[s
         snapshotBefore=result["snapshot_before"],
         snapshotAfter=result["snapshot_after"],
         diff=diff,
+    )
+
+
+def _assertions(
+    result: Mapping[str, Any] | None, error: Mapping[str, Any] | None
+) -> data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet | None:
+    """Return what the rules of ``check_branch_data`` said, also where it failed for them; None for other operations."""
+    rules = (result["details"] if result is not None else error or {}).get("rules")
+    if not rules or (result is not None and result["operation"] != "check_branch_data"):
+        return None
+    known = attr.fields_dict(data_quality_assertions_dataset.Assertion)  # severity and name came later
+    found = [
+        {"assertion": r["name"], "name": r["name"], "success": not r["broken"],
+         "severity": "warn" if r["outcome"] == "warned" else "error", "actual": r["said"]}
+        for r in rules
+    ]  # fmt: skip
+    return data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
+        assertions=[
+            data_quality_assertions_dataset.Assertion(**{k: v for k, v in one.items() if k in known}) for one in found
+        ]
+    )
+
+
+def _with_assertions(
+    dataset: Dataset, checked: data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet
+) -> InputDataset:
+    return InputDataset(
+        namespace=dataset.namespace,
+        name=dataset.name,
+        facets=dataset.facets,
+        inputFacets={"dataQualityAssertions": checked},
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from airflow_paimon.core.table.paths import MAIN
 
 _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_branch": "branch", "rollback_to": "branch",
-        "replay_branch": "branch",
+        "replay_branch": "branch", "check_branch_data": "branch",
         "rename_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
         "replace_main": "branch",
         "expire_partitions": "branch", "compact": "branch", "alter_table": "branch"}  # fmt: skip
@@ -18,7 +18,7 @@ _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_br
 _WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table"})
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
-                             "remove_orphan_files", "repair_table"})  # fmt: skip
+                             "remove_orphan_files", "repair_table", "check_branch_data"})  # fmt: skip
 """Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
 _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch", "alter_branch",
                             "expire_branches", "expire_snapshots", "expire_tags", "remove_orphan_files"})  # fmt: skip
@@ -32,7 +32,7 @@ def branches_to_read(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
     found = [arguments.get(_OWN[operation]) if operation in _OWN else MAIN]
     if operation == "diff_branches":
         found = [arguments.get("branch"), *(MAIN if name == _BASE else _without_version(name) for name in found)]
-    if operation in ("merge_branch", "fast_forward", "replace_main", "correct_branch"):
+    if operation in ("merge_branch", "fast_forward", "replace_main", "correct_branch", "check_branch_data"):
         found.append(MAIN)
     return [name for i, name in enumerate(found) if name not in found[:i]]
 

@@ -1,7 +1,8 @@
 """Correct data of a Paimon table on a branch, prove it, have it approved, publish it: one trigger, one form.
 
-check_params -> tag_main -> create_branch -> correct -> wait -> diff -> report -> approve -> merge or fast_forward
--> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot, main is not touched.
+check_params -> tag_main -> create_branch -> correct -> wait -> check -> diff -> report -> approve -> merge or
+fast_forward -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot, main is not
+touched.
 Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is the page for the person on call.
 """
 
@@ -22,6 +23,7 @@ from airflow_paimon.operators.branch import (
     FastForwardOperator,
     MergeBranchOperator,
 )
+from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
 from airflow_paimon.runbooks import advice, correction, leftovers
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
@@ -77,7 +79,7 @@ PARAMS = {
         "those with the same key, the others stay (primary-key tables only).",
         ["overwrite", "upsert"],
     ),
-    **shared("reason"),
+    **shared("reason", "checks"),
     "publish": choice(
         "Publish by",
         "merge: partitions that only the branch changed go to main, even while main goes on in others. "
@@ -190,6 +192,7 @@ def report(**context: Any) -> dict[str, Any]:
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
             asked_by(context),
             (ti.xcom_pull(task_ids="correct") or {}).get("details"),
+            (ti.xcom_pull(task_ids="check") or {}).get("details"),
         )
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
@@ -285,6 +288,14 @@ with DAG(
         poke_interval=30,
         timeout=CATCH_UP_TIMEOUT.total_seconds(),
     )
+    check = CheckBranchOperator(
+        task_id="check",
+        branch=PLANNED % "branch",
+        rules=given("checks"),
+        view=given("views"),
+        sample="{{ params.sample_rows }}",
+        **SPARK,
+    )
     diff = DiffBranchesOperator(
         task_id="diff",
         branch=PLANNED % "branch",
@@ -314,7 +325,7 @@ with DAG(
     delete_tag = DeleteTagOperator(
         task_id="delete_tag", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
     )
-    steps = [checked, tag_main, create_branch, correct, wait, diff, reported, approve]
+    steps = [checked, tag_main, create_branch, correct, wait, check, diff, reported, approve]
     for earlier, later in pairwise(steps):
         earlier >> later
     approve >> [merge, fast_forward, end_as_rejected(what_stands)]

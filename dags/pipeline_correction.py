@@ -21,6 +21,7 @@ from airflow_paimon.operators.branch import (
     DeleteTagOperator,
     DiffBranchesOperator,
 )
+from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline
@@ -66,7 +67,7 @@ PARAMS = {
         title="Tables",
         description="Upstream first, each with what happens to it: correct, one statement on the view branch as in "
         "data_correction; or replay, statements on the view branch that read the tables before it by their names, or "
-        f"module:name, a function. Such as: {EXAMPLE}",
+        f"module:name, a function. checks: rules that its branch must keep, as in data_correction. Such as: {EXAMPLE}",
     ),
     **shared("reason"),
     "caught_up": choice(
@@ -175,6 +176,11 @@ def wait_arguments(one: dict[str, Any]) -> dict[str, Any]:
     return {"table": one["table"], "branch": one["branch"], **one["wait"]}
 
 
+def check_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "branch": one["branch"], "rules": one["checks"]}
+
+
 def old_tag_arguments(one: dict[str, Any]) -> dict[str, Any]:
     """Of one table."""
     return {"table": one["table"], "tag": one["tag"]}
@@ -196,7 +202,8 @@ def report(**context: Any) -> dict[str, Any]:
     for index, one in enumerate(planned):
         wrote = ti.xcom_pull(task_ids="correct", map_indexes=index) if one["correct"] else replayed[index]
         waited = ti.xcom_pull(task_ids="wait", map_indexes=index)["snapshot_id"]
-        done.append({"wrote": wrote, "wait": waited, "diff": ti.xcom_pull(task_ids="diff", map_indexes=index)})
+        found = {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in ("check", "diff")}
+        done.append({"wrote": wrote, "wait": waited, **found})
     with in_airflows_terms():
         made = pages.plan_publishes(context["params"], planned, done, asked_by(context))
     report_lines(made["subject"], *made["markdown"].splitlines())
@@ -282,6 +289,9 @@ with DAG(
         poke_interval=30,
         timeout=CATCH_UP_TIMEOUT.total_seconds(),
     ).expand_kwargs(planned.map(wait_arguments))
+    check = CheckBranchOperator.partial(
+        task_id="check", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
+    ).expand_kwargs(planned.map(check_arguments))
     diff = DiffBranchesOperator.partial(
         task_id="diff", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
     ).expand_kwargs(planned.map(branch_arguments))
@@ -305,8 +315,8 @@ with DAG(
     delete_tag = DeleteTagOperator.partial(
         task_id="delete_tag", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept
     ).expand_kwargs(planned.map(old_tag_arguments))
-    planned >> tag >> create_branch >> correct >> replay >> wait >> diff >> reported >> approve
+    planned >> tag >> create_branch >> correct >> replay >> wait >> check >> diff >> reported >> approve
     approve >> [publish, end_as_rejected(what_stands)]
     publish >> verified >> delete_branch >> delete_tag
-    steps = [planned, tag, create_branch, correct, replay, wait, diff, reported, approve]
+    steps = [planned, tag, create_branch, correct, replay, wait, check, diff, reported, approve]
     [*steps, publish, verified, delete_branch, delete_tag] >> how_to_go_on()

@@ -63,6 +63,8 @@ def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
 
 
 def _unsafe(params: Mapping[str, Any], failed: str) -> str:
+    if failed == "check":
+        return f"{_AGAIN} with SQL that corrects the rows that the message names as well, or with other Checks"
     if failed not in ("report", *_PUBLISHING):
         return f"{_AGAIN}, and leave Branch empty: the run then makes a branch of its own"
     if params["publish"] == "fast_forward":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.rule_text import functions_in, rules_as_json
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 from airflow_paimon.runbooks.leftovers import run_digest, run_tag
 from airflow_paimon.runbooks.markdown import code_block, counted, escape
@@ -36,6 +37,7 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
     _check_rows(main, params)
     check_settings(params)
     _check_select(main, params)
+    check_rules(main, params)
     return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
 
 
@@ -146,6 +148,22 @@ def _check_select(main: Table, params: Mapping[str, Any]) -> None:
     check_select(params["sql"], schema.field_names, optional, main.name)
 
 
+def check_rules(main: Table, params: Mapping[str, Any]) -> None:
+    """Check the form's rules, and those of the table, against main's columns.
+
+    Raises:
+        InvalidInputError: a rule is wrong. UnsafeOperationError: one calls a function that no form may call.
+    """
+    from airflow_paimon.core.checks.columns import check_columns
+    from airflow_paimon.core.checks.required import required_rules
+    from airflow_paimon.core.checks.rules import parse_rules_text
+
+    rules, policy = rules_as_json(params["checks"], "Checks"), PaimonHook(params["paimon_conn_id"]).form_policy
+    for function in functions_in(rules):
+        policy.check({"function": function})
+    check_columns([*parse_rules_text(rules or "", "Checks"), *required_rules(main)], main.schema(), main.name)
+
+
 def _refuse_published(main: Table, branch: str) -> None:
     """A run that is cleared as a whole, or a name used twice, would correct rows that are correct already."""
     from airflow_paimon.core.publish.published import publishes
@@ -167,8 +185,9 @@ def plan_publish(
     branch_snapshot: int,
     asked_by: str | None = None,
     corrected: Mapping[str, Any] | None = None,
+    checked: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Render the request and the diff, and plan the publish: what could not be published is not worth an approval.
+    """Render the request, the checks and the diff, and plan the publish: what can't be published needs no approval.
 
     Returns ``{"subject", "markdown", "branch_snapshot", "main_snapshot"}``: what the approver reads, and the heads that
     are approved with it.
@@ -177,11 +196,14 @@ def plan_publish(
         ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: see
             ``merge_branch`` and ``fast_forward``.
     """
+    from airflow_paimon.runbooks.checks_markdown import render_checks
     from airflow_paimon.runbooks.diff_markdown import render_markdown
 
     plan = plan_merge(params, planned, branch_snapshot)
     facts = publish_facts(params["publish"], planned["branch"], plan)
-    parts = [describe_request(params, asked_by, corrected), render_markdown(diff["details"]), facts]
+    checks = render_checks((checked or {}).get("rules", ()))
+    request = describe_request(params, asked_by, corrected)
+    parts = [part for part in (request, checks, render_markdown(diff["details"]), facts) if part]
     return {
         "subject": f"Publish the correction of {planned['table']} ({counted(plan['partitions'], 'partition')})?",
         "markdown": "\n\n".join(parts),

@@ -56,6 +56,13 @@ def _made(known: Mapping[str, Param], names: Sequence[str], section: str | None)
 _SHARED = {
     "table": Param(type="string", minLength=3, title="Table", description="The table, as database.table"),
     "reason": text("Reason", "Why, or a ticket's number; kept with the branch."),
+    "checks": text(
+        "Checks",
+        "Rules that the corrected rows must keep, in YAML, besides those that the table requires. For example:\n"
+        "- not_null: [amount]\n- row_limits: {deleted: 0, changed: 10 %}\n"
+        "- sql: SELECT * FROM diff WHERE amount < 0\n  severity: warn",
+        format="multiline",
+    ),
     "sample_rows": number(
         "Sample rows", "Rows that the diff shows for each partition and kind of change.", 5, minimum=0, maximum=50
     ),

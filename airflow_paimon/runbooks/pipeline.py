@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.runbooks.correction import check_settings, plan_branch, plan_correction
+from airflow_paimon.runbooks.correction import check_rules, check_settings, plan_branch, plan_correction
 from airflow_paimon.runbooks.form import check_policy, open_main
 from airflow_paimon.runbooks.pipeline_plan import PipelineTable, parse_tables, start_snapshots
 
@@ -19,7 +19,7 @@ REPLAYED, MAIN_AT_START, WATERMARK = "replayed", "main_at_start", "watermark"
 CAUGHT_UP = (REPLAYED, MAIN_AT_START, WATERMARK)
 """When a replayed branch counts as caught up: its replay has ended; and besides its newest commit is not older than
 main's was at the start; or it has the watermark."""
-_UNUSED = dict.fromkeys(("views", "wait_partitions", "wait_max_watermark_lag", "wait_max_commit_lag"))
+_UNUSED = dict.fromkeys(("views", "checks", "wait_partitions", "wait_max_watermark_lag", "wait_max_commit_lag"))
 """Fields of the form of ``data_correction`` that this one doesn't have."""
 _NO_WAIT = {"max_commit_lag": None, "max_watermark_lag": None, "reference_time": None}
 
@@ -27,9 +27,9 @@ _NO_WAIT = {"max_commit_lag": None, "max_watermark_lag": None, "reference_time":
 def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[dict[str, Any]]:
     """Check the form against all tables; choose the branch, the tags and the snapshots to start from.
 
-    Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait"}``: plain
-    arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of the form that it is made
-    from. The same for every try and Clear of a run.
+    Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait",
+    "checks"}``: plain arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of the form
+    that it is made from. The same for every try and Clear of a run.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
@@ -43,12 +43,14 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     owner, planned = f"{dag_id}/{run_id}", []
     for one in steps:
         main = mains[one.table]
+        check_rules(main, {**params, "checks": one.checks})
         corrected = one.correct is not None
         if corrected:
             plan_correction(_correction_form(params, one), dag_id, run_id)
         made = plan_branch(main, params["branch"], owner, starts[one.table] if corrected else None)
         planned.append({**made, "correct": _correct_arguments(one) if corrected else None, "replay": None,
-                        "reads": sorted(set(one.sources.values()) & mains.keys()), "wait": dict(_NO_WAIT)})  # fmt: skip
+                        "reads": sorted(set(one.sources.values()) & mains.keys()), "wait": dict(_NO_WAIT),
+                        "checks": one.checks})  # fmt: skip
     bases = {made["table"]: made for made in planned}
     for one, made in zip(steps, planned, strict=True):
         if one.replay is not None:

@@ -11,13 +11,14 @@ from typing import Any
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.streaming.replay_plan import named_snapshots, named_tables, split_statements
 from airflow_paimon.core.table.paths import parse_identifier
+from airflow_paimon.rule_text import rules_as_json
 from airflow_paimon.runbooks.select_list import statement_kind
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TEXTS = ("table", "correct", "replay", "mode")
 _LISTS = ("partitions", "views", "sources")
 _OF = {"correct": ("partitions", "views", "mode"), "replay": ("sources",)}
-_KEYS = (*_TEXTS, *_LISTS, "all_rows")
+_KEYS = (*_TEXTS, *_LISTS, "all_rows", "checks")
 EXAMPLE = (
     '[{"table": "flights.raw", "correct": "UPDATE branch SET delay = delay / 60 WHERE dt = \'2026-11-18\'"}, '
     '{"table": "flights.daily", "replay": "INSERT OVERWRITE branch PARTITION (dt = \'2026-11-18\') SELECT carrier, '
@@ -29,7 +30,8 @@ EXAMPLE = (
 class PipelineTable:
     """A table of the form. One of ``correct`` and ``replay`` is given: SQL, or ``module:name``.
 
-    ``sources``: what a replay reads, tables by name; those of the form are read on the run's branch.
+    ``sources``: what a replay reads, tables by name; those of the form are read on the run's branch. ``checks``: rules
+    that its branch must keep, as JSON.
     """
 
     table: str
@@ -40,6 +42,7 @@ class PipelineTable:
     views: tuple[str, ...] = ()
     sources: Mapping[str, str]
     all_rows: bool = False
+    checks: str | None = None
 
     @property
     def text(self) -> str:
@@ -125,6 +128,7 @@ def _parse(table: str, item: Mapping[str, Any], earlier: Sequence[str], later: s
         views=lists["views"],
         sources=_sources(table, lists["sources"], earlier, later) if kind == "replay" else {},
         all_rows=item.get("all_rows", False),
+        checks=rules_as_json(item.get("checks"), f"Tables: {table}: checks"),
     )
     _check_statements(found)
     return found

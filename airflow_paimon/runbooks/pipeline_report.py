@@ -29,7 +29,8 @@ def plan_publishes(
 ) -> dict[str, Any]:
     """Plan the publish of every table, and render one page for the approver.
 
-    ``done``: of each table ``diff``, the result of its comparison, ``wait``, the snapshot that was waited for, and
+    ``done``: of each table ``diff``, the result of its comparison, ``check``, that of its checks, ``wait``, the
+    snapshot that was waited for, and
     ``wrote``, the result of its correction or replay. Returns ``{"subject", "markdown", "tables"}``; ``tables`` are the
     arguments with which each is published: the snapshots that are approved.
 
@@ -37,6 +38,7 @@ def plan_publishes(
         ConflictError: both sides changed a bucket of a table, or a branch moved after its diff. UnsafeOperationError:
             see ``merge_branch``.
     """
+    from airflow_paimon.runbooks.checks_markdown import render_checks
     from airflow_paimon.runbooks.diff_markdown import render_markdown
 
     sections, publishes, rows = [], [], []
@@ -49,8 +51,9 @@ def plan_publishes(
         rows.append(_row(params, one, its["diff"]["details"]))
         facts = correction.publish_facts("merge", one["branch"], plan)
         parts = [f"## {number}. {escape(one['table'])}", _what_ran(one, its["wrote"]["details"]),
-                 render_markdown(its["diff"]["details"]), facts, *_warnings(params, one)]  # fmt: skip
-        sections.append("\n\n".join(parts))
+                 render_checks(its["check"]["details"]["rules"]), render_markdown(its["diff"]["details"]), facts,
+                 *_warnings(params, one)]  # fmt: skip
+        sections.append("\n\n".join(part for part in parts if part))
     head = ["Table", "By", "Added", "Changed", "Deleted", "Page"]
     names = " and ".join(one["table"] for one in planned)
     about = (

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.data import write_arrow
+from airflow_paimon.operators.check import CheckBranchOperator
 from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table, rewrite, run
 
@@ -168,6 +169,26 @@ def test_an_asset_is_the_dataset_of_its_branch(warehouse: Path, monkeypatch: pyt
         "paimon://nowhere/d/t": None,
         "paimon://lake/d": None,
     }
+
+
+def test_checks_are_assertions_about_the_branch(warehouse: Path) -> None:
+    """Also those of a task that failed for them."""
+    from airflow_paimon.lineage import lineage_of
+
+    main = make_table(warehouse)
+    append(main, "a")
+    run(main, "create_branch", branch="fix", snapshot=1)
+    rules = [{"row_limits": {"deleted": 0}}, {"name": "few", "row_limits": {"added": 5}, "severity": "warn"}]
+    operator = CheckBranchOperator(task_id="check", table="d.t", branch="fix", rules=rules)
+    said = [{"name": "not_null v", "outcome": "failed", "broken": 2, "said": "2 rows break it"},
+            {"name": "few", "outcome": "warned", "broken": 1, "said": "1 case"}]  # fmt: skip
+    found = lineage_of(operator, None, {"kind": "unsafe", "rules": said})
+    facet = found.inputs[0].inputFacets["dataQualityAssertions"]
+    assert [(a.assertion, a.success, a.severity) for a in facet.assertions] == [
+        ("not_null v", False, "error"),
+        ("few", False, "warn"),
+    ]
+    assert found.inputs[0].name.endswith("/branch/branch-fix") and not found.outputs
 
 
 def test_figures_of_a_correction_a_compaction_and_a_diff() -> None:

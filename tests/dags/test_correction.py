@@ -56,7 +56,8 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     main = make_orders(str(warehouse))
     before = files(main)
     with writer(warehouse) as written, answering("Approve") as questions:
-        run = run_dag("data_correction", {**CONF, "reason": "ticket 17"})
+        checks = "- not_null: [amount]\n- row_limits: {added: 0, deleted: 10 %}\n- unique: note\n  severity: warn"
+        run = run_dag("data_correction", {**CONF, "reason": "ticket 17", "checks": checks})
     skipped = {"fast_forward", "rejected", "how_to_go_on"}
     assert states(run) == {name: "skipped" if name in skipped else "success" for name in run.tasks}
     assert run.state == "success"
@@ -79,6 +80,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     (question,) = questions
     assert TABLE in question["subject"]
     assert "ticket 17" in question["body"]
+    assert "3 checks of the branch**, 1 with a warning" in question["body"]
     assert all(f"dt={day}" in question["body"] for day in WRONG)
     announced = [(uri, extra["operation"]) for uri, extra in run.asset_events]
     assert [operation for _, operation in announced] == ["create_branch", "correct_branch", "merge_branch"]
@@ -111,6 +113,18 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_never_pa
     assert len(appended) > 20
     assert {k: v for k, v in published.items() if k < FIRST} == {k: "right" if k < 5 else "wrong" for k in range(10)}
     assert values() == dict.fromkeys(range(10), "wrong") | appended
+
+
+def test_a_broken_rule_ends_the_run_before_anybody_is_asked(warehouse: Path, airflow_home: Path) -> None:
+    main = make_orders(str(warehouse))
+    with answering("Approve") as questions:
+        run = run_dag("data_correction", {**CONF, "checks": "- row_limits: {changed: 10 %}"})
+    assert states(run)["check"] == "failed" and states(run)["diff"] == "upstream_failed" and not questions
+    assert run.state == "failed"
+    error = run.xcom("check", "paimon_error")
+    assert error["kind"] == "unsafe" and len(error["rules"][0]["rows"]) == 2
+    assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
+    assert main.branch_names() == [] and main.latest_snapshot_id() == 2, "cleaned up"
 
 
 def check_undo(main: Table, written: list[int], tag: str) -> None:

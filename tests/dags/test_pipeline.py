@@ -135,7 +135,8 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
 
     during(monkeypatch, f"correct {RAW}", go_on)
     with answering("Approve", DAG) as questions:
-        run = run_dag(DAG, CONF)
+        checked = CORRECT | {"checks": [{"row_limits": {"deleted": 0}}]}
+        run = run_dag(DAG, {**CONF, "tables": [checked, REPLAY]})
     assert run.state == "success", states(run)
     got = states(run)
     assert {n for n, s in got.items() if s == "skipped"} == {"correct[1]", "rejected", "how_to_go_on"}
@@ -151,6 +152,7 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
     (question,) = questions
     assert question["subject"] == f"Publish the correction of {RAW} and {DAILY}?"
     page = question["body"]
+    assert "1 check of the branch" in page
     for said in ("seconds instead of minutes", CORRECT["correct"], REPLAY["replay"], "3 updated", "| dt=2 |"):
         assert said in page, page
     assert "Main of flights.raw has changed since this run began**, in dt=3" in page

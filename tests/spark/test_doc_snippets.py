@@ -27,6 +27,7 @@ from airflow_paimon.core.requests.arguments import build_request, parse_argument
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from airflow_paimon.data import write_arrow
 from airflow_paimon.plugin import macros
+from airflow_paimon.rule_text import rules_as_json
 from tests.conftest import REPO_ROOT
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ class Page:
         if values.get("sql"):  # the operator hands the statement over as a file
             values["sql"] = str(self.warehouse.with_suffix(".sql"))
             Path(values["sql"]).write_text(task.sql)
+        if values.get("rules"):
+            values["rules"] = str(self.warehouse.with_suffix(".json"))
+            Path(values["rules"]).write_text(rules_as_json(task.rules, "rules") or "[]")
         for one in getattr(task, "tables", [{}]):  # an operator of several tables has their arguments in a list
             self.request(build_request(task.operation, {**values, **one, "warehouse": str(self.warehouse)}))
 
@@ -167,7 +171,11 @@ def test_the_snippets_of_a_page_run(page: Page, path: Path, monkeypatch: pytest.
         make_days(page.warehouse, "db.flights" if "db.flights" in text else "sales.days")
     if "flights.daily" in text:
         make_flights(page.warehouse, with_branches="create_tag" not in text)
-    for name, statement in _SQL_FILE.findall(text):  # the job reads it from the folder that it runs in
+    rules = (
+        re.findall(r"--rules (\w+\.json)", text),
+        re.findall(r"^```json\n(\[.*?)^```", text, re.MULTILINE | re.DOTALL),
+    )
+    for name, statement in (*_SQL_FILE.findall(text), *zip(*rules, strict=True)):  # read from where the job runs
         monkeypatch.chdir(page.warehouse.parent)
         Path(name).write_text(statement)
     for language, block in _BLOCK.findall(text):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.delete import all_views
+from airflow_paimon.core.checks.results import old_checks
 from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
@@ -74,7 +75,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     look = _Look(table, RootReader(table))
     used = look.used({c.file.name for c in files.candidates})
     found = find_orphans(files.candidates, used, before_ms)
-    records = old_records(table, now_ms - records_age_ms)
+    records = [*old_records(table, now_ms - records_age_ms), *old_checks(table, now_ms - records_age_ms)]
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]

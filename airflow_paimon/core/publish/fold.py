@@ -49,4 +49,9 @@ def is_folded(branch: Table, head: Snapshot, approved: int) -> bool:
     """Whether only folds of interrupted publishes came after the approved snapshot: they have changed no row."""
     later = [branch.find_snapshot(i) for i in range(approved + 1, head.id + 1)]
     known = branch.find_snapshot(approved) is not None
-    return known and all(s is not None and s.properties.get(OPERATION_PROPERTY) == FOLD for s in later)
+    return known and all(s is not None and is_fold(s) for s in later)
+
+
+def is_fold(snapshot: Snapshot) -> bool:
+    """Whether a snapshot only gave rows lower sequence numbers for a publish."""
+    return snapshot.properties.get(OPERATION_PROPERTY) == FOLD

@@ -38,6 +38,7 @@ from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import published_mark, while_there
 from airflow_paimon.core.publish.own_files import Rewrite, WriteChangelog
+from airflow_paimon.core.publish.required_checks import check_gate
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import (
     is_continued_by,
@@ -113,13 +114,14 @@ def publish_branch(
 
     def make_decide() -> Decide:
         record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
+        checks = check_gate(request, main, branch, theirs)
         way.check()
         pending: int | None = None
         if not request.dry_run:
             is_continued = is_continued_by(main, branch.branch_name, way.is_brought(), whole=way.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
-        return _decider(way, theirs, fold, pending, publish_properties(record))
+        return _decider(way, theirs, fold, pending, {**publish_properties(record), **checks})
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog)

@@ -113,6 +113,12 @@ _TABLE = (
         connector="spark.connector.diff_branches:diff_branches",
     ),
     Operation(
+        requests.CheckBranchData,
+        "Check the rows of a branch against rules.",
+        "spark.jobs.check_branch_data:check_branch_data",
+        "rows",
+    ),
+    Operation(
         requests.CorrectBranch,
         "Write the rows of a query or a function into a branch.",
         "spark.jobs.correct_branch:correct_branch",

@@ -186,7 +186,7 @@ class PublishBranch(Publish):
     writers_stopped: bool = switch(
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless"
     )
-    force: bool = switch("Publish a protected branch too")
+    force: bool = switch("Publish a protected branch too, and one whose required checks are missing or failed")
     tags: bool = switch("Main gets the branch's own tags on states that main has then; replace_main always does so")
     tag_conflict: str = flag(
         "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
@@ -254,6 +254,25 @@ class DiffBranches(Request):
     )
     partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat)")
     sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
+    mask: tuple[str, ...] = texts(
+        "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckBranchData(Request):
+    operation = "check_branch_data"
+    branch: str = flag("Branch to check", "")
+    rules: str | None = flag(
+        "Path of a JSON file with rules, besides those of the table option airflow-paimon.required-checks"
+    )
+    view: tuple[str, ...] = texts("Further view for rules that are SQL, name=db.table[$branch_b][@VERSION] (repeat)")
+    restricted_sql: bool = switch(
+        "Refuse rules of --rules that reach beyond the tables, as rules of the table option always are: paths of "
+        "files, calls of Java, scripts, variables of the environment, functions that are not Spark's own"
+    )
+    allow_module: tuple[str, ...] = texts("Module whose functions rules of the table option may call (repeat)")
+    sample: int = flag("Sample rows of each rule that is broken", 5, minimum=0)
     mask: tuple[str, ...] = texts(
         "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns"
     )

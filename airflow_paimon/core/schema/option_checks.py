@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from airflow_paimon.core.checks.columns import check_columns
+from airflow_paimon.core.checks.rules import parse_rules_text
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
-from airflow_paimon.core.table.options import TableOptions, parse_duration, parse_size
+from airflow_paimon.core.table.options import (
+    FOUR_EYES_OPTION,
+    REQUIRED_CHECKS_OPTION,
+    TableOptions,
+    parse_duration,
+    parse_size,
+)
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "merge-engine": ("deduplicate", "partial-update", "aggregation", "first-row"),
@@ -29,6 +37,7 @@ _FLAGS = (
     "chain-table.enabled",
     "partition.legacy-name",
     "dynamic-partition-overwrite",
+    FOUR_EYES_OPTION,
 )
 _ROW_OPTIONS = ("row-tracking.enabled", "data-evolution.enabled")
 _ROW_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
@@ -66,6 +75,8 @@ def _check(schema: TableSchema, key: str, value: str) -> None:
         parse_duration(value, f"Table option {key}")
     elif key in _COLUMN_LISTS:
         _check_columns(schema, key, value)
+    elif key == REQUIRED_CHECKS_OPTION:
+        check_columns(parse_rules_text(value, f"Table option {key}"), schema, "The table")
 
 
 def _check_bucket(schema: TableSchema) -> None:

@@ -34,11 +34,8 @@ def diff_details(
     """
     schema = plan.after.scan.schema
     masks = masks_of((main, plan.before.scan.schema, schema), request.mask)
-    by_name: dict[str, Findings] = {}
-    for values, findings in found:
-        by_name.setdefault(shown_partition(schema, values), Findings()).add(findings, request.sample)
-    values_of = StoredPartitions(schema).values
-    skipped = {shown_partition(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
+    by_name = by_partition(schema, found, request.sample)
+    skipped = skipped_rows(plan)
     differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))
     same = (by_name.keys() | skipped.keys()) - set(differing)
     partitions = [
@@ -71,6 +68,23 @@ def diff_details(
         **({"appended_on_main": plan.appended_on_main} if plan.appended_on_main else {}),
         "notes": _notes(plan, masks, exact, len(differing)),
     }
+
+
+def by_partition(
+    schema: TableSchema, found: Sequence[tuple[tuple[Any, ...], Findings]], sample: int
+) -> dict[str, Findings]:
+    """Add up findings by the partition's name."""
+    by_name: dict[str, Findings] = {}
+    for values, findings in found:
+        by_name.setdefault(shown_partition(schema, values), Findings()).add(findings, sample)
+    return by_name
+
+
+def skipped_rows(plan: DiffPlan) -> dict[str, Skipped]:
+    """Return what was not read, by the partition's name."""
+    schema = plan.after.scan.schema
+    values_of = StoredPartitions(schema).values
+    return {shown_partition(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
 
 
 def _id(side: Side) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import check_engine
 from airflow_paimon.core.requests.requests import (
+    CheckBranchData,
     Compact,
     CompactChainTable,
     CorrectBranch,
@@ -21,6 +22,7 @@ from airflow_paimon.data.compact import check_compact, compact
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
@@ -45,6 +47,8 @@ def run_before_spark(request: Request) -> OperationResult | None:
     elif isinstance(request, Compact):
         check_compact(context, request)
         return compact(context, request) if request.dry_run else None
+    elif isinstance(request, CheckBranchData):
+        return check_before_spark(context, request)
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
         return small_diff(context, request)
     elif isinstance(request, DiffBranches):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
 from airflow_paimon.core.table.table import split_version
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
@@ -64,7 +64,7 @@ def text_digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def further_views(request: CorrectBranch) -> dict[str, str]:
+def further_views(request: CorrectBranch | CheckBranchData) -> dict[str, str]:
     """Return the tables of ``--view name=db.t[$branch_b][@VERSION]`` by view name.
 
     Raises:

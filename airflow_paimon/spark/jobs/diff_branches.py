@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -41,21 +41,31 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
             sides have different keys, so their rows can't be compared.
     """
     plan = plan_diff(context, request)
+    return diff_result(context, request, plan, find_differences(spark, plan, request.sample))
+
+
+def find_differences(spark: Any, plan: DiffPlan, sample: int) -> Found:
+    """Compare what a plan says, in this process where it is little.
+
+    ``spark``: a session; None will do where it is little.
+
+    Raises:
+        PaimonError: a file can't be read.
+    """
     if is_small(plan):
-        return diff_result(context, request, plan, compare_here(plan, request.sample))
+        return compare_here(plan, sample)
     what = (
         f"diff_branches {plan.after.scan.table.label}: {len(plan.differing)} buckets differ, {plan.skipped_buckets} "
         f"are the same on both sides"
     )
-    found: Found = []
-    if plan.differing:
-        with task_errors(), progress(spark, what):
-            found = _compare_keyed(spark, plan, request) if plan.keys else _compare_plain(spark, plan, request)
-    return diff_result(context, request, plan, found)
+    if not plan.differing:
+        return []
+    with task_errors(), progress(spark, what):
+        return _compare_keyed(spark, plan, sample) if plan.keys else _compare_plain(spark, plan, sample)
 
 
-def _compare_keyed(spark: SparkSession, plan: DiffPlan, request: DiffBranches) -> Found:
-    comparison, planned = plan_units(plan, request.sample)
+def _compare_keyed(spark: SparkSession, plan: DiffPlan, sample: int) -> Found:
+    comparison, planned = plan_units(plan, sample)
     units = [
         replace(u, before=tuple(map(slim_split, u.before)), after=tuple(map(slim_split, u.after))) for u in planned
     ]
@@ -67,7 +77,7 @@ def _compare(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch
     return ship(lambda: [(unit.values, compare_unit(comparison, unit))])
 
 
-def _compare_plain(spark: SparkSession, plan: DiffPlan, request: DiffBranches) -> Found:
+def _compare_plain(spark: SparkSession, plan: DiffPlan, sample: int) -> Found:
     before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
-    found = count_differences(spark, plan.after.scan.schema, before, after, request.sample, plan.shared_row_ids)
+    found = count_differences(spark, plan.after.scan.schema, before, after, sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]

@@ -165,7 +165,11 @@ def test_a_table_asks_for_four_eyes_whoever_publishes(table: Table, fix: Table) 
         run(table, "rollback_to", tag="base")
     run(table, "replace_main", branch="fix", requested_by="ann", approved_by="bob")
     assert table.schema().options[option] == "true", "the branch's options have no such option"
-    run(table, "alter_table", change=[f"set {option}=yes"])
+    with pytest.raises(InvalidInputError, match="true or false"):
+        run(table, "alter_table", change=[f"set {option}=yes"])
+    schema = table.schema()
+    by_another = replace(schema, id=schema.id + 1, options={**schema.options, option: "yes"})
+    table.store.create(table.paths.schema(by_another.id), by_another.to_bytes())
     with pytest.raises(InvalidInputError, match="true or false"):
         run(table, "rollback_to", tag="base")
 

@@ -1,0 +1,97 @@
+"""The operator that checks the rows of a branch before anybody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_paimon.argument_origin import from_outside
+from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+from airflow_paimon.rule_text import functions_in, rules_as_json
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.core.requests.requests import Request
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+__all__ = ["CheckBranchOperator"]
+
+
+class CheckBranchOperator(PaimonOperator):
+    """
+    Check the rows of a branch against rules; a broken one fails the task, unless its severity is ``warn``.
+
+    The results are kept for the branch's newest snapshot; a publish of a table with the option
+    ``airflow-paimon.required-checks`` asks for those. Without any rule nothing is submitted.
+
+    :param branch: the branch to check (templated)
+    :param rules: the rules, besides those of the table: a list of dicts such as ``{"not_null": ["amount"]}``, or the
+        text of one in YAML or JSON, or a file ending in ``.yaml`` or ``.json`` beside the DAG (templated)
+    :param view: further views for rules that are SQL, as ``["name=db.table"]``, ``["name=db.table$branch_b@version"]``
+        (templated)
+    :param restricted_sql: refuse rules that reach beyond the tables, as paths of files and calls of Java do; left out,
+        this is on for rules that are a template or come from a form, unless the Paimon connection's ``forms`` say
+        otherwise (templated)
+    :param allow_module: modules whose functions the table's own rules may call, besides the ``functions`` in the
+        Paimon connection's ``forms`` (templated)
+    :param sample: sample rows of each broken rule (templated)
+    :param mask: columns whose values no sample shows, besides those of the table option
+        ``airflow-paimon.masked-columns`` and of the Paimon connection's ``masked_columns`` (templated)
+    """
+
+    operation = "check_branch_data"
+    template_ext: Sequence[str] = (".yaml", ".yml", ".json")
+    template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "rules": "yaml"}
+
+    rules: Any
+    restricted_sql: Any
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        branch: str,
+        rules: Sequence[Mapping[str, Any]] | str | None = None,
+        view: Sequence[str] | str = (),
+        restricted_sql: bool | str | None = None,
+        allow_module: Sequence[str] | str = (),
+        sample: int | str = 5,
+        mask: Sequence[str] | str = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        self.rules = rules_as_json(self.rules, f"{self.table}: rules")
+        return super()._request(hook, context)
+
+    def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
+        request, policy = super()._as_allowed(hook, context), hook.form_policy
+        assert isinstance(request, CheckBranchData)
+        outside = from_outside(self, {"rules", "restricted_sql", "allow_module"}, context)
+        asked = [*functions_in(self.rules)] if "rules" in outside else []
+        asked += [f"{module}:any" for module in request.allow_module] if "allow_module" in outside else []
+        for function in asked:
+            policy.check({"function": function})
+        decided = self.restricted_sql is not None and "restricted_sql" not in outside
+        return replace(
+            request,
+            restricted_sql=request.restricted_sql or ("rules" in outside and not policy.any_sql and not decided),
+            allow_module=(*request.allow_module, *policy.functions),
+            mask=(*request.mask, *hook.masked_columns(request.table)),
+        )
+
+    def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
+        from airflow_paimon.core.checks.required import nothing_required
+
+        found = nothing_required(request) if self.rules is None else None
+        return found.to_json() if found is not None else super()._submit(hook, request, context)
+
+    def _texts(self) -> dict[str, str]:
+        return {} if self.rules is None else {"rules": str(self.rules)}
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        return [f"{rule['name']}: {rule['outcome']}, {rule['said']}" for rule in result["details"]["rules"]]

@@ -1,0 +1,45 @@
+"""Rules of checks as DAGs and forms give them: a list, or its text in YAML, of which JSON is a part."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_paimon.arguments import is_blank
+from airflow_paimon.core.checks.rules import Function, Rule, parse_rules
+from airflow_paimon.core.errors import InvalidInputError
+
+
+def rules_as_json(rules: Any, where: str) -> str | None:
+    """Return rules as the JSON that the job takes; None if there are none.
+
+    Raises:
+        InvalidInputError: neither a list of rules nor the text of one.
+    """
+    raw = _raw(rules, where)
+    if not raw:
+        return None
+    parse_rules(raw, where)
+    return json.dumps(raw, default=str)
+
+
+def functions_in(rules: str | None) -> list[str]:
+    """Return the functions that rules call, which ``rules_as_json`` has returned."""
+    parsed: tuple[Rule, ...] = parse_rules(json.loads(rules), "rules") if rules is not None else ()
+    return [rule.function for rule in parsed if isinstance(rule, Function)]
+
+
+def _raw(rules: Any, where: str) -> Any:
+    if is_blank(rules):
+        return None
+    if not isinstance(rules, str):
+        return [dict(rule) if hasattr(rule, "items") else rule for rule in rules]
+    import yaml
+
+    try:
+        return yaml.safe_load(rules)
+    except yaml.YAMLError as error:
+        said = " ".join(str(error).split())
+        raise InvalidInputError(
+            f"{where}: it must be a list of rules in YAML, each a line such as '- not_null: [amount]'; {said}"
+        ) from None

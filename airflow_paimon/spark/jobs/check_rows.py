@@ -1,0 +1,143 @@
+"""Rules about rows: the DataFrame of those that break one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.checks.rules import (
+    ALL,
+    AcceptedValues,
+    Function,
+    NotNull,
+    Relationships,
+    Rule,
+    Sql,
+    Unique,
+)
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.spark.failures import fault_at
+from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jobs.check_results import DIFF_VIEW, VIEWS
+from airflow_paimon.spark.jobs.check_views import CHANGE, CheckViews
+from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
+from airflow_paimon.spark.statements.tables import warehouse_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def broken_by_columns(rule: NotNull | Unique | AcceptedValues | Relationships, views: CheckViews) -> DataFrame:
+    """Return the rows that break a rule about columns; of ``unique`` the values, with their number.
+
+    Raises:
+        PaimonError: the other table is not there, or can't be read.
+    """
+    if isinstance(rule, Unique):
+        return _repeated(rule, views)
+    rows = _checked(rule, views)
+    if isinstance(rule, NotNull):
+        return rows.where(_any([rows[c].isNull() for c in rule.columns]))
+    if isinstance(rule, AcceptedValues):
+        return rows.where(~rows[rule.column].isin(list(rule.values)))
+    other = views.other(rule.to)
+    if unknown := [f for f in rule.fields if f not in other.columns]:
+        raise InvalidInputError(f"Rule {rule.name!r}: {rule.to} has no column {', '.join(unknown)}")
+    known = other.select(*(other[f].alias(f"_other_{i}") for i, f in enumerate(rule.fields))).distinct()
+    same = _all([rows[c].eqNullSafe(known[f"_other_{i}"]) for i, c in enumerate(rule.columns)])
+    return rows.where(_all([rows[c].isNotNull() for c in rule.columns])).join(known, same, "left_anti")
+
+
+def broken_by_sql(rule: Sql, views: CheckViews) -> DataFrame:
+    """Return the rows that a rule's SELECT gives; to be run while its views are registered.
+
+    Raises:
+        InvalidInputError: Spark refuses it.
+    """
+    from pyspark.errors import AnalysisException, ParseException
+
+    spark, branch = views.spark, views.plan.after.scan.table
+    try:
+        if not has_jvm(spark):
+            return spark_query(spark, rule.sql)
+        tables = warehouse_tables(spark, views.request.warehouse, views.request.storage_options, rule.sql, branch)
+        return tables.query(rule.sql, lambda: views.named("branch", rule.sql))
+    except (AnalysisException, ParseException) as error:
+        raise InvalidInputError(f"Rule {rule.name!r}: Spark refuses its SELECT: {fault_at(str(error))}") from None
+
+
+def sql_views(rule: Sql, views: CheckViews) -> dict[str, DataFrame]:
+    """Return the views that a SELECT may mean."""
+    return {name: views.named(name, rule.sql) for name in (*VIEWS, *views.further) if may_mention(rule.sql, name)}
+
+
+def broken_by_function(rule: Function, views: CheckViews) -> Any:
+    """Return what the user's function gives: a DataFrame, or rows as mappings.
+
+    Raises:
+        InvalidInputError: it is not there, raises, or gives something else.
+    """
+    frames = {name: views.named(name, None) for name in (*VIEWS, *views.further) if name != DIFF_VIEW}
+    given = call_function(rule.function, import_function(rule.function), views.spark, _WithDiff(frames, views))
+    if type(given).__name__ == "DataFrame" and hasattr(given, "limit"):
+        return given
+    rows = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else None
+    if rows is None or not all(isinstance(row, Mapping) for row in rows):
+        raise InvalidInputError(
+            f"Rule {rule.name!r}: {rule.function} returns a DataFrame or a list of dicts, of the rows that break the "
+            f"rule; it returned {type(given).__name__}"
+        )
+    return [dict(row) for row in rows]
+
+
+class _WithDiff(dict[str, Any]):
+    """The views of a function, of which ``diff`` is made when it is asked for: some tables can't have it."""
+
+    def __init__(self, frames: Mapping[str, Any], views: CheckViews) -> None:
+        super().__init__(frames)
+        self._views = views
+
+    def __missing__(self, name: str) -> Any:
+        if name != DIFF_VIEW:
+            raise KeyError(name)
+        self[name] = self._views.diff()
+        return self[name]
+
+
+def _checked(rule: Rule, views: CheckViews) -> DataFrame:
+    """Return the rows that a rule is about."""
+    if rule.rows == ALL:
+        return views.branch()
+    diff = views.diff()
+    return diff.where(diff[CHANGE] != "deleted")
+
+
+def _repeated(rule: Unique, views: CheckViews) -> DataFrame:
+    from pyspark.sql import functions as sf
+
+    rows = views.branch(rule.columns, _touched(rule.columns, views))
+    rows = rows.where(_all([rows[c].isNotNull() for c in rule.columns]))
+    if rule.rows != ALL:
+        changed = _checked(rule, views).select(*rule.columns).distinct()
+        rows = rows.join(changed, list(rule.columns), "left_semi")
+    counts = rows.groupBy(*rule.columns).agg(sf.count(sf.lit(1)).alias("_count"))
+    return counts.where(counts["_count"] > 1)
+
+
+def _touched(columns: Collection[str], views: CheckViews) -> Any:
+    """Select the partitions that differ, where rows of others can't have the same values."""
+    schema = views.plan.after.scan.schema
+    if not schema.partition_keys or not set(schema.partition_keys) <= set(columns):
+        return None
+    sides = (views.plan.before, views.plan.after)
+    return StoredPartitions(schema).those({s.partition for side in sides for s in side.scan.splits})
+
+
+def _any(conditions: list[Column]) -> Column:
+    return reduce(lambda a, b: a | b, conditions)
+
+
+def _all(conditions: list[Column]) -> Column:
+    return reduce(lambda a, b: a & b, conditions)

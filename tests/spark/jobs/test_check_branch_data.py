@@ -1,0 +1,310 @@
+"""check_branch_data: what each kind of rule finds, what is kept of it, and the gate at the publish."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.checks.required import required_rules
+from airflow_paimon.core.checks.results import CHECKS_DIR
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    PaimonError,
+    UnsafeOperationError,
+)
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.data.rewrite import fold_buckets
+from airflow_paimon.spark.jobs import run_spark_operation
+from tests.core.tables import alter_table
+from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, run, values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def check(spark: SparkSession, warehouse: Path, *rules: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    """Evaluate rules; all of them, also where one of severity error is broken."""
+    file = warehouse / "rules.json"
+    file.write_text(json.dumps(rules))
+    request = build_request("check_branch_data", values(warehouse, **{"branch": "fix", "rules": str(file), **more}))
+    try:
+        found: list[dict[str, Any]] = list(run_spark_operation(spark, request).details["rules"])
+    except UnsafeOperationError as error:
+        found = list(error.details["rules"])
+    return found
+
+
+def outcome(spark: SparkSession, warehouse: Path, rule: dict[str, Any], **more: Any) -> tuple[str, int]:
+    [one] = check(spark, warehouse, rule, **more)
+    return one["outcome"], one["broken"]
+
+
+@pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
+def test_rules_look_at_what_the_branch_changes(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
+    main, _ = make_branch(tmp_path, primary=primary)
+    sql = "SELECT k, if(k < 2, NULL, v) AS v, dt FROM branch WHERE dt = 'a' AND k < 8 UNION ALL SELECT 50, 'new', 'a'"
+    correct(spark, tmp_path, sql, partitions=["dt=a"])
+    put(main, [(70, None, "c")])  # main goes on, and has a NULL of its own
+    assert outcome(spark, tmp_path, {"not_null": "v"}) == ("failed", 2)
+    assert outcome(spark, tmp_path, {"not_null": ["k", "v"], "severity": "warn"}) == ("warned", 2)
+    assert outcome(spark, tmp_path, {"not_null": "k"}) == ("passed", 0)
+    assert outcome(spark, tmp_path, {"accepted_values": {"column": "v", "values": ["new", "a5"]}}) == ("passed", 0)
+    assert outcome(spark, tmp_path, {"accepted_values": {"column": "v", "values": ["a5"]}}) == ("failed", 1)
+    counts = {"added": 1, "changed": 2, "deleted": 2} if primary else {"added": 3, "changed": 0, "deleted": 4}
+    assert outcome(spark, tmp_path, {"row_limits": counts}) == ("passed", 0)
+    assert outcome(spark, tmp_path, {"row_limits": {"deleted": counts["deleted"] - 1}}) == ("failed", 1)
+    part = counts["deleted"] * 10
+    assert outcome(spark, tmp_path, {"row_limits": {"deleted": f"{part} %"}}) == ("passed", 0)
+    assert outcome(spark, tmp_path, {"row_limits": {"deleted": f"{part - 1} %"}}) == ("failed", 1)
+    kinds = "SELECT _change, count(*) AS n FROM diff GROUP BY _change HAVING n > 0"
+    [found] = check(spark, tmp_path, {"sql": kinds}, sample=3)
+    assert {row["_change"]: row["n"] for row in found["rows"]} == {k: n for k, n in counts.items() if n}
+    with in_tasks():
+        assert outcome(spark, tmp_path, {"not_null": "v"}) == ("failed", 2)
+        assert outcome(spark, tmp_path, {"row_limits": counts}) == ("passed", 0)
+
+
+def test_sql_sees_the_branch_its_base_main_the_differences_and_other_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    main, branch = make_branch(tmp_path)
+    put(branch, [(1, "fixed", "a")])
+    put(main, [(2, "later", "b")])
+    views = {"branch": "k = 1 AND dt = 'a'", "base": "k = 1 AND dt = 'a'", "main": "k = 2 AND dt = 'b'"}
+    seen = ", ".join(f"(SELECT v FROM {view} WHERE {where}) AS {view}" for view, where in views.items())
+    counts = "(SELECT count(*) FROM d.t) AS named, (SELECT count(*) FROM o) AS other"
+    seen = f"SELECT {seen}, (SELECT max(_before.v) FROM diff) AS before, {counts}"
+    [found] = check(spark, tmp_path, {"name": "seen", "sql": seen}, view=["o=d.t$branch_fix"])
+    expected = {"branch": "fixed", "base": "a1", "main": "later", "before": "a1", "named": 30, "other": 30}
+    assert (found["name"], found["rows"]) == ("seen", [expected])
+    assert check(spark, tmp_path, {"sql": "SELECT * FROM diff WHERE v = _before.v"})[0]["said"] == "kept"
+
+
+def test_unique_and_relationships_look_beyond_the_changed_rows(spark: SparkSession, tmp_path: Path) -> None:
+    _, branch = make_branch(tmp_path)
+    countries = create_table(str(tmp_path), "d.names", [("name", "STRING")])
+    write_arrow(countries, pa.table({"name": ["a1", "fixed"]}))
+    put(branch, [(1, "a3", "a"), (4, None, "a")])
+    assert outcome(spark, tmp_path, {"unique": "v"}) == ("failed", 1)  # a3 is on the branch already
+    assert outcome(spark, tmp_path, {"unique": ["v", "dt"]}) == ("failed", 1)
+    assert outcome(spark, tmp_path, {"unique": ["k", "dt"]}) == ("passed", 0)
+    to = {"columns": "v", "to": "d.names", "fields": "name"}
+    assert outcome(spark, tmp_path, {"relationships": to}) == ("failed", 1)
+    assert outcome(spark, tmp_path, {"relationships": to, "rows": "all"}) == ("failed", 29)
+    put(branch, [(1, "fixed", "a")])
+    assert outcome(spark, tmp_path, {"relationships": to}) == ("passed", 0)
+
+
+def test_drift_against_the_base_and_the_week_before(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL"), ("amount", "DECIMAL(10,2)")]
+    main = create_table(
+        str(tmp_path), "d.t", columns, partition_keys=["dt"], primary_keys=["dt", "k"], options={"bucket": "1"}
+    )
+
+    def days(view: Any, amounts: dict[str, list[int]]) -> None:
+        rows = [{"dt": dt, "k": k, "amount": v} for dt, some in amounts.items() for k, v in enumerate(some)]
+        types = pa.schema([("dt", pa.string()), ("k", pa.int32()), ("amount", pa.decimal128(10, 2))])
+        write_arrow(view, pa.Table.from_pylist(rows, types))
+
+    days(main, {"2026-11-11": [50, 50], "2026-11-18": [100, 100], "2026-11-19": [7]})
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    assert outcome(spark, tmp_path, {"drift": {"measure": "sum", "column": "amount", "most": 0}}) == ("passed", 0)
+    days(main.branch("fix"), {"2026-11-18": [110, 100], "2026-11-19": [7]})
+    five = {"measure": "sum", "column": "amount", "most": "5 %"}
+    assert outcome(spark, tmp_path, {"drift": five}) == ("passed", 0)
+    [found] = check(spark, tmp_path, {"drift": {**five, "most": "4.9 %"}})
+    assert found["rows"] == [{"partition": "dt=2026-11-18", "before": 200, "after": 210, "change": "+5 %"}]
+    week = {"measure": "mean", "column": "amount", "against": "week-before"}
+    assert outcome(spark, tmp_path, {"drift": {**week, "most": "110 %"}}) == ("skipped", 0)  # the 19th has none
+    assert outcome(spark, tmp_path, {"drift": {**week, "most": "109 %"}}) == ("failed", 1)
+    assert outcome(spark, tmp_path, {"drift": {"measure": "count", "most": 0}}) == ("passed", 0)
+
+
+def big(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
+    return views["diff"].where("k > 40")
+
+
+def listed(spark: SparkSession, views: dict[str, DataFrame]) -> list[dict[str, Any]]:
+    return [{"suite": "orders", "expectation": "mean between 1 and 2"}] if views["branch"].count() > 30 else []
+
+
+def test_functions_give_rows_or_what_another_tool_found(spark: SparkSession, tmp_path: Path) -> None:
+    _, branch = make_branch(tmp_path)
+    for name in ("big", "listed"):
+        assert outcome(spark, tmp_path, {"function": f"{__name__}:{name}"}) == ("passed", 0)
+    put(branch, [(50, "new", "a")])
+    [found] = check(spark, tmp_path, {"function": f"{__name__}:big"})
+    assert found["outcome"] == "failed" and found["rows"][0]["k"] == 50
+    [found] = check(spark, tmp_path, {"function": f"{__name__}:listed"})
+    assert found["rows"] == [{"suite": "orders", "expectation": "mean between 1 and 2"}]
+
+
+def test_a_failed_rule_names_its_rows_and_hides_what_is_masked(spark: SparkSession, tmp_path: Path) -> None:
+    main, branch = make_branch(tmp_path)
+    alter_table(main, [SetOption(key="airflow-paimon.masked-columns", value="v")])
+    put(branch, [(3, "secret", "a")])
+    rules = [{"name": "no threes", "sql": "SELECT * FROM diff WHERE k = 3"}, {"not_null": "k"}]
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps(rules))
+    request = build_request("check_branch_data", values(tmp_path, branch="fix", rules=str(file)))
+    with pytest.raises(
+        UnsafeOperationError, match="breaks 1 of 2 rules: 'no threes': 1 row breaks it, such as"
+    ) as failed:
+        run_spark_operation(spark, request)
+    [row] = failed.value.details["rules"][0]["rows"]
+    assert (row["k"], row["v"], row["_before"]["v"], row["_change"]) == (3, "***", "***", "changed")
+    assert "secret" not in str(failed.value.details) + failed.value.message
+
+
+REQUIRED = [{"name": "v is there", "not_null": "v"}]
+
+
+def test_nothing_is_published_without_the_required_checks(spark: SparkSession, tmp_path: Path) -> None:
+    main, branch = make_branch(tmp_path)
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(REQUIRED))])
+    put(branch, [(3, "fixed", "a")])
+    with pytest.raises(
+        UnsafeOperationError, match="'v is there' has no result for its snapshot 4; nothing was published"
+    ):
+        run(tmp_path, "merge_branch", branch="fix")
+    assert run(tmp_path, "merge_branch", branch="fix", dry_run=True).changed
+    request = build_request("check_branch_data", values(tmp_path, branch="fix", dry_run=True))
+    assert run_spark_operation(spark, request).details["rules"][0]["outcome"] == "passed"
+    assert not main.store.names(CHECKS_DIR)  # a dry run keeps nothing
+    put(branch, [(4, None, "a")])  # a branch that changes has no valid checks
+    with pytest.raises(UnsafeOperationError, match="for its snapshot 5"):
+        run(tmp_path, "fast_forward", branch="fix")
+    assert check(spark, tmp_path)[0]["outcome"] == "failed"
+    with pytest.raises(UnsafeOperationError, match="its check 'v is there' failed"):
+        run(tmp_path, "replace_main", branch="fix")
+    assert main.latest_snapshot_id() == 3
+    put(branch, [(4, "there", "a")])
+    check(spark, tmp_path)
+    landed = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
+    assert json.loads(landed.properties["airflow-paimon.checks"]) == {"v is there": "passed"}
+
+
+def test_force_publishes_all_the_same_and_says_so(tmp_path: Path) -> None:
+    main, branch = make_branch(tmp_path)
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(REQUIRED))])
+    put(branch, [(3, None, "a")])
+    landed = main.snapshot(run(tmp_path, "merge_branch", branch="fix", force=True).snapshot_after or 0)
+    assert landed.properties["airflow-paimon.checks-forced"] == "true"
+    assert json.loads(landed.properties["airflow-paimon.checks"]) == {"v is there": "missing"}
+
+
+def test_a_publish_that_folds_the_branch_keeps_its_checks(spark: SparkSession, tmp_path: Path) -> None:
+    main, branch = make_branch(tmp_path)
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(REQUIRED))])
+    put(branch, [(3, "fixed", "a")])
+    assert check(spark, tmp_path)[0]["outcome"] == "passed"
+    plan = run(tmp_path, "merge_branch", branch="fix", dry_run=True)
+    assert plan.details["folds"], "else this test shows nothing"
+
+    def interrupted(*arguments: Any) -> Any:
+        put(main, [(9, "later", "c")])
+        return fold_buckets(*arguments)
+
+    request = build_request("merge_branch", values(tmp_path, branch="fix", expected_main_snapshot=3))
+    with pytest.raises(ConflictError, match="not at 3 as expected"):
+        run_operation(request, fold=interrupted)
+    assert branch.latest_snapshot_id() == 5
+    assert run(tmp_path, "merge_branch", branch="fix").changed
+
+
+def test_the_option_is_checked_when_it_is_set(tmp_path: Path) -> None:
+    main, _ = make_branch(tmp_path)
+    for text, said in (('[{"not_null": "vv"}]', "did you mean 'v'"), ("[", "is not JSON"), ('{"a": 1}', "a list")):
+        with pytest.raises(InvalidInputError, match=said):
+            run(tmp_path, "alter_table", change=[f"set airflow-paimon.required-checks={text}"])
+    run(tmp_path, "alter_table", change=["set airflow-paimon.required-checks=" + json.dumps(REQUIRED)])
+    assert [rule.name for rule in required_rules(main)] == ["v is there"]
+
+
+WRONG = [
+    ({}, r"rule 1 needs one of sql, not_null, .*; it has nothing"),
+    ({"not_null": "v", "unique": "v"}, "it has not_null and unique"),
+    ({"not_nul": "v"}, "it has 'not_nul'"),
+    ({"not_null": "vv"}, "has no column 'vv', which rule 'not_null vv' names; did you mean 'v'"),
+    ({"not_null": []}, "takes a column or a list of columns"),
+    ({"not_null": "v", "severity": "fatal"}, "severity must be one of error, warn; it is 'fatal'"),
+    ({"not_null": "v", "sevrity": "warn"}, "has no sevrity; there are: not_null, name, severity, rows"),
+    ({"sql": "DELETE FROM branch"}, "takes a SELECT that gives the rows that break the rule"),
+    ({"sql": "SELECT 1", "rows": "all"}, "rows is of not_null, unique, accepted_values, relationships only"),
+    ({"row_limits": {"deleted": "a few"}}, "takes a number from 0 on, or a part such as '5 %'; it is 'a few'"),
+    ({"row_limits": {"removed": 1}}, "has no removed; there are: added, changed, deleted"),
+    ({"drift": {"measure": "sum", "most": 1}}, "sum needs a column"),
+    ({"accepted_values": {"column": "v", "values": "a"}}, "values is a list of texts, numbers or booleans"),
+    ({"relationships": {"columns": ["v", "k"], "to": "d.t", "fields": "v"}}, "columns has 2 names and fields 1"),
+    ({"function": "module"}, "is not of the form module:name"),
+]
+
+
+@pytest.mark.parametrize(("rule", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
+def test_a_wrong_rule_is_refused_before_spark_starts(tmp_path: Path, rule: dict[str, Any], said: str) -> None:
+    from airflow_paimon.spark.jobs.before_spark import run_before_spark
+
+    main, _ = make_branch(tmp_path)
+    (tmp_path / "rules.json").write_text(json.dumps([rule]))
+    request = build_request("check_branch_data", values(tmp_path, branch="fix", rules=str(tmp_path / "rules.json")))
+    with pytest.raises(InvalidInputError, match=said):
+        run_before_spark(request)
+    assert not main.store.names(CHECKS_DIR)
+
+
+FAULTS: list[tuple[dict[str, Any], type[PaimonError], str]] = [
+    ({"sql": "SELECT nothing FROM branch"}, InvalidInputError, "Spark refuses its SELECT: .*nothing"),
+    ({"sql": "SELECT 1/0 FROM branch"}, InvalidInputError, "divide"),
+    ({"relationships": {"columns": "v", "to": "d.none", "fields": "v"}}, NotFoundError, "d.none"),
+    ({"relationships": {"columns": "v", "to": "d.t", "fields": "w"}}, InvalidInputError, "d.t has no column w"),
+    ({"drift": {"measure": "min", "column": "v", "most": 0}}, InvalidInputError, "compares numbers"),
+    ({"drift": {"measure": "count", "most": 0, "against": "week-before"}}, InvalidInputError, "holds dates"),
+    ({"function": f"{__name__}:nowhere"}, InvalidInputError, "nowhere"),
+    ({"function": "json:dumps"}, InvalidInputError, "json:dumps"),
+]
+
+
+@pytest.mark.parametrize(("rule", "kind", "said"), FAULTS, ids=[next(iter(rule)) + said for rule, _, said in FAULTS])
+def test_a_rule_that_cannot_be_evaluated_is_named(
+    spark: SparkSession, tmp_path: Path, rule: dict[str, Any], kind: type[PaimonError], said: str
+) -> None:
+    _, branch = make_branch(tmp_path)
+    put(branch, [(3, "fixed", "a")])
+    with pytest.raises(kind, match=said) as failed:
+        check(spark, tmp_path, {"name": "this one", **rule})
+    assert re.search("this one", failed.value.message)
+
+
+def test_rules_of_the_table_reach_nothing_but_tables(spark: SparkSession, tmp_path: Path) -> None:
+    main, branch = make_branch(tmp_path)
+    put(branch, [(3, "fixed", "a")])
+    reaching = {"name": "reaches", "sql": "SELECT * FROM text.`/etc/hostname`"}
+    assert outcome(spark, tmp_path, reaching)[0] == "failed"  # the DAG's own code may
+    with pytest.raises(UnsafeOperationError, match="reaches"):
+        run_check(spark, tmp_path, [reaching], restricted_sql=True)
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps([reaching]))])
+    with pytest.raises(UnsafeOperationError, match="reaches"):
+        run_check(spark, tmp_path, [])
+    function = [{"name": "calls", "function": f"{__name__}:big"}]
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(function))])
+    with pytest.raises(UnsafeOperationError, match=f"allow it with --allow-module {__name__}"):
+        run_check(spark, tmp_path, [])
+    assert run_check(spark, tmp_path, [], allow_module=[__name__])["rules"][0]["outcome"] == "passed"
+
+
+def run_check(spark: SparkSession, warehouse: Path, rules: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    file = warehouse / "rules.json"
+    file.write_text(json.dumps(rules))
+    request = build_request("check_branch_data", values(warehouse, branch="fix", rules=str(file), **more))
+    return dict(run_spark_operation(spark, request).details)
