@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, duration_text, limited
+from airflow_paimon.cli.listing import Listing, duration_text, limited, size_text
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import with_nullable
+from airflow_paimon.core.metadata_expiry.storage_usage import Totals, holder_json, read_usage
 from airflow_paimon.core.publish.replace_main import main_state, main_state_text
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
+from airflow_paimon.storage_holders import holder_text
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -238,6 +241,34 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     return Listing(title="files", columns=columns, rows=found, left=left, note=_elsewhere(table))
 
 
+def storage(table: Table, limit: int) -> Listing:
+    """List what holds files of the table, of all branches, with what its end would free, the most first."""
+    found = read_usage(table, int(time.time() * 1000))
+    holders = [holder_json(usage, found.roots) for usage in found.holders]
+    shown, left = limited(
+        [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in holders], limit
+    )
+    columns = (
+        ("held by", "text"),
+        ("snapshots", "number"),
+        ("size", "size"),
+        ("frees", "size"),
+        ("frees files", "number"),
+        ("way", "text"),
+    )
+    return Listing(title="holders", columns=columns, rows=shown, left=left, note=totals_text(found.totals))
+
+
+def totals_text(totals: Totals) -> str:
+    """Say in a line how large a table is."""
+    old = totals.unreferenced.bytes - totals.young.bytes
+    return (
+        f"{size_text(totals.total.bytes)} in {totals.total.files:,} files; main's newest state: "
+        f"{size_text(totals.live.bytes)}; referenced by nothing: {size_text(old)}, besides "
+        f"{size_text(totals.young.bytes)} younger than a day"
+    )
+
+
 def _elsewhere(table: Table) -> str:
     """Say which rows of a chain table main doesn't show, so that it isn't taken for empty."""
     options = TableOptions(table.schema().options)
@@ -254,6 +285,7 @@ OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {
     "snapshots": snapshots,
     "partitions": partitions,
     "files": files,
+    "storage": storage,
 }
 
 OF_A_VERSION: Mapping[str, Callable[[Table, int, Snapshot], Listing]] = {

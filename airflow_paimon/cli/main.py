@@ -41,6 +41,7 @@ LOOKUPS = {
     "partitions": "partitions of a branch: rows, files, bytes",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
+    "storage": "bytes that each branch, tag and range of snapshots holds, and what its end would free",
 }
 
 

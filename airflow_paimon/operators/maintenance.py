@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.requests.requests import GRACE, RETRY_WINDOW
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+from airflow_paimon.storage_holders import holder_text
 
 __all__ = [
     "AlterTableOperator",
@@ -17,8 +19,11 @@ __all__ = [
     "RemoveOrphanFilesOperator",
     "RepairTableOperator",
     "SnapshotExpireOperator",
+    "StorageUsageOperator",
     "TagExpireOperator",
 ]
+
+_LOGGED_HOLDERS = 20
 
 
 class AlterTableOperator(PaimonOperator):
@@ -138,6 +143,35 @@ class RepairTableOperator(PaimonOperator):
     @keeps_arguments
     def __init__(self, *, finding: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
+
+
+class StorageUsageOperator(PaimonOperator):
+    """
+    Count the bytes that each branch, tag and range of snapshots holds, and those that its end would free.
+
+    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["holders"]`` begins with
+    what frees the most; see :doc:`/howto/storage-usage`.
+
+    :param limit: holders to list; 0 for all (templated)
+    """
+
+    operation = "storage_usage"
+
+    @keeps_arguments
+    def __init__(self, *, limit: int | str = 100, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        lines = [
+            f"{found['total']['files']:,} files with {size_text(found['total']['bytes'])}, of which "
+            f"{size_text(found['live']['bytes'])} are main's newest state and "
+            f"{size_text(found['unreferenced']['bytes'])} are referenced by nothing"
+        ]
+        return lines + [
+            f"{holder_text(one)} frees {size_text(one['frees_bytes'])} of {size_text(one['bytes'])}: {one['way']}"
+            for one in found["holders"][:_LOGGED_HOLDERS]
+        ]
 
 
 class CompactOperator(PaimonOperator):

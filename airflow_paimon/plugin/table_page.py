@@ -19,7 +19,18 @@ from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import Asked, PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
-from airflow_paimon.plugin.tabs import branches, check, corrections, grid, history, options, partitions, schemas, tags
+from airflow_paimon.plugin.tabs import (
+    branches,
+    check,
+    corrections,
+    grid,
+    history,
+    options,
+    partitions,
+    schemas,
+    storage,
+    tags,
+)
 
 _SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
     "history": history.show,
@@ -29,6 +40,7 @@ _SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
     "partitions": partitions.show,
     "files": partitions.show_files,
     "options": options.show,
+    "storage": storage.show,
     "grid": grid.show,
     "corrections": corrections.show,
     "check": check.show,

@@ -18,7 +18,7 @@ from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
-from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Candidate,
@@ -30,7 +30,6 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     find_orphans,
     sort_files,
 )
-from airflow_paimon.core.metadata_expiry.references import read_names
 from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
@@ -41,7 +40,6 @@ from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, STREAMS_DIR
-from airflow_paimon.core.table.scan import read_columns
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -71,7 +69,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
-    files = sort_files(_stored(table), _prefixes(table))
+    files = sort_files(_stored(table), file_prefixes(table))
     look = _Look(table, RootReader(table))
     used = look.used({c.file.name for c in files.candidates})
     found = find_orphans(files.candidates, used, before_ms)
@@ -106,7 +104,7 @@ def _stored(table: Table) -> Iterator[Stored]:
     return (Stored(i.name, i.size, i.modified_ms) for i in infos)
 
 
-def _prefixes(table: Table) -> Prefixes:
+def file_prefixes(table: Table) -> Prefixes:
     """What data and changelog files were ever named, by all schemas of all branches."""
     found: list[set[str]] = [{default} for _, default in _PREFIX_OPTIONS]
     for view in all_views(table):
@@ -145,19 +143,10 @@ class _Look:
 
 
 def _named(table: Table, roots: Sequence[Root], wanted: set[str]) -> set[str]:
-    """Return which file names some roots name: an addition counts, and so does a deletion."""
-    found: set[str] = set()
-    manifests: dict[str, ManifestFile] = {}
-    for names in read_names(table, roots):
-        found |= wanted & names.manifest_names
-        found |= wanted & {e.file_name for e in names.index}
-        found |= wanted & {names.statistics or ""}
-        manifests |= {m.file_name: m for m in (*names.manifests, *names.changelog)}
-    for some in batches(list(manifests.values())):
-        for columns in read_columns(table, some):
-            found |= wanted.intersection(columns.file_names)
-            found |= wanted.intersection(name for extra in columns.extra_files for name in extra)
-    return found
+    """Return which file names some roots name; a data file that a state only lists as deleted is not named by it."""
+    numbered = NumberedFiles({})
+    times = read_contents(table, roots, numbered).times()
+    return {name for name, number in numbered.numbers.items() if times[number] and name in wanted}
 
 
 def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:

@@ -156,6 +156,11 @@ _TABLE = (
         on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS),
     ),
     Operation(
+        requests.StorageUsage,
+        "Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.",
+        "core.metadata_expiry.storage_usage:storage_usage",
+    ),
+    Operation(
         requests.RepairTable,
         "Repair the findings of check_table.",
         "core.check.check:repair_table",

@@ -353,6 +353,12 @@ class CheckTable(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StorageUsage(Request):
+    operation = "storage_usage"
+    limit: int = flag("Holders to list, those whose end frees the most first; 0 for all", 100, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
     finding: tuple[str, ...] = texts(

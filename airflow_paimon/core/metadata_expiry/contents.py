@@ -1,0 +1,91 @@
+"""Reads what roots name, each manifest once and in columns, into numbered files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
+from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, NamedFiles
+from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
+from airflow_paimon.core.metadata_expiry.root_values import Root
+from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.table.scan import read_columns
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(slots=True)
+class NumberedFiles:
+    """Numbers files: data files and metadata by their names, which are unique in a table, all else by its path.
+
+    ``sizes``: bytes of the files that were listed, by the same keys. ``bytes``: of each number; of a data file that was
+    not listed, what its manifest says. ``external``: data files outside of the table's folder.
+    """
+
+    sizes: Mapping[str, int]
+    numbers: dict[str, int] = field(default_factory=dict)
+    bytes: list[int] = field(default_factory=list)
+    external: set[int] = field(default_factory=set)
+
+    def of(self, key: str, size: int = 0) -> int:
+        """Return the number of a file, a new one if need be. ``size``: in bytes, for one that was not listed."""
+        number = self.numbers.get(key)
+        if number is None:
+            number = self.numbers[key] = len(self.bytes)
+            self.bytes.append(self.sizes.get(key, size))
+        return number
+
+    def array(self, keys: Iterable[str]) -> FileNumbers:
+        """Return the numbers of several files."""
+        return np.fromiter((self.of(key) for key in keys), np.int32)
+
+
+def read_contents(table: Table, roots: Sequence[Root], numbered: NumberedFiles) -> Contents:
+    """Read what roots name.
+
+    Raises:
+        FormatError: a list or manifest of one is missing or unreadable; names it and the root.
+    """
+    names = read_names(table, roots)
+    manifests = {m.file_name: m for n in names for m in (*n.state, *n.changelog)}
+    changes = _read_changes(table, list(manifests.values()), numbered)
+    named = [_named(n, numbered) for n in names]
+    return Contents(files=len(numbered.bytes), changes=changes, named=named)
+
+
+def _named(names: RootNames, numbered: NumberedFiles) -> NamedFiles:
+    """What a root names; the root's own file is among the others."""
+    others = {path.rpartition("/")[2] for path in names.metadata_paths} | {e.file_name for e in names.index}
+    return NamedFiles(
+        state=tuple(m.file_name for m in names.state),
+        changelog=tuple(m.file_name for m in names.changelog),
+        others=numbered.array([*sorted(others), names.root.path]),
+    )
+
+
+def _read_changes(table: Table, manifests: Sequence[ManifestFile], numbered: NumberedFiles) -> dict[str, Changes]:
+    found: dict[str, Changes] = {}
+    for some in batches(manifests):
+        for manifest, columns in zip(some, read_columns(table, some), strict=True):
+            found[manifest.file_name] = _changes_of(columns, numbered)
+    return found
+
+
+def _changes_of(columns: EntryColumns, numbered: NumberedFiles) -> Changes:
+    """Count how often each file is added less how often it is deleted; its own index files go with it."""
+    files: list[int] = []
+    signs: list[int] = []
+    rows = zip(columns.kinds, columns.file_names, columns.file_sizes, columns.extra_files, columns.external_paths,
+               strict=True)  # fmt: skip
+    for kind, name, size, extra, external in rows:
+        sign = 1 if kind == FileKind.ADD else -1
+        number = numbered.of(name, size)
+        if external is not None:
+            numbered.external.add(number)
+        files += [number, *(numbered.of(one) for one in extra)]
+        signs += [sign] * (1 + len(extra))
+    unique, where = np.unique(np.array(files, np.int32), return_inverse=True)
+    counts = np.bincount(where, weights=np.array(signs, np.float64), minlength=len(unique))
+    return Changes(unique.astype(np.int32), counts.astype(np.int32))

@@ -1,0 +1,90 @@
+"""Which files roots name, as numbers: what many roots share is counted once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FileNumbers = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+class Changes(NamedTuple):
+    """The files that a manifest names, each once, and by how much it changes how often each is there."""
+
+    files: FileNumbers
+    counts: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFiles:
+    """What one root names: the files that are live by ``state``, all that ``changelog`` adds, and ``others``.
+
+    ``state`` and ``changelog`` are names of manifests, in order.
+    """
+
+    state: tuple[str, ...]
+    changelog: tuple[str, ...]
+    others: FileNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """What roots name, in their order. ``files``: how many there are; ``changes``: of each manifest, by its name."""
+
+    files: int
+    changes: Mapping[str, Changes]
+    named: Sequence[NamedFiles]
+
+    def each(self, roots: Sequence[int]) -> Iterator[Mask]:
+        """Return which files each of some roots names; fast where one continues the state of the one before."""
+        walk = _Walk(self)
+        return (walk.held(at) for at in roots)
+
+    def times(self) -> npt.NDArray[np.int32]:
+        """Return how many roots name each file.
+
+        A file counts as named where a manifest deletes it more often than it is added: such a state is broken.
+        """
+        times = np.zeros(self.files, np.int32)
+        for held in self.each(sorted(range(len(self.named)), key=lambda at: self.named[at].state)):
+            times += held
+        return times
+
+    def live(self, at: int) -> Mask:
+        """Return the data files that are live by the state of the root at a position."""
+        counts = np.zeros(self.files, np.int32)
+        for name in self.named[at].state:
+            counts[self.changes[name].files] += self.changes[name].counts
+        live: Mask = counts > 0
+        return live
+
+
+class _Walk:
+    """The files of one root after the other: what a root shares with the one before isn't counted again."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._state: tuple[str, ...] = ()
+        self._counts = np.zeros(contents.files, np.int32)
+
+    def held(self, at: int) -> Mask:
+        """Return which files the root at a position names."""
+        named, changes = self._contents.named[at], self._contents.changes
+        if named.state[: len(self._state)] != self._state:
+            self._state = ()
+            self._counts[:] = 0
+        for name in named.state[len(self._state) :]:
+            change = changes[name]
+            self._counts[change.files] += change.counts
+        self._state = named.state
+        held: Mask = self._counts != 0
+        for name in named.changelog:
+            change = changes[name]
+            held[change.files[change.counts > 0]] = True
+        held[named.others] = True
+        return held

@@ -1,0 +1,120 @@
+"""Who holds how many bytes of a table, and what its end would free: over numbered files. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_paimon.core.metadata_expiry.contents_plan import Contents, FileNumbers
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
+from airflow_paimon.core.table.paths import (
+    HOLD_TAG_PREFIX,
+    KEEP_TAG_PREFIX,
+    MAIN,
+    UNDO_TAG_PREFIX,
+    protects,
+)
+
+BRANCH, SNAPSHOTS, TAGS, UNDO, CHANGELOGS, TRASHED, HOLDS = (
+    "branch", "snapshots", "tags", "undo", "changelogs", "trash", "holds",
+)  # fmt: skip
+"""Kinds of holders, besides ``tag``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Roots that end together. ``roots``: their positions, in the order of their snapshots; ``own``: further files.
+
+    ``kind``: ``branch`` (with the tags on main that protect its files), ``tag``, ``tags`` (all tags of a branch that
+    people made), ``undo`` (all tags by which publishes are undone), ``snapshots`` (all of a branch but the newest),
+    ``changelogs`` (the long-lived ones of a branch), ``trash``, or ``holds`` (of publishes that are running).
+    """
+
+    kind: str
+    branch: str
+    name: str
+    roots: tuple[int, ...]
+    own: FileNumbers = field(default_factory=lambda: np.zeros(0, np.int32))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """``files`` and ``bytes`` that a holder names, and those that it alone names: its end frees them."""
+
+    holder: Holder
+    files: int
+    bytes: int
+    frees_files: int
+    frees_bytes: int
+
+
+def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str, FileNumbers]) -> list[Holder]:
+    """Group roots by what ends them. ``own``: the files in the folder of each branch."""
+    order = sorted(range(len(roots)), key=lambda i: (roots[i].branch, roots[i].snapshot.id, roots[i].kind))
+    holders = [
+        Holder(
+            kind=BRANCH,
+            branch=name,
+            name=name,
+            roots=tuple(i for i in order if _ends_with(roots[i], name)),
+            own=own.get(name, np.zeros(0, np.int32)),
+        )
+        for name in branches
+    ]
+    holders += [_holder(TAG, roots, [i]) for i in order if roots[i].kind == TAG and protects(roots[i].name) is None]
+    for branch in (MAIN, *branches):
+        at = [i for i in order if roots[i].branch == branch]
+        tags = [i for i in at if roots[i].kind == TAG]
+        snapshots = [i for i in at if roots[i].kind == SNAPSHOT]
+        grouped = {
+            TAGS: [i for i in tags if _is_made_by_people(roots[i].name)],
+            UNDO: [i for i in tags if roots[i].name.startswith(UNDO_TAG_PREFIX)],
+            SNAPSHOTS: snapshots[:-1],
+            CHANGELOGS: [i for i in at if roots[i].kind == CHANGELOG],
+        }
+        holders += [_holder(kind, roots, some, branch) for kind, some in grouped.items() if some]
+    for kind, some in ((TRASHED, [i for i in order if roots[i].trash is not None]),
+                       (HOLDS, [i for i in order if roots[i].kind == HOLD])):  # fmt: skip
+        holders += [_holder(kind, roots, some, MAIN)] if some else []
+    return holders
+
+
+def usages(contents: Contents, sizes: npt.NDArray[np.int64], holders: Sequence[Holder]) -> list[Usage]:
+    """Count what each holder names, and what it alone names. ``sizes``: bytes of each file."""
+    times = contents.times()
+    return [_usage(contents, sizes, holder, times) for holder in holders]
+
+
+def _usage(contents: Contents, sizes: npt.NDArray[np.int64], holder: Holder, times: npt.NDArray[np.int32]) -> Usage:
+    within = np.zeros(contents.files, np.int32)
+    for held in contents.each(holder.roots):
+        within += held
+    named, alone = within > 0, (within > 0) & (within == times)
+    named[holder.own] = alone[holder.own] = True
+    return Usage(
+        holder=holder,
+        files=int(named.sum()),
+        bytes=int(sizes[named].sum()),
+        frees_files=int(alone.sum()),
+        frees_bytes=int(sizes[alone].sum()),
+    )
+
+
+def _ends_with(root: Root, branch: str) -> bool:
+    """Whether a root goes with a branch: one of its own, or main's tag that protects what both share."""
+    if root.trash is not None or root.kind == HOLD:
+        return False
+    return root.branch == branch or (root.branch == MAIN and root.kind == TAG and protects(root.name) == branch)
+
+
+def _is_made_by_people(tag: str) -> bool:
+    ours = (UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, HOLD_TAG_PREFIX)
+    return protects(tag) is None and not tag.startswith(ours)
+
+
+def _holder(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> Holder:
+    only = roots[some[0]]
+    return Holder(kind=kind, branch=branch or only.branch, name=only.name if kind == TAG else "", roots=tuple(some))
