@@ -43,6 +43,8 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     :param partitions: these partitions hold files, such as ``["dt=2025-01-01"]``, not older than main's newest there
         (templated)
     :param allow_older_partitions: it is enough that the partitions hold files (templated)
+    :param wait_for_branch: also wait for a branch that doesn't exist yet, instead of failing; without another condition
+        until it exists and has a snapshot (templated)
     :param deferrable: wait in the triggerer instead of a worker
     """
 
@@ -56,6 +58,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         "reference_time",
         "partitions",
         "allow_older_partitions",
+        "wait_for_branch",
     )
     operator_extra_links = (TableLink(), AssetLink())
     ui_color = "#e8f0fe"
@@ -72,6 +75,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         reference_time: str | int | None = None,
         partitions: Sequence[str] | str = (),
         allow_older_partitions: bool | str = False,
+        wait_for_branch: bool | str = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
@@ -85,6 +89,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         self.reference_time = reference_time
         self.partitions = partitions
         self.allow_older_partitions = allow_older_partitions
+        self.wait_for_branch = wait_for_branch
         self.deferrable = deferrable
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -137,6 +142,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
             reference_time=_given("reference_time", self.reference_time),
             partitions=as_list("partitions", self.partitions),
             allow_older_partitions=_flag("allow_older_partitions", self.allow_older_partitions),
+            wait_for_branch=_flag("wait_for_branch", self.wait_for_branch),
         )
 
     def _look(self) -> Verdict:

@@ -16,6 +16,7 @@ from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 from tests.airflow.conftest import RunDag
 from tests.core.tables import append, make_table
+from tests.core.tables import run as operate
 
 pytestmark = pytest.mark.airflow
 
@@ -58,6 +59,20 @@ def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool
     assert run.state == "success"
     seen = run.xcom("wait")
     assert (seen["caught_up"], seen["snapshot_id"], seen["table"], seen["branch"]) == (True, 2, "d.t", "main")
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+
+    def build() -> None:
+        SnapshotCatchUpSensor(task_id="wait", table="d.t", branch="fix", wait_for_branch=True, poke_interval=0.2,
+                              timeout=600, deferrable=deferrable)  # fmt: skip
+
+    with later(4, lambda: operate(main, "create_branch", branch="fix", snapshot=1)):
+        done = run_dag(dag(f"sensor_branch_{deferrable}", build))
+    assert (done.state, done.xcom("wait")["snapshot_id"]) == ("success", 1)
 
 
 @pytest.mark.parametrize("deferrable", [False, True])

@@ -29,6 +29,7 @@ class CatchUpCondition:
     behind main's; with ``reference_time_ms``, behind that time instead.
     ``partitions``: specs (``dt=2025-01-01``, ``dt=2025-01-01/region=eu``, also partial) that must hold files;
     unless ``allow_older_partitions``, with files not older than main's newest in that partition.
+    ``wait_for_branch``: a branch that doesn't exist is waited for.
     """
 
     min_snapshot_id: int | None = None
@@ -37,6 +38,7 @@ class CatchUpCondition:
     reference_time_ms: int | None = None
     partitions: tuple[str, ...] = ()
     allow_older_partitions: bool = False
+    wait_for_branch: bool = False
 
     @property
     def needs_main(self) -> bool:
@@ -75,11 +77,15 @@ class PartitionFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpState:
-    """The state read: heads are None for a branch without snapshots (or main's if not needed)."""
+    """The state read: heads are None for a branch without snapshots (or main's if not needed).
+
+    ``exists``: whether there is such a branch.
+    """
 
     table: str
     branch: str
     branch_head: Head | None
+    exists: bool = True
     main_head: Head | None = None
     partitions: tuple[PartitionFiles, ...] = ()
 
@@ -118,8 +124,11 @@ def parse_condition(
     reference_time: str | int | None = None,
     partitions: Sequence[str] = (),
     allow_older_partitions: bool = False,
+    wait_for_branch: bool = False,
 ) -> CatchUpCondition:
     """Parse the arguments of a sensor: lags as ``10 min``, times as ISO with an offset or epoch ms.
+
+    With ``wait_for_branch`` no other condition is needed: the branch then has to exist, and to have a snapshot.
 
     Raises:
         InvalidInputError: malformed, no condition, or a reference time without a lag.
@@ -133,11 +142,12 @@ def parse_condition(
         reference_time_ms=None if reference_time is None else parse_timestamp(reference_time),
         partitions=tuple(partitions),
         allow_older_partitions=allow_older_partitions,
+        wait_for_branch=wait_for_branch,
     )
     lags = condition.watermark_lag_ms is not None or condition.commit_lag_ms is not None
-    if not (lags or condition.partitions or condition.min_snapshot_id is not None):
+    if not (lags or condition.partitions or condition.min_snapshot_id is not None or wait_for_branch):
         raise InvalidInputError(
-            "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag or partitions"
+            "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag, partitions, wait_for_branch"
         )
     if condition.reference_time_ms is not None and not lags:
         raise InvalidInputError("reference_time needs max_watermark_lag or max_commit_lag ('0 s' for no lag at all)")
@@ -148,6 +158,8 @@ def parse_condition(
 
 def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
     """Judge a state by a condition. Pure: the only definition of "caught up"."""
+    if not state.exists:
+        return Verdict(state=state, waiting_for=(f"branch {state.branch}, which does not exist yet",))
     if state.branch_head is None:
         return Verdict(state=state, waiting_for=(f"branch {state.branch} has no snapshot yet",))
     wanted, head = condition.min_snapshot_id, state.branch_head.snapshot_id
@@ -199,12 +211,14 @@ def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
     partitions only.
 
     Raises:
-        NotFoundError: there is no such table or branch.
+        NotFoundError: there is no such table, or no such branch and it is not to be waited for.
     """
-    branch = table.hinted_snapshot()
+    view, branch = table.branch(MAIN), table.hinted_snapshot()
+    if branch is None and condition.wait_for_branch and not table.exists():
+        view.require()
+        return CatchUpState(table=table.name, branch=table.branch_name, branch_head=None, exists=False)
     if branch is None:
         table.require()
-    view = table.branch(MAIN)
     main = branch if table.branch_name == MAIN else view.hinted_snapshot() if condition.needs_main else None
     compared = main if condition.needs_main else None
     return CatchUpState(

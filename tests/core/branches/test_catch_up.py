@@ -20,7 +20,7 @@ from airflow_paimon.core.branches.catch_up import (
     parse_condition,
 )
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import append, make_table, run
 from tests.stores import CountingStore
 
@@ -186,6 +186,19 @@ def test_missing_branch_is_an_error_and_an_empty_one_is_waited_for(tmp_path: Pat
         gather(table.branch("nope"), parse_condition(min_snapshot_id=1))
     verdict = check(table, parse_condition(min_snapshot_id=1))
     assert verdict.waiting_for == ("branch main has no snapshot yet",)
+
+
+def test_a_branch_that_is_waited_for_may_be_made_later(tmp_path: Path) -> None:
+    main = make_table(tmp_path)
+    append(main, "1")
+    condition = parse_condition(wait_for_branch=True)
+    waits = check(main.branch("fix"), condition)
+    assert (waits.waiting_for, waits.to_json()["snapshot_id"]) == (("branch fix, which does not exist yet",), None)
+    run(main, "create_branch", branch="fix", snapshot=1)
+    assert check(main.branch("fix"), condition).caught_up
+    assert not check(main.branch("fix"), parse_condition(wait_for_branch=True, min_snapshot_id=2)).caught_up
+    with pytest.raises(NotFoundError, match=r"d\.other"):
+        check(open_table(str(tmp_path), "d.other", branch="fix"), condition)
 
 
 def test_long_min_value_is_not_a_watermark(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_the_parts_add_up_and_unreferenced_files_are_told_by_age(table: Table) -
 
 def test_undo_points_and_the_trash_hold_together_what_none_holds_alone(table: Table) -> None:
     other = copied(table)
-    for number in range(2):
+    for _ in range(2):
         before = other.latest_snapshot_id()
         rewrite(other, "a")
         run(other, "rollback_to", snapshot=before)
