@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_paimon.cli.holders import holder_text
 from airflow_paimon.cli.listing import Listing, duration_text, limited, size_text
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
@@ -20,7 +21,6 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
-from airflow_paimon.storage_holders import holder_text
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:

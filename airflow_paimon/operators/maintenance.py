@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from airflow_paimon.cli.holders import holder_text
 from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.requests.requests import GRACE, RETRY_WINDOW
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
-from airflow_paimon.storage_holders import holder_text
 
 __all__ = [
     "AlterTableOperator",
