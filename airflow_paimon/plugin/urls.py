@@ -18,6 +18,7 @@ TABS = (
     "partitions",
     "files",
     "options",
+    "storage",
     "grid",
     "corrections",
     "check",

@@ -128,6 +128,19 @@ def test_what_main_is_the_state_of(warehouse: Path, capsys: pytest.CaptureFixtur
     assert main["what_for"].endswith("since snapshot 3, with commits of main's own since")
 
 
+def test_storage(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = open_table(str(warehouse), "d.t")
+    rewrite(table, "1")
+    found = {r["held_by"]: r for r in data(capsys, "storage", *on(warehouse))}
+    assert set(found) == {"branch fix", "tag before", "tag before of branch fix", "all snapshots but the newest"}
+    assert found["branch fix"]["frees"] > found["tag before"]["frees"] > 0
+    assert found["branch fix"]["way"] == "delete_branch --branch fix, then remove_orphan_files"
+    lines = show(capsys, "storage", *on(warehouse), "--limit=1")
+    assert lines[0].split()[:4] == ["HELD", "BY", "SNAPSHOTS", "SIZE"]
+    assert lines[2].endswith("more holders: --limit 0 shows all")
+    assert "main's newest state: " in lines[3]
+
+
 def test_schema(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns = {c["column"]: c for c in data(capsys, "schema", *on(warehouse), "--branch=fix")}
     assert list(columns) == ["k", "v", "dt"]

@@ -155,6 +155,15 @@ def test_tags_say_what_they_are_for(get: Get) -> None:
     assert "airflow-paimon-undo-publish-1 undo point 2" in shown
 
 
+def test_storage_says_what_would_become_free(get: Get) -> None:
+    shown = texts(get(f"{T}?tab=storage").text)
+    assert re.search(
+        r"branch fix \d+ [\d.]+ KiB [\d.]+ KiB \d+ delete_branch --branch fix, then remove_orphan_files", shown
+    )
+    assert "main's newest state: " in shown or "main&#39;s newest state" in shown
+    assert "branch fix" not in texts(get(f"{T}?tab=storage&q=undo").text).split("found")[1]
+
+
 def test_history_has_a_lane_a_branch_and_tells_who_approved(get: Get) -> None:
     page = get(T).text
     assert "done parted from main at snapshot 2" in page

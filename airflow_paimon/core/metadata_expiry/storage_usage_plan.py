@@ -70,8 +70,8 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
         tags = [i for i in at if roots[i].kind == TAG]
         snapshots = [i for i in at if roots[i].kind == SNAPSHOT]
         grouped = {
-            TAGS: [i for i in tags if _is_made_by_people(roots[i].name)],
-            UNDO: [i for i in tags if roots[i].name.startswith(UNDO_TAG_PREFIX)],
+            TAGS: _several([i for i in tags if _is_made_by_people(roots[i].name)]),
+            UNDO: _several([i for i in tags if roots[i].name.startswith(UNDO_TAG_PREFIX)]),
             SNAPSHOTS: snapshots[:-1],
             CHANGELOGS: [i for i in at if roots[i].kind == CHANGELOG],
         }
@@ -108,6 +108,11 @@ def _ends_with(root: Root, branch: str) -> bool:
     if root.trash is not None or root.kind == HOLD:
         return False
     return root.branch == branch or (root.branch == MAIN and root.kind == TAG and protects(root.name) == branch)
+
+
+def _several(tags: list[int]) -> list[int]:
+    """Leave out a single tag: it stands in the list by itself."""
+    return tags if len(tags) > 1 else []
 
 
 def _is_made_by_people(tag: str) -> bool:
