@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -225,13 +225,16 @@ class _PublishOperator(PaimonOperator):
 class _PublishBranchOperator(_PublishOperator):
     """What merge and fast-forward share."""
 
+    branch: str
     writers_stopped: bool | str
+    approval_task_id: str | None
 
     @keeps_arguments
     def __init__(
         self,
         *,
         branch: str,
+        approval_task_id: str | None = None,
         expected_branch_snapshot: int | str | None = None,
         approved_main_snapshot: int | str | None = None,
         rewrite: bool | str = False,
@@ -243,6 +246,40 @@ class _PublishBranchOperator(_PublishOperator):
     ) -> None:
         super().__init__(**kwargs)
 
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        if self.approval_task_id is not None:
+            self._take_approval(self.approval_task_id, context)
+        return super()._request(hook, context)
+
+    def _take_approval(self, task_id: str, context: Context) -> None:
+        """Fill the arguments that are left out with what a ``PublishApprovalOperator`` upstream returned.
+
+        Raises:
+            UnsafeOperationError: it has not approved this branch of this table.
+        """
+        answer = context["ti"].xcom_pull(task_ids=task_id)
+        if not isinstance(answer, Mapping) or not answer.get("approved"):
+            raise UnsafeOperationError(
+                f"{self.table}: task {task_id!r} has not approved the publish of {self.branch!r}"
+            )
+        about = (answer.get("table", self.table), answer.get("branch", self.branch))
+        if about != (self.table, self.branch):
+            raise UnsafeOperationError(
+                f"{self.table}: task {task_id!r} has approved the publish of branch {about[1]!r} of {about[0]}, not of "
+                f"branch {self.branch!r}"
+            )
+        for name, key in _OF_APPROVAL.items():
+            if getattr(self, name) is None:
+                setattr(self, name, answer.get(key))
+
+
+_OF_APPROVAL = {
+    "approved_by": "approved_by",
+    "expected_branch_snapshot": "branch_snapshot",
+    "approved_main_snapshot": "main_snapshot",
+}
+"""Arguments of a publish, and where an approval says them."""
+
 
 class MergeBranchOperator(_PublishBranchOperator):
     """
@@ -250,6 +287,8 @@ class MergeBranchOperator(_PublishBranchOperator):
     Changed on both sides: conflict.
 
     :param branch: the branch to publish (templated)
+    :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
+        snapshots that were compared, come from its answer; refused unless it has approved this branch
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
@@ -284,6 +323,8 @@ class FastForwardOperator(_PublishBranchOperator):
     Publish a branch onto main, strictly: refused when main changed since the branch point.
 
     :param branch: the branch to publish (templated)
+    :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
+        snapshots that were compared, come from its answer; refused unless it has approved this branch
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
@@ -319,6 +360,8 @@ class ReplaceMainOperator(FastForwardOperator):
     that ``keep_old_as`` names: rows, columns and options; or a ``RollbackOperator`` to the undo tag: the rows.
 
     :param branch: the branch to publish (templated)
+    :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
+        snapshots that were compared, come from its answer; refused unless it has approved this branch
     :param keep_old_as: keep main as it was, rows, columns and options, as a branch of this name (templated)
     :param options: ``branch``: its options and comment, but main's own about expiry; ``main``: main's (templated)
     :param option: options that main gets besides, as ``["bucket=8"]`` (templated)

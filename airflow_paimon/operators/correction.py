@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
 
+_SUBJECT = "Publish the branch?"
 _TO_BASE = "-base"
 """Ends the operation id of the rollback that comes before a correction."""
 
@@ -115,9 +116,16 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     """
     Airflow's approval as a fork: one task downstream goes on when it is approved, another one when it is rejected.
 
-    Returns ``{"approved", "approved_by", "answered_at", "four_eyes"}``; ``approved_by`` is None when nobody was asked,
-    or when ``response_timeout`` answered with ``defaults``.
+    With ``diff_task_id`` the approver reads that task's diff as ``data_correction`` shows it, and the publish operators
+    take the answer by ``approval_task_id``: who approved, and which snapshots.
 
+    Returns ``{"approved", "approved_by", "answered_at", "four_eyes"}``; ``approved_by`` is None when nobody was asked,
+    or when ``response_timeout`` answered with ``defaults``. With ``diff_task_id`` also ``{"table", "branch",
+    "branch_snapshot", "main_snapshot"}``.
+
+    :param diff_task_id: a ``DiffBranchesOperator`` upstream, whose result is shown below ``body``. ``subject`` and
+        ``table`` may be left out then, and ``paimon_conn_id`` is ``paimon_default``
+    :param check_task_id: a ``CheckBranchOperator`` upstream, whose result is shown before the diff
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
     :param required: whether to ask at all; otherwise it counts as approved, by nobody. With the connection's
@@ -146,6 +154,9 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         *,
         on_approve: str,
         on_reject: str,
+        diff_task_id: str | None = None,
+        check_task_id: str | None = None,
+        subject: str | None = None,
         required: bool | str = True,
         table: str | None = None,
         paimon_conn_id: str | None = None,
@@ -155,12 +166,16 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         four_eyes: bool | str = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        if subject is None and diff_task_id is None:
+            raise InvalidInputError("PublishApprovalOperator takes a subject, or diff_task_id, from which it makes one")
+        super().__init__(subject=subject or _SUBJECT, **kwargs)
         self.on_approve = on_approve
         self.on_reject = on_reject
+        self.diff_task_id = diff_task_id
+        self.check_task_id = check_task_id
         self.required = required
         self.table = table
-        self.paimon_conn_id = paimon_conn_id
+        self.paimon_conn_id = "paimon_default" if diff_task_id and paimon_conn_id is None else paimon_conn_id
         self.notify = notify
         self.approvers = approvers
         self.remind_before = remind_before
@@ -168,6 +183,8 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
 
     def execute(self, context: Context) -> Any:
         """Ask, or go on at once."""
+        with in_airflows_terms(context):
+            self._show_diff(context)
         store_links(self, context)
         with in_airflows_terms(context):
             required = _switch("required", self.required) or self._connection_asks()
@@ -179,7 +196,33 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             return super().execute(context) if lead is None else self._ask_with_reminder(context, lead)
         self.log.info("Approval is switched off: going on")
         none = {"approved": True, "approved_by": None, "answered_at": None, "four_eyes": False}
-        return self._follow(context, none)
+        return self._follow(context, none | self._asked_about(context))
+
+    def _show_diff(self, context: Context) -> None:
+        """Put the checks and the diff of the tasks upstream below the body, and name what is asked."""
+        if self.diff_task_id is None:
+            return
+        from airflow_paimon.runbooks.checks_markdown import render_checks
+        from airflow_paimon.runbooks.diff_markdown import render_markdown
+
+        about, diff = self._asked_about(context), _result_of(context, self.diff_task_id, "diff_branches")
+        checked = _result_of(context, self.check_task_id, "check_branch_data") if self.check_task_id else None
+        checks = render_checks(checked["details"]["rules"]) if checked is not None else ""
+        self.body = "\n\n".join(part for part in (self.body, checks, render_markdown(diff["details"])) if part)
+        self.table = self.table or about["table"]
+        if self.subject == _SUBJECT:
+            self.subject = f"Publish branch {about['branch']} of {about['table']}?"
+
+    def _asked_about(self, context: Context) -> dict[str, Any]:
+        """Return what is approved: the branch and the snapshots that were compared."""
+        if self.diff_task_id is None:
+            return {}
+        diff = _result_of(context, self.diff_task_id, "diff_branches")
+        found = diff["details"]
+        return {
+            "table": diff["table"],
+            **{name: found[name] for name in ("branch", "branch_snapshot", "main_snapshot")},
+        }
 
     def _ask_with_reminder(self, context: Context, lead: timedelta) -> Any:
         assert self.response_timeout is not None
@@ -213,6 +256,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
             "approved_by": (user.get("name") or user.get("id")) if user else None,
             "answered_at": answer["responded_at"].isoformat(),
             "four_eyes": self._needs_four_eyes(),
+            **self._asked_about(context),
         }
         if said["approved"] and user and self._is_own_request(context, user):
             return self._ask_somebody_else(context, said["approved_by"])
@@ -275,6 +319,18 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         context["ti"].xcom_push(key="return_value", value=answer)
         self.do_branch(context, self.on_approve if answer["approved"] else self.on_reject)
         return answer
+
+
+def _result_of(context: Context, task_id: str, operation: str) -> Mapping[str, Any]:
+    """Return the result of a task upstream.
+
+    Raises:
+        InvalidInputError: it has none, or is another operation.
+    """
+    found = context["ti"].xcom_pull(task_ids=task_id)
+    if not isinstance(found, Mapping) or found.get("operation") != operation:
+        raise InvalidInputError(f"Task {task_id!r} has no result of {operation}; name a task upstream that has one")
+    return found
 
 
 def _switch(name: str, value: Any) -> bool:

@@ -8,16 +8,21 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
-from airflow.sdk import DAG, BaseNotifier
+from airflow.sdk import DAG, BaseNotifier, task
 
 from airflow_paimon._compat import TaskDeferred
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,
     CreateTagOperator,
+    DeleteBranchOperator,
     FastForwardOperator,
     MergeBranchOperator,
     RollbackOperator,
@@ -93,6 +98,118 @@ def test_the_notifiers_hear_of_the_question_and_of_the_answer(
     assert waiting.startswith("waiting d.t None None: Publish d.t?: waits for an answer. ")
     assert waiting.endswith("/tasks/ask/required_actions")
     assert answered.startswith("answered d.t True Anonymous: Publish d.t?: approved by Anonymous. ")
+
+
+@pytest.mark.parametrize("answer", ["Approve", "Reject"])
+def test_the_approver_reads_the_diff_and_the_publish_takes_the_answer(
+    warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """Without a subject, a table or a connection in the DAG; main goes on elsewhere meanwhile."""
+    main, rows = corrected(warehouse)
+    connect(monkeypatch, warehouse)
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests" * 5)
+    with DAG("asks_about_a_diff", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+
+        @task(task_id="diff")
+        def compare() -> Any:
+            return before_spark(warehouse, "diff_branches", branch="fix")
+
+        @task(task_id="check")
+        def check() -> Any:
+            return before_spark(warehouse, "check_branch_data", branch="fix", rules=limits(warehouse))
+
+        ask = PublishApprovalOperator(
+            task_id="ask", diff_task_id="diff", check_task_id="check", on_approve="publish", on_reject="drop"
+        )
+        publish = MergeBranchOperator(task_id="publish", table="d.t", branch="fix", approval_task_id="ask")
+        drop = DeleteBranchOperator(task_id="drop", table="d.t", branch="fix")
+        compare() >> check() >> ask >> [publish, drop]
+    with answering(answer, dag_id="asks_about_a_diff") as seen:
+        run = run_dag(dag)
+    assert seen[0]["subject"] == "Publish branch fix of d.t?"
+    assert "**0 rows added, 1 changed, 0 deleted**" in seen[0]["body"] and "1 check of the branch" in seen[0]["body"]
+    said = run.xcom("ask")
+    assert {name: said[name] for name in ("table", "branch", "branch_snapshot", "main_snapshot")} == {
+        "table": "d.t", "branch": "fix", "branch_snapshot": 2, "main_snapshot": 1,
+    }  # fmt: skip
+    head = main.latest_snapshot()
+    assert head is not None
+    if answer == "Reject":
+        assert (head.id, main.branch_names()) == (1, [])
+        return
+    assert (head.id, head.properties["airflow-paimon.approved-by"]) == (2, "Anonymous")
+    assert read_arrow(main).to_pylist() == rows
+
+
+def test_a_publish_takes_no_answer_to_another_question(
+    warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another branch, or a branch that went on after its diff."""
+    main, _ = corrected(warehouse)
+    diff = before_spark(warehouse, "diff_branches", branch="fix")
+    run_core(main, "create_branch", branch="other", snapshot=1)
+    write_arrow(main.branch("fix"), pa.table({"k": pa.array([5], pa.int64()), "v": ["later"], "dt": ["1"]}))
+    connect(monkeypatch, warehouse)
+    with DAG("asks_about_another", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+
+        @task(task_id="diff")
+        def compare() -> Any:
+            return diff
+
+        @task(task_id="nothing")
+        def nothing() -> Any:
+            return {"operation": "create_tag"}
+
+        ask = PublishApprovalOperator(
+            task_id="ask", diff_task_id="diff", required=False, on_approve="yes", on_reject="no"
+        )
+        publishes = [
+            MergeBranchOperator(task_id=f"publish_{branch}", table="d.t", branch=branch, approval_task_id="ask")
+            for branch in ("fix", "other")
+        ]
+        wrong = PublishApprovalOperator(
+            task_id="wrong", diff_task_id="nothing", on_approve="publish_fix", on_reject="no"
+        )
+        yes, no = (CreateTagOperator(task_id=name, tag=name, table="d.t") for name in ("yes", "no"))
+        compare() >> ask >> [yes, no]
+        yes >> publishes
+        nothing() >> wrong >> no
+        wrong >> publishes[0]
+        publishes[0].trigger_rule = "one_success"
+    run = run_dag(dag)
+    assert run.tasks["publish_fix"][0] == run.tasks["publish_other"][0] == run.tasks["wrong"][0] == "failed"
+    assert (run.xcom("publish_fix", "paimon_error")["kind"], run.xcom("publish_other", "paimon_error")["kind"]) == (
+        "conflict", "unsafe",
+    )  # fmt: skip
+    assert main.latest_snapshot_id() == 1
+    with pytest.raises(InvalidInputError, match="diff_task_id"):
+        PublishApprovalOperator(task_id="ask", on_approve="yes", on_reject="no")
+
+
+def corrected(warehouse: Path) -> tuple[Table, list[dict[str, Any]]]:
+    """A table of two rows, and its branch ``fix`` with one of them corrected; and the rows as they should be."""
+    main = make_table(warehouse)
+    rows = [{"k": k, "v": v, "dt": "1"} for k, v in ((1, "a"), (2, "b"))]
+    write_arrow(main, pa.Table.from_pylist(rows))
+    run_core(main, "create_branch", branch="fix", snapshot=1)
+    write_arrow(main.branch("fix"), pa.Table.from_pylist([rows[0] | {"v": "fixed"}]))
+    return main, [rows[0] | {"v": "fixed"}, rows[1]]
+
+
+def before_spark(warehouse: Path, operation: str, **values: Any) -> dict[str, Any]:
+    """Run a small operation on rows as its job does, without a session."""
+    from airflow_paimon.spark.jobs.before_spark import run_before_spark
+
+    found = run_before_spark(build_request(operation, {"warehouse": str(warehouse), "table": "d.t", **values}))
+    assert found is not None
+    return json.loads(json.dumps(found.to_json()))
+
+
+def limits(warehouse: Path) -> str:
+    path = warehouse.with_suffix(".json")
+    path.write_text('[{"row_limits": {"deleted": 0}}]')
+    return str(path)
 
 
 def test_whoever_triggered_the_run_can_reject_it_and_not_approve_it(

@@ -87,6 +87,19 @@ class Nights:
              "conf": {**CONF, "paimon_conn_id": f"night_{name}", **conf}},
         )  # fmt: skip
 
+    def know_assets(self, uri: str) -> None:
+        """Let Airflow know a table's assets: two tasks that both make one at the same moment fail in its database."""
+        uris = [uri, f"{uri}/snapshot", f"{uri}/delta"]
+        outlets = ", ".join(f"Asset({each!r})" for each in uris)
+        self.airflow.add_dags(
+            "their_assets.py",
+            "from airflow.providers.standard.operators.empty import EmptyOperator\n"
+            "from airflow.sdk import DAG, Asset\n"
+            f"with DAG('their_assets', schedule=None):\n    EmptyOperator(task_id='none', outlets=[{outlets}])\n",
+        )
+        known = "select 1 from asset a join asset_active n on n.uri = a.uri where a.uri = ?"
+        wait_until(lambda: all(self.airflow.rows(known, each) for each in uris), "the assets are known", 240)
+
     def clear(self, run_id: str, *tasks: Any) -> None:
         """Clear some tasks with what follows, or the whole run."""
         chosen = {"task_ids": list(tasks), "include_downstream": True} if tasks else {}
@@ -195,6 +208,7 @@ def test_cleared_it_repeats_nothing(nights: Nights) -> None:
 def test_two_at_the_same_time_do_no_work_twice(nights: Nights) -> None:
     """One makes long chains full, the other a date; each of them expires what the other may be reading."""
     table = nights.table("twice")
+    nights.know_assets("paimon://night_twice/d/t")
     runs: dict[str, dict[str, Any]] = {"pending": {}, "dated": {"date": "2013-07-07"}}
     for run_id, conf in runs.items():
         nights.trigger("twice", run_id, max_jobs=1, expiration_time="30 d", **conf)
