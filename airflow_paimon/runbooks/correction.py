@@ -59,10 +59,13 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
+    from airflow_paimon.runbooks.select_list import check_is_query
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
         raise InvalidInputError("Give SQL or a function, one of the two")
+    if params["sql"] and not _kind(params):
+        check_is_query(params["sql"])
     if kind := _kind(params):
         _check_statement(main, params, kind)
     elif params["mode"] == "upsert" and not schema.primary_keys:
@@ -87,6 +90,18 @@ def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
             f"{main.name}: {kind} says by itself which rows change: leave Partitions empty and Mode at overwrite, as "
             f"both are for a SELECT"
         )
+    from airflow_paimon.runbooks.select_list import check_statement
+
+    columns = main.schema().field_names if _branch_has_mains_columns(main, params) else None
+    check_statement(params["sql"], kind, columns, main.name, all_rows=bool(params["all_rows"]))
+
+
+def _branch_has_mains_columns(main: Table, params: Mapping[str, Any]) -> bool:
+    """Whether the branch will have main's newest columns: it is made from main's newest snapshot, which has them."""
+    head = main.latest_snapshot()
+    if head is None or head.schema_id != main.schema().id:
+        return False
+    return not (params["branch"] and main.branch(params["branch"]).exists())
 
 
 def check_settings(params: Mapping[str, Any]) -> None:
@@ -139,11 +154,9 @@ def _check_select(main: Table, params: Mapping[str, Any]) -> None:
     """Compare the SELECT's columns with the table's, unless the branch will have or has another schema than main."""
     from airflow_paimon.runbooks.select_list import check_select
 
-    schema, head = main.schema(), main.latest_snapshot()
-    if not params["sql"] or _kind(params) or head is None or head.schema_id != schema.id:
+    if not params["sql"] or _kind(params) or not _branch_has_mains_columns(main, params):
         return
-    if params["branch"] and main.branch(params["branch"]).exists():
-        return
+    schema = main.schema()
     optional = [f.name for f in schema.fields if f.default_value is not None]
     check_select(params["sql"], schema.field_names, optional, main.name)
 

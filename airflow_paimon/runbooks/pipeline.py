@@ -94,7 +94,8 @@ def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> 
 
 def _correction_form(params: Mapping[str, Any], one: PipelineTable) -> dict[str, Any]:
     """Return the form of ``data_correction`` that says the same of one table."""
-    own = {"table": one.table, "mode": one.mode, "partitions": list(one.partitions), "views": list(one.views)}
+    own = {"table": one.table, "mode": one.mode, "partitions": list(one.partitions), "views": list(one.views),
+           "all_rows": one.all_rows}  # fmt: skip
     fixed = {"engine": "embedded", "publish": "merge"}
     return {**params, **_UNUSED, **one.runs, **own, **fixed}
 

@@ -1,4 +1,4 @@
-"""What can be said of a SELECT without Spark: whether it is one, and the names of the columns that it gives.
+"""What can be said of SQL without Spark: what kind of statement it is, and the names of columns that it gives or sets.
 
 Whatever this can't read for sure it leaves to Spark: it never refuses a query that Spark would run.
 """
@@ -60,10 +60,7 @@ def statement_kind(sql: str) -> str | None:
 
     Only the words outside of parentheses are looked at: ``WITH x AS (SELECT ...) UPDATE branch ...`` is an UPDATE.
     """
-    plain = sql
-    while (shorter := _INNER_COMMENT.sub(" ", plain)) != plain:
-        plain = shorter
-    tokens, depth = _tokens(plain), 0
+    tokens, depth = _tokens(_plain(sql)), 0
     if not tokens or not tokens[0].is_word("with", *_STATEMENTS):
         return None
     for token in tokens:
@@ -73,6 +70,77 @@ def statement_kind(sql: str) -> str | None:
         if depth == 0 and token.is_word(*_QUERIES) and not token.is_word("with"):
             return None
     return None
+
+
+def _plain(sql: str) -> str:
+    """Take the comments out, nested ones as well."""
+    while (shorter := _INNER_COMMENT.sub(" ", sql)) != sql:
+        sql = shorter
+    return sql
+
+
+def check_is_query(sql: str) -> None:
+    """Check that SQL which is none of the statements is a query.
+
+    Raises:
+        InvalidInputError: it begins as something else, such as ``DROP``.
+    """
+    tokens = _tokens(_plain(sql))
+    if tokens and not (tokens[0].is_word(*_QUERIES) or tokens[0].text == "("):
+        raise InvalidInputError(
+            f"SQL starts with {tokens[0].text!r}: give one UPDATE, DELETE, MERGE or INSERT on branch, or one SELECT"
+        )
+
+
+def check_statement(sql: str, kind: str, columns: Sequence[str] | None, table: str, *, all_rows: bool) -> None:
+    """Check a statement of a ``kind`` that ``statement_kind`` returned.
+
+    :param columns: the table's columns; None where they aren't known
+    :param all_rows: an UPDATE or DELETE may take every row
+    :raises InvalidInputError: several statements, every row without ``all_rows``, or an UPDATE of an unknown column
+    """
+    tokens = _tokens(_plain(sql))
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    if any(t.kind == "mark" and t.text == ";" for t in tokens):
+        raise InvalidInputError(f"SQL holds several statements; give one {kind}")
+    outer = _outside_parentheses(tokens)
+    if kind in ("UPDATE", "DELETE") and not all_rows and not any(t.is_word("where") for t in outer):
+        raise InvalidInputError(
+            f"The {kind} has no WHERE, so it takes every row of {table}; add one, or switch on Every row (all_rows)"
+        )
+    if kind == "UPDATE" and columns is not None:
+        faults = [
+            _unknown(name, columns) for name in _set_columns(tokens) if name.lower() not in map(str.lower, columns)
+        ]
+        if faults:
+            raise InvalidInputError(
+                f"The UPDATE sets what {table} does not have: {'; '.join(faults)}. It has {', '.join(columns)}"
+            )
+
+
+def _outside_parentheses(tokens: Sequence[_Token]) -> list[_Token]:
+    found, depth = [], 0
+    for token in tokens:
+        depth += _step(token)
+        if depth == 0:
+            found.append(token)
+    return found
+
+
+def _set_columns(tokens: Sequence[_Token]) -> list[str]:
+    """Return the columns that an UPDATE sets, without those that may be something else, such as fields of a struct."""
+    begin = next((at for at, t in enumerate(tokens) if t.is_word("update")), len(tokens))
+    start = next((at for at, t in enumerate(tokens) if at > begin and t.is_word("set")), len(tokens))
+    views = {t.text.lower() for t in tokens[begin + 1 : start] if t.names}
+    found = []
+    for item in _split(tokens[start + 1 :]):
+        path = item[: next((at for at, t in enumerate(item) if t.text == "="), 0)]
+        if len(path) == 3 and path[0].text.lower() in views and path[1].text == ".":
+            path = path[2:]
+        if len(path) == 1 and path[0].names:
+            found.append(path[0].text)
+    return found
 
 
 def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], table: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.runbooks.select_list import check_select, statement_kind
+from airflow_paimon.runbooks.select_list import check_is_query, check_select, check_statement, statement_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,3 +100,51 @@ def test_statements_are_distinguished_from_queries_by_words_outside_parentheses(
         "": None,
     }
     assert {sql: statement_kind(sql) for sql in kinds} == kinds
+
+
+SOUND = [
+    "UPDATE branch SET amount = amount / 100 WHERE dt = 'a'",
+    "UPDATE branch AS b SET b.amount = 1, note = concat('a', ',', b.note) WHERE b.id IN (SELECT id FROM main);",
+    "UPDATE branch SET Amount = (SELECT max(amount) FROM main WHERE true), `note` = NULL WHERE EXISTS (SELECT 1)",
+    "WITH a AS (SELECT 1 AS id) DELETE FROM branch WHERE id IN (SELECT id FROM a)",
+    "MERGE INTO branch USING main ON branch.id = main.id WHEN MATCHED THEN UPDATE SET nope = 1",
+    "INSERT INTO branch SELECT * FROM main",
+    "UPDATE branch SET note.field = 1 WHERE id = 1 -- ; a field, or a mistake: Spark knows",
+]
+UNSOUND = {
+    "UPDATE branch SET amount = 1": "has no WHERE, so it takes every row of d.t",
+    "DELETE FROM branch": "has no WHERE",
+    "DELETE FROM branch /* WHERE id = 1 */": "has no WHERE",
+    "UPDATE branch SET amount = (SELECT 1 WHERE true)": "has no WHERE",
+    "UPDATE branch SET amuont = 1 WHERE id = 1": "no column amuont (did you mean amount?)",
+    "UPDATE branch b SET amount = 1, b.nope = 2 WHERE id = 1": "no column nope",
+    "DELETE FROM branch WHERE id = 1; DELETE FROM branch WHERE id = 2": "several statements",
+}
+
+
+@pytest.mark.parametrize("sql", [*SOUND, *UNSOUND])
+def test_what_is_wrong_with_a_statement_is_said_before_anything_is_made(sql: str) -> None:
+    kind = statement_kind(sql)
+    assert kind is not None
+    if sql in SOUND:
+        check_statement(sql, kind, COLUMNS, "d.t", all_rows=False)
+        return
+    with pytest.raises(InvalidInputError) as caught:
+        check_statement(sql, kind, COLUMNS, "d.t", all_rows=False)
+    assert UNSOUND[sql] in caught.value.message
+    if "no WHERE" in caught.value.message:
+        check_statement(sql, kind, COLUMNS, "d.t", all_rows=True)
+    if "no column" in caught.value.message:
+        check_statement(sql, kind, None, "d.t", all_rows=False)
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE branch", "/* a /* b */ */ TRUNCATE TABLE branch", "CALL sys.compact()"])
+def test_other_statements_are_named(sql: str) -> None:
+    assert statement_kind(sql) is None
+    with pytest.raises(InvalidInputError, match=r"starts with '[A-Z]+': give one UPDATE"):
+        check_is_query(sql)
+
+
+def test_queries_are_queries() -> None:
+    for sql in FITTING:
+        check_is_query(sql)
