@@ -123,6 +123,16 @@ class EntryColumns(NamedTuple):
         return map(FileId._make, zip(*parts, strict=True))
 
 
+class EntryNames(NamedTuple):
+    """What is needed of many manifest entries to tell which files they name, as columns."""
+
+    kinds: list[int]
+    file_names: list[str]
+    file_sizes: list[int]
+    extra_files: list[tuple[str, ...]]
+    external_paths: list[str | None]
+
+
 class ManifestFile(NamedTuple):
     """A row of a manifest list: one manifest and its statistics. None = unknown."""
 

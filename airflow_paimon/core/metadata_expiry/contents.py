@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import EntryNames, FileKind, ManifestFile
 from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.store.base import batches
-from airflow_paimon.core.table.scan import read_columns
+from airflow_paimon.core.table.scan import read_entry_names
 from airflow_paimon.core.table.table import Table
 
 
@@ -68,24 +68,20 @@ def _named(names: RootNames, numbered: NumberedFiles) -> NamedFiles:
 def _read_changes(table: Table, manifests: Sequence[ManifestFile], numbered: NumberedFiles) -> dict[str, Changes]:
     found: dict[str, Changes] = {}
     for some in batches(manifests):
-        for manifest, columns in zip(some, read_columns(table, some), strict=True):
+        for manifest, columns in zip(some, read_entry_names(table, some), strict=True):
             found[manifest.file_name] = _changes_of(columns, numbered)
     return found
 
 
-def _changes_of(columns: EntryColumns, numbered: NumberedFiles) -> Changes:
+def _changes_of(names: EntryNames, numbered: NumberedFiles) -> Changes:
     """Count how often each file is added less how often it is deleted; its own index files go with it."""
-    files: list[int] = []
-    signs: list[int] = []
-    rows = zip(columns.kinds, columns.file_names, columns.file_sizes, columns.extra_files, columns.external_paths,
-               strict=True)  # fmt: skip
-    for kind, name, size, extra, external in rows:
-        sign = 1 if kind == FileKind.ADD else -1
-        number = numbered.of(name, size)
-        if external is not None:
-            numbered.external.add(number)
-        files += [number, *(numbered.of(one) for one in extra)]
-        signs += [sign] * (1 + len(extra))
+    files = [numbered.of(name, size) for name, size in zip(names.file_names, names.file_sizes, strict=True)]
+    signs = [1 if kind == FileKind.ADD else -1 for kind in names.kinds]
+    numbered.external.update(n for n, path in zip(files, names.external_paths, strict=True) if path is not None)
+    for at, extra in enumerate(names.extra_files):
+        if extra:
+            files += map(numbered.of, extra)
+            signs += [signs[at]] * len(extra)
     unique, where = np.unique(np.array(files, np.int32), return_inverse=True)
     counts = np.bincount(where, weights=np.array(signs, np.float64), minlength=len(unique))
     return Changes(unique.astype(np.int32), counts.astype(np.int32))

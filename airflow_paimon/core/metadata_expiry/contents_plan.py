@@ -41,7 +41,7 @@ class Contents:
     named: Sequence[NamedFiles]
 
     def each(self, roots: Sequence[int]) -> Iterator[Mask]:
-        """Return which files each of some roots names; fast where one continues the state of the one before."""
+        """Return which files each of some roots names; fast where one shares most manifests with the one before."""
         walk = _Walk(self)
         return (walk.held(at) for at in roots)
 
@@ -51,7 +51,7 @@ class Contents:
         A file counts as named where a manifest deletes it more often than it is added: such a state is broken.
         """
         times = np.zeros(self.files, np.int32)
-        for held in self.each(sorted(range(len(self.named)), key=lambda at: self.named[at].state)):
+        for held in self.each(range(len(self.named))):
             times += held
         return times
 
@@ -65,23 +65,25 @@ class Contents:
 
 
 class _Walk:
-    """The files of one root after the other: what a root shares with the one before isn't counted again."""
+    """The files of one root after the other: of the manifests that it shares with the one before none is counted again.
+
+    A state is the sum of its manifests, in whatever order.
+    """
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
-        self._state: tuple[str, ...] = ()
+        self._state: frozenset[str] = frozenset()
         self._counts = np.zeros(contents.files, np.int32)
 
     def held(self, at: int) -> Mask:
         """Return which files the root at a position names."""
         named, changes = self._contents.named[at], self._contents.changes
-        if named.state[: len(self._state)] != self._state:
-            self._state = ()
-            self._counts[:] = 0
-        for name in named.state[len(self._state) :]:
-            change = changes[name]
-            self._counts[change.files] += change.counts
-        self._state = named.state
+        state = frozenset(named.state)
+        for name in self._state - state:
+            self._counts[changes[name].files] -= changes[name].counts
+        for name in state - self._state:
+            self._counts[changes[name].files] += changes[name].counts
+        self._state = state
         held: Mask = self._counts != 0
         for name in named.changelog:
             change = changes[name]

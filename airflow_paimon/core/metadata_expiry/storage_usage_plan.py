@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.contents_plan import Contents, FileNumbers
+from airflow_paimon.core.metadata_expiry.contents_plan import Contents, FileNumbers, Mask
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
 from airflow_paimon.core.table.paths import (
     HOLD_TAG_PREFIX,
@@ -85,12 +86,13 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
 def usages(contents: Contents, sizes: npt.NDArray[np.int64], holders: Sequence[Holder]) -> list[Usage]:
     """Count what each holder names, and what it alone names. ``sizes``: bytes of each file."""
     times = contents.times()
-    return [_usage(contents, sizes, holder, times) for holder in holders]
+    masks = contents.each([at for holder in holders for at in holder.roots])
+    return [_usage(holder, islice(masks, len(holder.roots)), sizes, times) for holder in holders]
 
 
-def _usage(contents: Contents, sizes: npt.NDArray[np.int64], holder: Holder, times: npt.NDArray[np.int32]) -> Usage:
-    within = np.zeros(contents.files, np.int32)
-    for held in contents.each(holder.roots):
+def _usage(holder: Holder, masks: Iterable[Mask], sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int32]) -> Usage:
+    within = np.zeros(len(sizes), np.int32)
+    for held in masks:
         within += held
     named, alone = within > 0, (within > 0) & (within == times)
     named[holder.own] = alone[holder.own] = True

@@ -10,12 +10,21 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileId, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import (
+    DataFile,
+    EntryColumns,
+    EntryNames,
+    FileId,
+    IndexEntry,
+    ManifestEntry,
+    ManifestFile,
+)
 from airflow_paimon.core.format.manifest_io import (
     read_index_manifest,
     read_manifest,
     read_manifest_columns,
     read_manifest_list,
+    read_manifest_names,
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -142,6 +151,13 @@ def read_columns(table: Table, manifests: Sequence[ManifestFile]) -> list[EntryC
     blobs = _read_manifests(table, manifests)
     names = [f"{table.label}: {m.file_name}" for m in manifests]
     return [read_manifest_columns(b, name=n) for n, b in zip(names, blobs, strict=True)]
+
+
+def read_entry_names(table: Table, manifests: Sequence[ManifestFile]) -> list[EntryNames]:
+    """Read only which files manifests name, in order."""
+    blobs = _read_manifests(table, manifests)
+    names = [f"{table.label}: {m.file_name}" for m in manifests]
+    return [read_manifest_names(b, name=n) for n, b in zip(names, blobs, strict=True)]
 
 
 def _read_manifests(table: Table, manifests: Sequence[ManifestFile]) -> list[bytes]:
