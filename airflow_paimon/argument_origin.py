@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import MappedOperator
@@ -14,20 +16,35 @@ _STARTS = {"variable_start_string": "{{", "block_start_string": "{%", "line_stat
 """What a template begins with, by Jinja's names; a DAG may choose other characters."""
 
 
-def from_outside(operator: Any, names: Iterable[str], context: Context) -> frozenset[str]:
+def from_outside(operator: Any, names: Iterable[str], context: Context, *, throughout: bool = False) -> frozenset[str]:
     """Return which of a task's arguments are not literals of the DAG's code: templates, functions, what is mapped.
 
     A mapping or list that the code spells out is its own, whatever templates stand for single values in it: its author
-    has chosen the keys. An operator that another task's code calls has no declaration, so its arguments are code.
+    has chosen the keys. ``throughout``: one with a template anywhere in it is not, as its values are what runs. An
+    operator that another task's code calls has no declaration, so its arguments are code.
     """
     declared = context["dag"].task_dict.get(context["ti"].task_id)
-    return frozenset(n for n in names if _is_from_outside(declared, n, getattr(operator, n, None)))
+    return frozenset(n for n in names if _is_from_outside(declared, n, getattr(operator, n, None), throughout))
 
 
-def _is_from_outside(declared: Any, name: str, value: Any) -> bool:
-    if isinstance(declared, MappedOperator):
-        return is_mapped_value(declared, name, value) or _is_computed(declared.partial_kwargs.get(name), declared)
-    return _is_computed(getattr(declared, name, None), declared)
+def _is_from_outside(declared: Any, name: str, value: Any, throughout: bool) -> bool:
+    if not isinstance(declared, MappedOperator):
+        return _is_computed(getattr(declared, name, None), declared, throughout)
+    said = _said_of_mapped(declared, name)
+    return is_mapped_value(declared, name, value) or any(_is_computed(one, declared, throughout) for one in said)
+
+
+def _said_of_mapped(declared: Any, name: str) -> list[Any]:
+    """Return what a mapped task's code says an argument is: for all, and in lists that it spells out for each one."""
+    said, mapped = [declared.partial_kwargs.get(name)], declared.expand_input.value
+    if isinstance(mapped, Mapping):  # expand(name=[...])
+        listed = mapped.get(name)
+        return [*said, *(listed.items() if isinstance(listed, Mapping) else _items(listed))]
+    return [*said, *(one.get(name) if isinstance(one, Mapping) else one for one in _items(mapped))]
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def is_mapped_value(declared: Any, name: str, value: Any) -> bool:
@@ -46,9 +63,12 @@ def is_mapped_value(declared: Any, name: str, value: Any) -> bool:
     return not isinstance(mapped, list | tuple)  # expand_kwargs([...])
 
 
-def _is_computed(value: Any, declared: Any) -> bool:
-    if value is None or isinstance(value, Mapping | list | tuple | int | float):
+def _is_computed(value: Any, declared: Any, throughout: bool) -> bool:
+    if value is None or isinstance(value, int | float | Decimal | date):
         return False
+    if isinstance(value, Mapping | list | tuple):
+        items = value.values() if isinstance(value, Mapping) else value
+        return throughout and any(_is_computed(item, declared, throughout) for item in items)
     if not isinstance(value, str):
         return True
     starts = _STARTS | (getattr(declared.dag, "jinja_environment_kwargs", None) or {})

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from airflow_paimon.arguments import is_blank
-from airflow_paimon.core.checks.rules import Function, Rule, parse_rules
+from airflow_paimon.core.checks.rules import Function, Rule, Sql, parse_rules
 from airflow_paimon.core.errors import InvalidInputError
 
 
@@ -23,10 +23,11 @@ def rules_as_json(rules: Any, where: str) -> str | None:
     return json.dumps(raw, default=str)
 
 
-def functions_in(rules: str | None) -> list[str]:
-    """Return the functions that rules call, which ``rules_as_json`` has returned."""
+def what_runs(rules: str | None) -> list[dict[str, str]]:
+    """Return the SQL and the functions of rules that ``rules_as_json`` has returned, as fields of a form."""
     parsed: tuple[Rule, ...] = parse_rules(json.loads(rules), "rules") if rules is not None else ()
-    return [rule.function for rule in parsed if isinstance(rule, Function)]
+    functions = [{"function": rule.function} for rule in parsed if isinstance(rule, Function)]
+    return [*functions, *({"sql": rule.sql} for rule in parsed if isinstance(rule, Sql))]
 
 
 def _raw(rules: Any, where: str) -> Any:

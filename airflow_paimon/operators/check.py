@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
-from airflow_paimon.rule_text import functions_in, rules_as_json
+from airflow_paimon.rule_text import rules_as_json, what_runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -71,11 +71,11 @@ class CheckBranchOperator(PaimonOperator):
     def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
         request, policy = super()._as_allowed(hook, context), hook.form_policy
         assert isinstance(request, CheckBranchData)
-        outside = from_outside(self, {"rules", "restricted_sql", "allow_module"}, context)
-        asked = [*functions_in(self.rules)] if "rules" in outside else []
-        asked += [f"{module}:any" for module in request.allow_module] if "allow_module" in outside else []
-        for function in asked:
-            policy.check({"function": function})
+        outside = from_outside(self, {"rules", "restricted_sql", "allow_module"}, context, throughout=True)
+        asked = what_runs(self.rules) if "rules" in outside else []
+        asked += [{"function": f"{module}:any"} for module in request.allow_module if "allow_module" in outside]
+        for one in asked:
+            policy.check(one)
         decided = self.restricted_sql is not None and "restricted_sql" not in outside
         return replace(
             request,

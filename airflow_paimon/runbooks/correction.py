@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.rule_text import functions_in, rules_as_json
+from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 from airflow_paimon.runbooks.leftovers import run_digest, run_tag
 from airflow_paimon.runbooks.markdown import code_block, counted, escape
@@ -172,8 +172,8 @@ def check_rules(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.checks.rules import parse_rules_text
 
     rules, policy = rules_as_json(params["checks"], "Checks"), PaimonHook(params["paimon_conn_id"]).form_policy
-    for function in functions_in(rules):
-        policy.check({"function": function})
+    for one in what_runs(rules):
+        policy.check(one)
     check_columns([*parse_rules_text(rules or "", "Checks"), *required_rules(main)], main.schema(), main.name)
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import DAG, Param, task
 
+from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.form_policy import FormPolicy, parse_policy
@@ -22,6 +23,7 @@ from airflow_paimon.operators.branch import (
     CreateTagOperator,
     DiffBranchesOperator,
 )
+from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
 from airflow_paimon.operators.replay import ReplayBranchOperator
 from airflow_paimon.runbooks.form import given, pulled
@@ -164,6 +166,83 @@ def test_sql_that_is_no_literal_of_the_dag_is_restricted(warehouse: Path, monkey
     extra = {"warehouse": str(warehouse), "forms": {"sql": "any"}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
     assert restricted() == {"asked"}
+
+
+FORM = {"text": "- sql: SELECT 1", "where": "k > 1", "rules": [{"sql": "SELECT 1"}], "f": "rules:suite",
+        "module": "rules"}  # fmt: skip
+
+
+def checked(made: DAG, name: str) -> Any:
+    """The request of a check, of arguments rendered with the values of ``FORM``."""
+    context: Any = {**_context(made, name), "params": FORM}
+    task: Any = made.get_task(name).prepare_for_execution()
+    task.render_template_fields(context)
+    return task._as_allowed(PaimonHook(), context)
+
+
+RULES: dict[str, tuple[Any, bool]] = {
+    "own": ([{"sql": "SELECT 1"}, {"accepted_values": {"column": "k", "values": [1, 2.5]}}], False),
+    "own_text": ("- sql: SELECT 1", False),
+    "none": (None, False),
+    "form": (given("rules"), True),
+    "text": ("{{ params.text }}", True),
+    "inside": ([{"not_null": "k"}, {"sql": "SELECT * FROM diff WHERE {{ params.where }}"}], True),
+    "values": ([{"accepted_values": {"column": "k", "values": ["{{ params.where }}"]}}], True),
+    "function": ([{"function": "{{ params.f }}"}], True),
+}
+
+
+def test_rules_with_a_template_anywhere_in_them_are_restricted(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dag(**{name: Param(value) for name, value in FORM.items()}) as made:
+        for name, (rules, _) in RULES.items():
+            CheckBranchOperator(task_id=name, table="d.t", branch="fix", rules=rules)
+        CheckBranchOperator(task_id="decided", table="d.t", branch="fix", rules=given("rules"), restricted_sql=False)
+        CheckBranchOperator(task_id="allows", table="d.t", branch="fix", allow_module=["{{ params.module }}"])
+        CheckBranchOperator(task_id="own_function", table="d.t", branch="fix", rules=[{"function": "os:system"}])
+    restricted = {name: checked(made, name).restricted_sql for name in RULES if name != "function"}
+    assert restricted == {name: outside for name, (_, outside) in RULES.items() if name != "function"}
+    assert not checked(made, "decided").restricted_sql
+    assert checked(made, "own_function").allow_module == ()
+    for name in ("function", "allows"):
+        with pytest.raises(UnsafeOperationError, match="can't come from a form"):
+            checked(made, name)
+    extra = {"warehouse": str(warehouse), "forms": {"functions": ["rules"], "sql": "any"}}
+    set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
+    assert not any(checked(made, name).restricted_sql for name in RULES)
+    assert checked(made, "allows").allow_module == ("rules", "rules") and checked(made, "own").allow_module == (
+        "rules",
+    )
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={**extra, "forms": {"locked": ["sql"]}})
+    assert checked(made, "own").rules is not None
+    with pytest.raises(UnsafeOperationError, match="locks this field"):
+        checked(made, "text")
+
+
+def test_mapped_tasks_are_looked_into_as_well(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    run(main, "create_branch", branch="fix", snapshot=1)
+    common: dict[str, Any] = {"table": "d.t"}
+    hidden: list[dict[str, Any]] = [{"function": "{{ params.f }}"}]
+    with dag(f="os:system") as made:
+        CheckBranchOperator.partial(task_id="partial", rules=hidden, **common).expand(branch=["fix"])
+        CheckBranchOperator.partial(task_id="expand", branch="fix", **common).expand(rules=[hidden])
+        one = {"branch": "fix", "rules": hidden}
+        CheckBranchOperator.partial(task_id="kwargs", **common).expand_kwargs([one])
+    done = run_dag(made)
+    assert done.state == "failed"
+    for name in ("partial", "expand", "kwargs"):
+        error = done.xcom(name, "paimon_error", 0)
+        assert (error["kind"], "can't come from a form" in error["message"]) == ("unsafe", True), name
+    with dag(v="1") as other:
+        correct = {"branch": "fix", **common}
+        CorrectBranchOperator.partial(task_id="sql", **correct).expand(sql=["UPDATE branch SET v = '{{ params.v }}'"])
+        CorrectBranchOperator.partial(task_id="own", **correct).expand(sql=["UPDATE branch SET v = 1"])
+    for name in ("sql", "own"):
+        outside = from_outside(SimpleNamespace(sql="UPDATE"), ["sql"], cast(Any, _context(other, name)))
+        assert outside == ({"sql"} if name == "sql" else set())
 
 
 def test_templates_of_other_characters_are_templates(warehouse: Path) -> None:
