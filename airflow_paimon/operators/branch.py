@@ -240,6 +240,7 @@ class _PublishBranchOperator(_PublishOperator):
         rewrite: bool | str = False,
         writers_stopped: bool | str = False,
         force: bool | str = False,
+        skip_checks: bool | str = False,
         tags: bool | str = False,
         tag_conflict: str = "fail",
         **kwargs: Any,
@@ -304,6 +305,8 @@ class MergeBranchOperator(_PublishBranchOperator):
         changed; runs as a Spark job, which is also the way to fold large buckets with appended rows (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
+    :param skip_checks: publish although a check that the table requires is missing or failed; the snapshot says so
+        (templated)
     :param tags: main gets the branch's own tags on states that main has then (templated)
     :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
         keeps main's as ``NAME.main-DATE`` (templated)
@@ -339,6 +342,8 @@ class FastForwardOperator(_PublishBranchOperator):
     :param rewrite: run as a Spark job, in which large buckets with appended rows are folded (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
+    :param skip_checks: publish although a check that the table requires is missing or failed; the snapshot says so
+        (templated)
     :param tags: main gets the branch's own tags on states that main has then (templated)
     :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
         keeps main's as ``NAME.main-DATE`` (templated)
@@ -385,6 +390,8 @@ class ReplaceMainOperator(FastForwardOperator):
     :param rewrite: run as a Spark job, in which large buckets with appended rows are folded (templated)
     :param writers_stopped: promise that no writer stays open over the publish (templated)
     :param force: publish a protected branch too (templated)
+    :param skip_checks: publish although a check that the table requires is missing or failed; the snapshot says so
+        (templated)
     """
 
     operation = "replace_main"

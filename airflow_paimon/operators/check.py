@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckBranchOperator"]
 
+_TABLE = re.compile(r"`?(\w+)`?\s*\.\s*`?(\w+)")
+"""``db.t``, with or without quotes; the name of a branch after it is left out."""
+
 
 class CheckBranchOperator(PaimonOperator):
     """
@@ -28,6 +32,8 @@ class CheckBranchOperator(PaimonOperator):
     ``airflow-paimon.required-checks`` asks for those. Without any rule nothing is submitted.
 
     :param branch: the branch to check (templated)
+    :param against: ``base``, or ``main``: what the branch is compared with. A publish with ``discard_main`` replaces
+        main as it is now, and takes only checks in comparison with that (templated)
     :param rules: the rules, besides those of the table: a list of dicts such as ``{"not_null": ["amount"]}``, or the
         text of one in YAML or JSON, or a file ending in ``.yaml`` or ``.json`` beside the DAG (templated)
     :param view: further views for rules that are SQL, as ``["name=db.table"]``, ``["name=db.table$branch_b@version"]``
@@ -55,6 +61,7 @@ class CheckBranchOperator(PaimonOperator):
         *,
         branch: str,
         rules: Sequence[Mapping[str, Any]] | str | None = None,
+        against: str = "base",
         view: Sequence[str] | str = (),
         restricted_sql: bool | str | None = None,
         allow_module: Sequence[str] | str = (),
@@ -81,7 +88,7 @@ class CheckBranchOperator(PaimonOperator):
             request,
             restricted_sql=request.restricted_sql or ("rules" in outside and not policy.any_sql and not decided),
             allow_module=(*request.allow_module, *policy.functions),
-            mask=(*request.mask, *hook.masked_columns(request.table)),
+            mask=(*request.mask, *_hidden(hook, request, self.rules)),
         )
 
     def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
@@ -95,3 +102,11 @@ class CheckBranchOperator(PaimonOperator):
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         return [f"{rule['name']}: {rule['outcome']}, {rule['said']}" for rule in result["details"]["rules"]]
+
+
+def _hidden(hook: PaimonHook, request: CheckBranchData, rules: str | None) -> list[str]:
+    """Return what the connection hides of the checked table, of further views, and of what rules name like a table."""
+    views = [view.partition("=")[2].strip() for view in request.view]
+    named = [f"{database}.{table}" for database, table in _TABLE.findall(" ".join([*views, rules or ""]))]
+    tables = dict.fromkeys([request.table, *named])
+    return list(dict.fromkeys(column for table in tables for column in hook.masked_columns(table)))

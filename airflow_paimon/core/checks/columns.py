@@ -1,11 +1,12 @@
-"""Whether the columns that rules name are there, found before anything is read."""
+"""Which columns rules name, and whether they are there, found before anything is read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from airflow_paimon.core.checks.rules import AcceptedValues, Drift, NotNull, Relationships, Rule, Unique
+from airflow_paimon.core.checks.rules import AcceptedValues, Drift, NotNull, Relationships, Rule, Sql, Unique
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 
@@ -22,6 +23,12 @@ def check_columns(rules: Sequence[Rule], schema: TableSchema, label: str) -> Non
                 near = get_close_matches(name, schema.field_names, 1)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(schema.field_names)}"
                 raise InvalidInputError(f"{label} has no column {name!r}, which rule {rule.name!r} names{hint}")
+        if isinstance(rule, Drift) and rule.date is not None and rule.date not in schema.partition_keys:
+            keys = ", ".join(schema.partition_keys) or "none"
+            raise InvalidInputError(
+                f"{label}: rule {rule.name!r} takes its dates from {rule.date!r}, which is no partition column; those "
+                f"are: {keys}"
+            )
 
 
 def columns_of(rule: Rule) -> tuple[str, ...]:
@@ -30,4 +37,13 @@ def columns_of(rule: Rule) -> tuple[str, ...]:
         return rule.columns
     if isinstance(rule, AcceptedValues):
         return (rule.column,)
-    return (rule.column,) if isinstance(rule, Drift) and rule.column is not None else ()
+    if isinstance(rule, Drift):
+        return tuple(name for name in (rule.column, rule.date) if name is not None)
+    return ()
+
+
+def may_name(rule: Rule, column: str) -> bool:
+    """Whether a rule names a column: in SQL, whether the word stands anywhere in it."""
+    if isinstance(rule, Sql):
+        return re.search(rf"(?<!\w){re.escape(column)}(?!\w)", rule.sql, re.IGNORECASE) is not None
+    return column in columns_of(rule)

@@ -48,21 +48,36 @@ def outcome_of(rule: Rule, broken: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the rule of this name said: ``passed``, ``warned``, ``failed`` or ``skipped``."""
+
+    name: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRecord:
-    """The results of one check of a snapshot. ``at_ms``: its time, in epoch milliseconds."""
+    """The results of one check of a snapshot.
+
+    ``compared_with``: the identity of the snapshot that the branch was compared with, empty if there was none.
+    ``modified_ms``: when it was put, by the storage's clock; 0 if the storage has none.
+    """
 
     branch: str
     snapshot_id: int
     identity: str
-    at_ms: int
-    outcomes: Mapping[str, str] = field(default_factory=dict)
+    compared_with: str = ""
+    rules: Mapping[str, Outcome] = field(default_factory=dict)
     """By the digest of the rule."""
+    modified_ms: int = 0
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), indent=2).encode()
+        return json.dumps({k: v for k, v in asdict(self).items() if k != "modified_ms"}, indent=2).encode()
 
 
-def put_record(table: Table, branch: str, snapshot: Snapshot, at_ms: int, results: Sequence[RuleResult]) -> None:
+def put_record(
+    table: Table, branch: str, snapshot: Snapshot, compared_with: Snapshot | None, results: Sequence[RuleResult]
+) -> None:
     """Keep what the rules said about a snapshot of a branch. No rows are kept.
 
     Raises:
@@ -72,23 +87,36 @@ def put_record(table: Table, branch: str, snapshot: Snapshot, at_ms: int, result
         branch=branch,
         snapshot_id=snapshot.id,
         identity=snapshot.identity,
-        at_ms=at_ms,
-        outcomes={r.digest: r.outcome for r in results},
+        compared_with="" if compared_with is None else compared_with.identity,
+        rules={r.digest: Outcome(name=r.name, outcome=r.outcome) for r in results},
     )
     put_new(table, f"{CHECKS_DIR}/{_prefix(branch, snapshot)}{uuid.uuid4()}.json", record.to_bytes())
 
 
-def outcomes_for(table: Table, branch: str, snapshot: Snapshot) -> dict[str, str]:
-    """Return the newest outcome of each rule, by its digest, for exactly this snapshot.
+def records_of(table: Table, branch: str, snapshots: Sequence[Snapshot]) -> list[CheckRecord]:
+    """Return the results of the checks of these very snapshots.
 
     Raises:
         FormatError: a record is unreadable.
     """
-    begins = _prefix(branch, snapshot)
-    paths = [f"{CHECKS_DIR}/{name}" for name in table.store.names(CHECKS_DIR) if name.startswith(begins)]
-    records = [_parse(data, path) for path, data in read_present(table.store, paths).items()]
-    mine = [r for r in records if (r.branch, r.identity) == (branch, snapshot.identity)]
-    return {d: outcome for r in sorted(mine, key=lambda r: r.at_ms) for d, outcome in r.outcomes.items()}
+    begins = tuple(_prefix(branch, snapshot) for snapshot in snapshots)
+    put_at = {
+        f"{CHECKS_DIR}/{info.name}": info.modified_ms or 0
+        for info in table.store.list(CHECKS_DIR)
+        if info.name.startswith(begins)
+    }
+    known = {snapshot.identity for snapshot in snapshots}
+    found = [_parse(data, path, put_at[path]) for path, data in read_present(table.store, list(put_at)).items()]
+    return [record for record in found if record.branch == branch and record.identity in known]
+
+
+def newest_outcomes(records: Sequence[CheckRecord]) -> dict[str, Outcome]:
+    """Return the newest outcome of each rule, by its digest; of two at the same time the failed one.
+
+    The storage's clock decides, which no caller can set.
+    """
+    said = [(r.modified_ms, one.outcome == FAILED, digest, one) for r in records for digest, one in r.rules.items()]
+    return {digest: one for _, _, digest, one in sorted(said, key=lambda s: s[:2])}
 
 
 def old_checks(table: Table, before_ms: int) -> list[str]:
@@ -105,9 +133,16 @@ def _prefix(branch: str, snapshot: Snapshot) -> str:
     return f"{snapshot.id}-{mark}-"
 
 
-def _parse(data: bytes, path: str) -> CheckRecord:
+def _parse(data: bytes, path: str, modified_ms: int) -> CheckRecord:
     raw = load_json_object(data, path)
     try:
-        return CheckRecord(**{**raw, "outcomes": {str(d): str(o) for d, o in raw["outcomes"].items()}})
-    except (TypeError, KeyError, AttributeError):
+        return CheckRecord(
+            branch=str(raw["branch"]),
+            snapshot_id=int(raw["snapshot_id"]),
+            identity=str(raw["identity"]),
+            compared_with=str(raw["compared_with"]),
+            rules={str(digest): Outcome(**one) for digest, one in raw["rules"].items()},
+            modified_ms=modified_ms,
+        )
+    except (TypeError, KeyError, AttributeError, ValueError):
         raise FormatError(f"{path} is no record of checks; delete it and check the branch again") from None

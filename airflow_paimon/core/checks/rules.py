@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ CHANGED, ALL = "changed", "all"
 BASE, WEEK_BEFORE = "base", "week-before"
 MEASURES = ("sum", "mean", "count", "min", "max")
 ROW_KINDS = ("added", "changed", "deleted")
+VIEWS = ("branch", "base", "main", "diff")
+"""What SQL and functions see besides further views."""
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _LONGEST_NAME = 100
 
@@ -105,13 +108,17 @@ class RowLimits(Rule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift(Rule):
-    """By how much a measure of a partition may differ from what it was, or from the partition a week before."""
+    """By how much a measure of a partition may differ from what it was, or from the partition a week before.
+
+    ``date``: the partition column by which that is found; None: the one that holds dates.
+    """
 
     kind = "drift"
     measure: str
     column: str | None
     against: str
     most: Amount
+    date: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +247,7 @@ def _row_limits(value: Any, where: str, common: _Common) -> Rule:
 
 
 def _drift(value: Any, where: str, common: _Common) -> Rule:
-    raw = _object(value, ("measure", "column", "against", "most"), where)
+    raw = _object(value, ("measure", "column", "against", "most", "date"), where)
     measure = _choice(raw, "measure", MEASURES, where)
     column = _optional_text(raw, "column", where)
     if column is None and measure != "count":
@@ -248,8 +255,10 @@ def _drift(value: Any, where: str, common: _Common) -> Rule:
     if "most" not in raw:
         raise InvalidInputError(f"{where} needs most, such as '5 %'")
     most = _amount(raw["most"], f"{where}: most")
-    against = _choice(raw, "against", (BASE, WEEK_BEFORE), where)
-    return Drift(measure=measure, column=column, against=against, most=most, **common)
+    against, date = _choice(raw, "against", (BASE, WEEK_BEFORE), where), _optional_text(raw, "date", where)
+    if date is not None and against != WEEK_BEFORE:
+        raise InvalidInputError(f"{where}: date goes with against: {WEEK_BEFORE} only")
+    return Drift(measure=measure, column=column, against=against, most=most, date=date, **common)
 
 
 def _function(value: Any, where: str, common: _Common) -> Rule:
@@ -315,11 +324,21 @@ def _choice(raw: Mapping[str, Any], key: str, choices: tuple[str, ...], where: s
 
 def _amount(value: Any, where: str) -> Amount:
     match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is not None:
-        return Amount(float(match[1]), percent=True)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    number = _finite(value if match is None else float(match[1]))
+    if number is None:
         raise InvalidInputError(f"{where} takes a number from 0 on, or a part such as '5 %'; it is {_short(value)}")
-    return Amount(float(value), percent=False)
+    return Amount(number, percent=match is not None)
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number from 0 on that is neither NaN nor infinite; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
 
 
 def _short(value: Any) -> str:

@@ -6,14 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from airflow_paimon.core.checks.rules import Amount, Drift, RowLimits
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.timestamp import Timestamp
 
 _WEEK = timedelta(days=7)
-_COMPACT = re.compile(r"\d{8}")
+_DASHED, _COMPACT = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d{8}")
+_YEARS = range(1970, 2200)
+"""Years of dates without dashes: other numbers of eight digits are none."""
+_EXACT = Context(prec=400)
+"""Digits enough for sums of every type."""
+_LONGEST_SHOWN = 10**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,22 +49,27 @@ def broken_limits(rule: RowLimits, counts: Sequence[Counts]) -> list[dict[str, A
 
 
 def moved_too_far(rule: Drift, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the partitions in which a measure moved further than it may; one that only a side has counts as 0."""
+    """Return the partitions in which a measure moved further than it may; one that only a side has counts as 0.
+
+    NaN and infinity moved if the other side is anything else.
+    """
     out = []
     for partition in sorted(before.keys() | after.keys()):
         old, new = _number(before.get(partition)), _number(after.get(partition))
         if _is_too_far(rule.most, old, new):
-            change = f"{float((new - old) / abs(old)) * 100:+.4g} %" if old else None
-            out.append({"partition": partition, "before": _shown(old), "after": _shown(new), "change": change})
+            out.append(
+                {"partition": partition, "before": _shown(old), "after": _shown(new), "change": _change(old, new)}
+            )
     return out
 
 
 def _is_too_far(most: Amount, old: Decimal, new: Decimal) -> bool:
-    moved = abs(new - old)
-    if not moved.is_finite():
-        return True
-    bound = Decimal(str(most.value))
-    return moved * 100 > bound * abs(old) if most.percent else moved > bound
+    if not (old.is_finite() and new.is_finite()):
+        return str(old) != str(new)
+    moved, bound = _EXACT.abs(_EXACT.subtract(new, old)), Decimal(str(most.value))
+    if not most.percent:
+        return moved > bound
+    return _EXACT.multiply(moved, Decimal(100)) > _EXACT.multiply(bound, _EXACT.abs(old))
 
 
 def _number(value: Any) -> Decimal:
@@ -73,29 +84,79 @@ def _number(value: Any) -> Decimal:
         raise InvalidInputError(f"A drift compares numbers, and {value!r} is none") from None
 
 
-def _shown(value: Decimal) -> int | float:
-    return int(value) if value == value.to_integral_value() else float(value)
+def _change(old: Decimal, new: Decimal) -> str | None:
+    if not old or not (old.is_finite() and new.is_finite()):
+        return None
+    return f"{float(_EXACT.divide(_EXACT.subtract(new, old), _EXACT.abs(old))) * 100:+.4g} %"
 
 
-def week_before(values: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return the partition a week before: its first value that is a date goes back by 7 days; None without one.
+def _shown(value: Decimal) -> int | float | str:
+    """Return a number as JSON has it: NaN and infinity as text."""
+    if not value.is_finite():
+        return str(value)
+    return int(value) if abs(value) < _LONGEST_SHOWN and value == value.to_integral_value() else float(value)
 
-    Dates are typed, or ``2026-11-24`` or ``20261124`` as text or number.
+
+def date_column(keys: Sequence[str], partitions: Sequence[Sequence[Any]], named: str | None = None) -> int | None:
+    """Return the position of the partition column that holds dates, None if there is none.
+
+    ``named`` is one, if given. Else the first whose type is a date or a time, else the first with texts such as
+    ``2026-11-24``, else the one with numbers or texts such as ``20261124`` only.
+
+    Raises:
+        InvalidInputError: several columns have such numbers.
     """
-    for at, value in enumerate(values):
-        earlier = _week_before(value)
-        if earlier is not None:
-            return (*values[:at], earlier, *values[at + 1 :])
-    return None
+    if named is not None:
+        return keys.index(named)
+    columns = [[p[i] for p in partitions if p[i] is not None] for i in range(len(keys))]
+    for is_date in (_is_typed, _is_dashed):
+        if found := [i for i, values in enumerate(columns) if any(map(is_date, values))]:
+            return found[0]
+    compact = [i for i, values in enumerate(columns) if values and all(map(_is_compact, values))]
+    if len(compact) > 1:
+        names = " and ".join(keys[i] for i in compact)
+        raise InvalidInputError(f"{names} both hold numbers that may be dates; name the one that does: date: {keys[0]}")
+    return compact[0] if compact else None
+
+
+def week_before(values: Sequence[Any], at: int) -> tuple[Any, ...] | None:
+    """Return the partition a week before: its value at ``at`` goes back by 7 days; None if there is no such day."""
+    try:
+        earlier = _week_before(values[at])
+    except (ValueError, OverflowError):  # no date, or in the first week of year 1
+        return None
+    return (*values[:at], earlier, *values[at + 1 :])
 
 
 def _week_before(value: Any) -> Any:
+    if isinstance(value, Timestamp):
+        return value._replace(millis=value.millis - _WEEK // timedelta(milliseconds=1))
     if isinstance(value, date):
         return value - _WEEK
     text = str(value)
-    try:
-        day = date.fromisoformat(text) - _WEEK
-    except ValueError:
-        return None
-    shown = day.strftime("%Y%m%d") if _COMPACT.fullmatch(text) else day.isoformat()
+    if not (_DASHED.fullmatch(text) or _COMPACT.fullmatch(text)):
+        raise ValueError(text)
+    day = date.fromisoformat(text) - _WEEK
+    shown = f"{day.year:04}{day:%m%d}" if _COMPACT.fullmatch(text) else day.isoformat()
     return int(shown) if isinstance(value, int) else shown
+
+
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, date | Timestamp)
+
+
+def _is_dashed(value: Any) -> bool:
+    return isinstance(value, str) and _DASHED.fullmatch(value) is not None and _is_day(value)
+
+
+def _is_compact(value: Any) -> bool:
+    text = str(value)
+    return _COMPACT.fullmatch(text) is not None and int(text[:4]) in _YEARS and _is_day(text)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

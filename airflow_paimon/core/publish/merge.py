@@ -38,7 +38,7 @@ from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import published_mark, while_there
 from airflow_paimon.core.publish.own_files import Rewrite, WriteChangelog
-from airflow_paimon.core.publish.required_checks import check_gate
+from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import (
     is_continued_by,
@@ -114,14 +114,14 @@ def publish_branch(
 
     def make_decide() -> Decide:
         record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
-        checks = check_gate(request, main, branch, theirs)
+        gate = gate_of(request, main, branch, theirs)
         way.check()
         pending: int | None = None
         if not request.dry_run:
             is_continued = is_continued_by(main, branch.branch_name, way.is_brought(), whole=way.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
-        return _decider(way, theirs, fold, pending, {**publish_properties(record), **checks})
+        return _decider(way, theirs, fold, pending, gate, publish_properties(record))
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog)
@@ -133,7 +133,9 @@ def publish_branch(
     return result
 
 
-def _decider(way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | None, about: Mapping[str, str]) -> Decide:
+def _decider(
+    way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | None, gate: Gate, about: Mapping[str, str]
+) -> Decide:
     """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
     main, branch, wanted = way.main, way.branch, theirs
     spare, marked = _SpareIds(), published_mark(branch, way.request.operation_id)
@@ -141,7 +143,13 @@ def _decider(way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | Non
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
         g, logs = _gather(way, wanted, head, marked, pending)
+        looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
         decision, high = _plan(way, g, logs, about, spare)
+        decision = replace(
+            decision,
+            properties={**decision.properties, **looked.properties},
+            summary={**decision.summary, **looked.summary},
+        )
         if not high or way.request.dry_run:
             return decision
         if fold is None or wanted is not theirs:

@@ -4,62 +4,113 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_paimon.core.checks.required import required_rules
-from airflow_paimon.core.checks.results import FAILED, outcomes_for
+from airflow_paimon.core.checks.results import FAILED, CheckRecord, Outcome, newest_outcomes, records_of
 from airflow_paimon.core.checks.rules import Rule
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.fold import is_fold
+from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.table.properties import CHECKS_FORCED_PROPERTY, CHECKS_PROPERTY
 from airflow_paimon.core.table.table import Table
 
+REQUIRED_CHECKS = "required_checks"
+"""What a dry run's details call the required checks that are missing or failed."""
+_LISTED = 3
 
-def check_gate(request: PublishBranch, main: Table, branch: Table, theirs: Snapshot) -> dict[str, str]:
-    """Check that every required rule has passed, or only warned, for a snapshot of a branch.
 
-    Returns what the publish's snapshot says about it. A dry run is let through, as the checks may follow it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the gate found: what the publish's snapshot says about it, and a dry run's details."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """What a table requires, and what checks of the snapshot ``theirs`` of a branch have said."""
+
+    request: PublishBranch
+    branch: Table
+    theirs: Snapshot
+    required: tuple[Rule, ...]
+    records: Sequence[CheckRecord]
+
+    def look(self, compared: Snapshot, *, is_main: bool) -> Looked:
+        """Check that every required rule has passed, or only warned, in comparison with a snapshot.
+
+        ``is_main``: that is main as it is now, all of which this publish replaces, and not the branch's base. A dry run
+        is let through, and says what is missing, as the checks may follow it.
+
+        Raises:
+            UnsafeOperationError: one is missing or failed, without ``skip_checks``.
+        """
+        outcomes = newest_outcomes([r for r in self.records if r.compared_with == compared.identity])
+        missing = [r.name for r in self.required if r.digest not in outcomes]
+        failed = [r.name for r in self.required if r.digest in outcomes and outcomes[r.digest].outcome == FAILED]
+        found = {"missing": missing, "failed": failed, "against": "main" if is_main else "base"}
+        if self.request.dry_run:
+            return Looked(summary={REQUIRED_CHECKS: found} if self.required else {})
+        said = {CHECKS_PROPERTY: _summary(self.required, outcomes)} if outcomes or self.required else {}
+        if not missing and not failed:
+            return Looked(properties=said)
+        if self.request.skip_checks:
+            return Looked(properties={**said, CHECKS_FORCED_PROPERTY: "true"})
+        raise _refusal(self.branch.label, self.theirs.id, found)
+
+
+def gate_of(request: PublishBranch, main: Table, branch: Table, theirs: Snapshot) -> Gate:
+    """Read what the table requires, and what is known of a snapshot, or of those that it has only folded.
 
     Raises:
-        UnsafeOperationError: one is missing or failed, without ``force``.
+        InvalidInputError: the table's option is not a list of rules. FormatError: a record of a check is unreadable.
     """
-    rules = required_rules(main)
-    if not rules or request.dry_run:
-        return {}
-    outcomes = _outcomes(main, branch, theirs)
-    missing = [r for r in rules if r.digest not in outcomes]
-    failed = [r for r in rules if outcomes.get(r.digest) == FAILED]
-    if not missing and not failed:
-        return {CHECKS_PROPERTY: _summary(rules, outcomes)}
-    if request.force:
-        return {CHECKS_PROPERTY: _summary(rules, outcomes), CHECKS_FORCED_PROPERTY: "true"}
-    raise UnsafeOperationError(
-        f"{main.name}: {branch.label} can't be published: {_said(missing, failed, theirs)}; nothing was published. "
-        f"Correct what is wrong on the branch and run check_branch_data; --force publishes it all the same, and its "
-        f"snapshot says so",
-        details={
-            "missing_checks": [r.name for r in missing],
-            "failed_checks": [r.name for r in failed],
-            "branch_snapshot": theirs.id,
-        },
-    )
+    required = required_rules(main)
+    records = records_of(main, branch.branch_name, _checked(branch, theirs)) if required or not request.dry_run else []
+    return Gate(request=request, branch=branch, theirs=theirs, required=required, records=records)
 
 
-def _summary(rules: Sequence[Rule], outcomes: Mapping[str, str]) -> str:
-    return json.dumps({r.name: outcomes.get(r.digest, "missing") for r in rules}, ensure_ascii=False)
+def refuse_unchecked(request: PublishBranch, planned: OperationResult) -> None:
+    """Refuse what the dry run of a publish has found out about required checks, before anything is published.
+
+    Raises:
+        UnsafeOperationError: one is missing or failed, without ``skip_checks``.
+    """
+    found: Any = planned.details.get(REQUIRED_CHECKS)
+    if found and (found["missing"] or found["failed"]) and not request.skip_checks:
+        label = f"{planned.table}: branch {request.branch!r}"
+        raise _refusal(label, planned.details["branch_snapshot"], found)
 
 
-def _outcomes(main: Table, branch: Table, theirs: Snapshot) -> dict[str, str]:
-    """Return the outcomes for a snapshot, or for the one that earlier tries of the publish have only folded."""
-    checked: Snapshot | None = theirs
-    while checked is not None and is_fold(checked):
-        checked = branch.find_snapshot(checked.id - 1)
-    return outcomes_for(main, branch.branch_name, checked or theirs)
+def _checked(branch: Table, theirs: Snapshot) -> list[Snapshot]:
+    """Return a snapshot, and those below it that earlier tries of the publish have only folded."""
+    found = [theirs]
+    while is_fold(found[-1]) and (below := branch.find_snapshot(found[-1].id - 1)) is not None:
+        found.append(below)
+    return found
 
 
-def _said(missing: Sequence[Rule], failed: Sequence[Rule], theirs: Snapshot) -> str:
-    parts = [f"its check {r.name!r} failed" for r in failed[:3]]
-    parts += [f"the required check {r.name!r} has no result for its snapshot {theirs.id}" for r in missing[:3]]
+def _summary(required: Sequence[Rule], outcomes: Mapping[str, Outcome]) -> str:
+    said = {one.name: one.outcome for one in outcomes.values()}
+    said |= {r.name: outcomes[r.digest].outcome if r.digest in outcomes else "missing" for r in required}
+    return json.dumps(said, ensure_ascii=False)
+
+
+def _refusal(label: str, snapshot_id: int, found: Mapping[str, Any]) -> UnsafeOperationError:
+    missing, failed = found["missing"], found["failed"]
+    where = f"snapshot {snapshot_id}" + (" in comparison with main as it is now" if found["against"] == "main" else "")
+    parts = [f"its check {name!r} failed" for name in failed[:_LISTED]]
+    parts += [f"the required check {name!r} has no result for its {where}" for name in missing[:_LISTED]]
     more = len(missing) + len(failed) - len(parts)
-    return "; ".join(parts) + (f"; and {more} more" if more else "")
+    said = "; ".join(parts) + (f"; and {more} more" if more else "")
+    return UnsafeOperationError(
+        f"{label} can't be published: {said}; nothing was published. Correct what is wrong on the branch and run "
+        f"check_branch_data{' --against main' if found['against'] == 'main' else ''}; --skip-checks publishes it all "
+        f"the same, and its snapshot says so",
+        details={"missing_checks": missing, "failed_checks": failed, "branch_snapshot": snapshot_id},
+    )

@@ -38,7 +38,13 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
-from airflow_paimon.core.table.properties import KEEP_LATER_PROPERTY, TARGET_PROPERTY, UNDO_TAG_PROPERTY
+from airflow_paimon.core.table.properties import (
+    CHECKS_FORCED_PROPERTY,
+    CHECKS_PROPERTY,
+    KEEP_LATER_PROPERTY,
+    TARGET_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
@@ -110,6 +116,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         properties={
             TARGET_PROPERTY: str(target.id),
             KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",
+            **_checks_that_return(view, target, keep_later=request.keep_later),
         },
         summary={
             "target_snapshot": target.id,
@@ -122,6 +129,17 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         follows=follows,
         keep_targets=(target,),
     )
+
+
+def _checks_that_return(view: Table, target: Snapshot, *, keep_later: bool) -> dict[str, str]:
+    """Return what checks said about the publish that comes back: the target, or the one that an undone undo took."""
+    back: Snapshot | None = target
+    if keep_later:
+        undo = view.find_snapshot(target.id + 1)
+        undone_after = undo.properties.get(TARGET_PROPERTY) if undo is not None else None
+        back = None if undone_after is None else view.find_snapshot(int(undone_after) + 1)
+    said = {} if back is None else back.properties
+    return {name: said[name] for name in (CHECKS_PROPERTY, CHECKS_FORCED_PROPERTY) if name in said}
 
 
 def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: Sequence[BucketChange]) -> None:

@@ -107,6 +107,10 @@ class Merge:
         """Return the sides as this way sees them."""
         return sides
 
+    def replaced_whole(self) -> bool:
+        """Whether all of main goes, what it got since the base included, so that checks have to look at that too."""
+        return False
+
     def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
         """Plan for a head.
 
@@ -161,6 +165,9 @@ class Forward(Merge):
 
     request: FastForward
     takes_all: ClassVar[bool] = True
+
+    def replaced_whole(self) -> bool:
+        return self.request.discard_main
 
     def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
         changes = self._changes(g, "a fast-forward")

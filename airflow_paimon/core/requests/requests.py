@@ -186,7 +186,10 @@ class PublishBranch(Publish):
     writers_stopped: bool = switch(
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless"
     )
-    force: bool = switch("Publish a protected branch too, and one whose required checks are missing or failed")
+    force: bool = switch("Publish a protected branch too")
+    skip_checks: bool = switch(
+        "Publish although a check that the table requires is missing or failed; the snapshot's properties say so"
+    )
     tags: bool = switch("Main gets the branch's own tags on states that main has then; replace_main always does so")
     tag_conflict: str = flag(
         "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
@@ -265,6 +268,12 @@ class CheckBranchData(Request):
     branch: str = flag("Branch to check", "")
     rules: str | None = flag(
         "Path of a JSON file with rules, besides those of the table option airflow-paimon.required-checks"
+    )
+    against: str = flag(
+        "What the branch is compared with: its base, or main as it is now, which is what a publish with --discard-main "
+        "replaces; a branch that was created empty is always compared with main",
+        "base",
+        choices=("base", "main"),
     )
     view: tuple[str, ...] = texts("Further view for rules that are SQL, name=db.table[$branch_b][@VERSION] (repeat)")
     restricted_sql: bool = switch(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from airflow_paimon.core.checks.columns import check_columns
+from airflow_paimon.core.checks.columns import check_columns, may_name
 from airflow_paimon.core.checks.rules import parse_rules_text
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
@@ -77,6 +77,15 @@ def _check(schema: TableSchema, key: str, value: str) -> None:
         _check_columns(schema, key, value)
     elif key == REQUIRED_CHECKS_OPTION:
         check_columns(parse_rules_text(value, f"Table option {key}"), schema, "The table")
+
+
+def check_naming(schema: TableSchema, column: str) -> str | None:
+    """Return the name of the first required check that names a column; None: none does, or they can't be read."""
+    try:
+        rules = parse_rules_text(schema.options.get(REQUIRED_CHECKS_OPTION, ""), REQUIRED_CHECKS_OPTION)
+    except InvalidInputError:  # set by another engine; whoever evaluates them says it
+        return None
+    return next((rule.name for rule in rules if may_name(rule, column)), None)
 
 
 def _check_bucket(schema: TableSchema) -> None:

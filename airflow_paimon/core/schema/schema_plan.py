@@ -18,7 +18,8 @@ from airflow_paimon.core.format.types import (
     parse_type_text,
     with_nullable,
 )
-from airflow_paimon.core.schema.option_checks import check_options, check_same_layout, opening_faults
+from airflow_paimon.core.schema.option_checks import check_naming, check_options, check_same_layout, opening_faults
+from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION
 
 _IMMUTABLE = frozenset({
     "index-file-in-data-file-dir",
@@ -347,6 +348,11 @@ def _check_not_used(schema: TableSchema, name: str, what: str, *, keys: bool) ->
     if name in _option_columns(schema):
         raise InvalidInputError(
             f"Column {name} is named by a table option (bucket-key, sequence.field or fields.*); it can't be {what}"
+        )
+    if (check := check_naming(schema, name)) is not None:
+        raise InvalidInputError(
+            f"Column {name} is named by the required check {check!r}; it can't be {what}: set the option "
+            f"{REQUIRED_CHECKS_OPTION} without it first, in a change of its own or before this one"
         )
 
 

@@ -5,25 +5,32 @@ The results are kept beside the table, so that a publish can ask for those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.checks.required import required_rules
 from airflow_paimon.core.checks.results import SKIPPED, RuleResult, outcome_of
-from airflow_paimon.core.checks.rules import Drift, Function, RowLimits, Rule, Sql
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.checks.rules import VIEWS, Drift, Function, Relationships, RowLimits, Rule, Sql
+from airflow_paimon.core.errors import PaimonError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
-from airflow_paimon.core.table.masking import Masks, masks_of
+from airflow_paimon.core.table.masking import masks_of
 from airflow_paimon.data.diff.against import plan_own_changes
-from airflow_paimon.data.diff.keyed import json_value
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors
-from airflow_paimon.spark.jobs.check_results import VIEWS, evaluate, limits_result, rules_of, totals_result
+from airflow_paimon.spark.jobs.check_results import (
+    counts_of,
+    evaluate,
+    inexact_partitions,
+    limits_result,
+    rules_of,
+    totals_result,
+)
 from airflow_paimon.spark.jobs.check_rows import broken_by_columns, broken_by_function, broken_by_sql, sql_views
-from airflow_paimon.spark.jobs.check_totals import drifts
-from airflow_paimon.spark.jobs.check_views import BEFORE, CheckViews
+from airflow_paimon.spark.jobs.check_samples import Show, masked_fields, samples_of, table_masks
+from airflow_paimon.spark.jobs.check_totals import drifts, rows_before
+from airflow_paimon.spark.jobs.check_views import CheckViews
 from airflow_paimon.spark.jobs.correction_sources import further_views
 from airflow_paimon.spark.jobs.diff_branches import find_differences
 from airflow_paimon.spark.statements.views import registered
@@ -40,12 +47,23 @@ def check_branch_data(spark: SparkSession, context: Context, request: CheckBranc
         InvalidInputError: a rule is wrong.
     """
     rules = rules_of(context, request)
-    plan = plan_own_changes(context, request.branch)
+    plan = plan_own_changes(context, request.branch, request.against)
     checks = _Checks(spark, context, request, plan)
     try:
         return evaluate(context, request, plan, lambda: [checks.result(rule) for rule in rules])
     finally:
         checks.close()
+
+
+_REQUIRED_REACHES = (
+    "SQL in the table's option airflow-paimon.required-checks sees tables only, wherever it is evaluated: whoever may "
+    "alter the table would run it. Change the option, or give the rule to the check itself (--rules)"
+)
+_FORM_REACHES = (
+    "That is refused (--restricted-sql) in rules that come from a form or a template. To allow it to everybody who may "
+    'trigger, set "sql": "any" in the extra forms of the Paimon connection; a DAG\'s own code may say '
+    "restricted_sql=False"
+)
 
 
 class _Checks:
@@ -55,7 +73,8 @@ class _Checks:
         self._spark, self._request, self._plan = spark, request, plan
         self._views = CheckViews(spark, request, plan, further_views(request))
         schemas = (context.table.schema(), plan.before.scan.schema, plan.after.scan.schema)
-        self._masks: Masks = masks_of(schemas, request.mask)
+        self._masks = masks_of(schemas, request.mask)
+        self._samples = samples_of(request, self._masks, self._views.further)
         self._required = {rule.digest for rule in required_rules(context.table)}
         self._found: Any = None
 
@@ -79,25 +98,59 @@ class _Checks:
 
     def _result(self, rule: Rule) -> RuleResult:
         if isinstance(rule, RowLimits):
-            if self._found is None:
-                self._found = find_differences(self._spark, self._plan, 0)
-            return limits_result(rule, self._request, self._plan, self._found)
+            return self._of_limits(rule)
         if isinstance(rule, Drift):
             return self._of_drift(rule)
         if isinstance(rule, Sql):
-            self._check_reach(rule)
-            with registered(self._spark, sql_views(rule, self._views)):
-                return self._of_rows(rule, broken_by_sql(rule, self._views))
+            return self._of_sql(rule)
         if isinstance(rule, Function):
-            given = broken_by_function(rule, self._views)
-            return self._of_rows(rule, given) if not isinstance(given, list) else self._of_list(rule, given)
-        return self._of_rows(rule, broken_by_columns(rule, self._views))  # type: ignore[arg-type]
+            given, frames = broken_by_function(rule, self._views)
+            if isinstance(given, list):
+                return self._of_list(rule, given, self._samples.of_list)
+            return self._of_rows(rule, given, self._samples.of_query(given, frames))
+        more = masked_fields(self._request, rule) if isinstance(rule, Relationships) else ()
+        rows = broken_by_columns(rule, self._views)  # type: ignore[arg-type]
+        return self._of_rows(rule, rows, lambda row: self._samples.of_columns(row, more))
+
+    def _of_sql(self, rule: Sql) -> RuleResult:
+        self._check_reach(rule)
+        frames = sql_views(rule, self._views)
+        with registered(self._spark, frames):
+            rows, tables = broken_by_sql(rule, self._views)
+            return self._of_rows(rule, rows, self._samples.of_query(rows, frames, table_masks(self._request, tables)))
+
+    def _of_limits(self, rule: RowLimits) -> RuleResult:
+        if self._found is None:
+            self._found = find_differences(self._spark, self._plan, 0)
+        inexact = inexact_partitions([rule], self._plan, self._found)
+        exact = rows_before(self._views, inexact) if inexact else {}
+        return limits_result(rule, self._request, counts_of(self._plan, self._found, exact))
 
     def _check_reach(self, rule: Sql) -> None:
-        from airflow_paimon.spark.statements.reach import check_reach
+        """Refuse SQL that reaches beyond the tables, of the table's own rules in any case.
 
-        if self._request.restricted_sql or rule.digest in self._required:
-            check_reach(self._spark, self._request, rule.sql, {*VIEWS, *further_views(self._request)})
+        Raises:
+            UnsafeOperationError: it does. UnsupportedFeatureError: the session has no JVM to parse it.
+        """
+        from airflow_paimon.spark.statements.reach import REACHES, check_reach
+
+        is_required = rule.digest in self._required
+        if not (self._request.restricted_sql or is_required):
+            return
+        try:
+            check_reach(self._spark, self._request, rule.sql, {*VIEWS, *self._views.further})
+        except UnsafeOperationError as error:
+            helps = _REQUIRED_REACHES if is_required else _FORM_REACHES
+            raise UnsafeOperationError(
+                f"Rule {rule.name!r} reaches beyond the tables: it has {error.details[REACHES]}. {helps}"
+            ) from None
+        except UnsupportedFeatureError:
+            if not is_required:
+                raise
+            raise UnsupportedFeatureError(
+                f"Rule {rule.name!r} is one of the table's own, whose SQL is looked at in the parsed plan, and a Spark "
+                f"Connect client can't parse. Check this table with a connection of type spark, or with spark-submit"
+            ) from None
 
     def _of_drift(self, rule: Drift) -> RuleResult:
         broken, alone = drifts(rule, self._views)
@@ -110,12 +163,14 @@ class _Checks:
             return replace(result, outcome=SKIPPED, said=said)
         return result
 
-    def _of_rows(self, rule: Rule, rows: DataFrame) -> RuleResult:
+    def _of_rows(self, rule: Rule, rows: DataFrame, show: Show) -> RuleResult:
         few = max(self._request.sample, 1)
         first = [row.asDict(recursive=True) for row in rows.limit(few + 1).collect()]
-        return self._of_list(rule, first, rows.count if len(first) > few else None)
+        return self._of_list(rule, first, show, rows.count if len(first) > few else None)
 
-    def _of_list(self, rule: Rule, first: list[dict[str, Any]], count: Callable[[], int] | None = None) -> RuleResult:
+    def _of_list(
+        self, rule: Rule, first: list[dict[str, Any]], show: Show, count: Callable[[], int] | None = None
+    ) -> RuleResult:
         broken = count() if count is not None else len(first)
         return RuleResult(
             name=rule.name,
@@ -123,12 +178,5 @@ class _Checks:
             outcome=outcome_of(rule, broken),
             broken=broken,
             said=f"{broken:,} row{'s' * (broken != 1)} break{'s' * (broken == 1)} it" if broken else "kept",
-            rows=tuple(self._sample(row) for row in first[: self._request.sample]),
+            rows=tuple(show(row) for row in first[: self._request.sample]),
         )
-
-    def _sample(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        shown = {name: json_value(value) for name, value in row.items()}
-        before = shown.get(BEFORE)
-        if isinstance(before, dict):
-            shown[BEFORE] = self._masks.row(before)
-        return self._masks.row(shown)

@@ -6,26 +6,26 @@ Imports no pyspark.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.checks.columns import check_columns
 from airflow_paimon.core.checks.required import required_rules, without_rules
 from airflow_paimon.core.checks.results import FAILED, SKIPPED, WARNED, RuleResult, outcome_of, put_record
-from airflow_paimon.core.checks.rules import Function, RowLimits, Rule, is_module, read_rules
+from airflow_paimon.core.checks.rules import VIEWS, Function, RowLimits, Rule, is_module, read_rules
 from airflow_paimon.core.checks.totals import Counts, broken_limits
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.against import plan_own_changes
 from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, is_small, skipped_rows
+from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
-from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, further_views
+from airflow_paimon.spark.jobs.correction_sources import further_views
 
-BASE_VIEW, DIFF_VIEW = "base", "diff"
-VIEWS = (BRANCH_VIEW, BASE_VIEW, MAIN_VIEW, DIFF_VIEW)
 _LISTED = 3
 
 
@@ -45,8 +45,8 @@ def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
     given = read_rules(request.rules, request.table) if request.rules is not None else ()
     known = {rule.digest for rule in required}
     rules = (*required, *(rule for rule in given if rule.digest not in known))
-    if strange := set(further_views(request)) & set(VIEWS):
-        raise InvalidInputError(f"--view: there is a view {min(strange)!r} already; give another name")
+    if strange := [name for name in further_views(request) if name.lower() in VIEWS]:
+        raise InvalidInputError(f"--view: there is a view {strange[0]!r} already; give another name")
     check_columns(rules, branch.schema(), branch.label)
     for rule in required:
         if isinstance(rule, Function) and not is_module(rule.function.partition(":")[0], request.allow_module):
@@ -68,11 +68,14 @@ def check_before_spark(context: Context, request: CheckBranchData) -> OperationR
     if not rules:
         return without_rules(context, request)
     limits = [rule for rule in rules if isinstance(rule, RowLimits)]
-    plan = plan_own_changes(context, request.branch) if len(limits) == len(rules) else None
+    plan = plan_own_changes(context, request.branch, request.against) if len(limits) == len(rules) else None
     if plan is None or not is_small(plan):
         return None
     found = compare_here(plan, 0)
-    return evaluate(context, request, plan, lambda: [limits_result(rule, request, plan, found) for rule in limits])
+    if inexact_partitions(limits, plan, found):
+        return None
+    counts = counts_of(plan, found)
+    return evaluate(context, request, plan, lambda: [limits_result(rule, request, counts) for rule in limits])
 
 
 def evaluate(
@@ -82,14 +85,15 @@ def evaluate(
 
     Raises:
         UnsafeOperationError: a rule of severity ``error`` is broken; ``details["rules"]`` has all results, with rows.
-        InvalidInputError: the branch is empty.
+            Or rows wait for a compaction, so that no rule can look at them. InvalidInputError: the branch is empty.
     """
     head = plan.after.scan.snapshot
     if head is None:
         raise InvalidInputError(f"{plan.after.scan.table.label} is empty: it has no snapshot to check")
+    _refuse_hidden(plan)
     results = results_of()
     if not request.dry_run:
-        put_record(context.table, request.branch, head, context.now_ms, results)
+        put_record(context.table, request.branch, head, plan.before.scan.snapshot, results)
     _refuse_failed(plan, head, results)
     details = {
         "branch_snapshot": head.id,
@@ -97,6 +101,27 @@ def evaluate(
         "warnings": [f"{r.name}: {r.said}" for r in results if r.outcome in (WARNED, SKIPPED)],
     }
     return context.result(None, branch=request.branch, changed=False, before=head.id, after=head.id, details=details)
+
+
+def _refuse_hidden(plan: DiffPlan) -> None:
+    """Refuse to check what no read shows: a publish would bring it to main all the same, or take it away."""
+    label, compact = plan.after.scan.table.label, "Compact (CALL sys.compact of Paimon's Spark connector)"
+    for hidden, of, helps in (
+        (plan.hidden_after, label, f"{compact} the branch, and check it again"),
+        (
+            plan.hidden_before,
+            f"{label}: what it is compared with",
+            f"{compact} main, and make the branch anew; or, where main has them compacted already, compare with it as "
+            f"it is now (--against main)",
+        ),
+    ):
+        if hidden.files:
+            rows = f"{hidden.rows:,} row{'s' * (hidden.rows != 1)} in {hidden.files} file{'s' * (hidden.files != 1)}"
+            raise UnsafeOperationError(
+                f"{of} has {rows} that wait for a compaction; until then no read shows them, so no rule can look at "
+                f"them, and nothing was checked. {helps}",
+                details={"rows": hidden.rows, "files": hidden.files},
+            )
 
 
 def _refuse_failed(plan: DiffPlan, head: Snapshot, results: Sequence[RuleResult]) -> None:
@@ -116,9 +141,9 @@ def _example(result: RuleResult) -> str:
     return f", such as {json.dumps(result.rows[0], ensure_ascii=False)}" if result.rows else ""
 
 
-def limits_result(rule: RowLimits, request: CheckBranchData, plan: DiffPlan, found: Found) -> RuleResult:
+def limits_result(rule: RowLimits, request: CheckBranchData, counts: Sequence[Counts]) -> RuleResult:
     """Compare how many rows differ with a rule's limits."""
-    return totals_result(rule, request, broken_limits(rule, _counts_of(plan, found)), "more rows than allowed")
+    return totals_result(rule, request, broken_limits(rule, counts), "more rows than allowed")
 
 
 def totals_result(rule: Rule, request: CheckBranchData, broken: list[dict[str, Any]], what: str) -> RuleResult:
@@ -133,17 +158,35 @@ def totals_result(rule: Rule, request: CheckBranchData, broken: list[dict[str, A
     )
 
 
-def _counts_of(plan: DiffPlan, found: Found) -> list[Counts]:
-    """Count the rows that differ, by partition; partitions without any are left out."""
-    skipped, none = skipped_rows(plan), Skipped()
-    counts = [
+def counts_of(plan: DiffPlan, found: Found, exact: Mapping[str, int] | None = None) -> list[Counts]:
+    """Count the rows that differ, by partition; partitions without any are left out.
+
+    ``exact``: how many rows partitions had before, where metadata doesn't say it.
+    """
+    skipped, none, known = skipped_rows(plan), Skipped(), exact or {}
+    return [
         Counts(
             partition=name,
             added=f.added,
             changed=f.changed,
             deleted=f.deleted,
-            before=f.unchanged + f.changed + f.deleted + skipped.get(name, none).rows,
+            before=known.get(name, f.unchanged + f.changed + f.deleted + skipped.get(name, none).rows),
         )
-        for name, f in by_partition(plan.after.scan.schema, found, 0).items()
+        for name, f in _differing(plan, found).items()
     ]
-    return [c for c in counts if c.added or c.changed or c.deleted]
+
+
+def inexact_partitions(limits: Sequence[RowLimits], plan: DiffPlan, found: Found) -> set[bytes]:
+    """Return the partitions of which a limit needs a part, and metadata doesn't say how many rows they had.
+
+    Buckets that are the same on both sides are not read, and may hold several versions of a row.
+    """
+    if not any(most.percent for rule in limits for _, most in rule.limits):
+        return set()
+    differing, stored = _differing(plan, found), StoredPartitions(plan.after.scan.schema)
+    return {p for p, s in plan.skipped.items() if not s.exact and stored.text(p) in differing}
+
+
+def _differing(plan: DiffPlan, found: Found) -> dict[str, Findings]:
+    by_name = by_partition(plan.after.scan.schema, found, 0)
+    return {name: f for name, f in by_name.items() if f.added or f.changed or f.deleted}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.checks.rules import (
     ALL,
+    VIEWS,
     AcceptedValues,
     Function,
     NotNull,
@@ -18,10 +19,10 @@ from airflow_paimon.core.checks.rules import (
 )
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.jobs.check_results import DIFF_VIEW, VIEWS
-from airflow_paimon.spark.jobs.check_views import CHANGE, CheckViews
+from airflow_paimon.spark.jobs.check_views import CHANGE, DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
 from airflow_paimon.spark.statements.tables import warehouse_tables
 
@@ -50,8 +51,8 @@ def broken_by_columns(rule: NotNull | Unique | AcceptedValues | Relationships, v
     return rows.where(_all([rows[c].isNotNull() for c in rule.columns])).join(known, same, "left_anti")
 
 
-def broken_by_sql(rule: Sql, views: CheckViews) -> DataFrame:
-    """Return the rows that a rule's SELECT gives; to be run while its views are registered.
+def broken_by_sql(rule: Sql, views: CheckViews) -> tuple[DataFrame, Sequence[Table]]:
+    """Return the rows that a rule's SELECT gives, to be run while its views are registered; and the tables it names.
 
     Raises:
         InvalidInputError: Spark refuses it.
@@ -61,9 +62,9 @@ def broken_by_sql(rule: Sql, views: CheckViews) -> DataFrame:
     spark, branch = views.spark, views.plan.after.scan.table
     try:
         if not has_jvm(spark):
-            return spark_query(spark, rule.sql)
+            return spark_query(spark, rule.sql), ()
         tables = warehouse_tables(spark, views.request.warehouse, views.request.storage_options, rule.sql, branch)
-        return tables.query(rule.sql, lambda: views.named("branch", rule.sql))
+        return tables.query(rule.sql, lambda: views.named("branch", rule.sql)), tables.named
     except (AnalysisException, ParseException) as error:
         raise InvalidInputError(f"Rule {rule.name!r}: Spark refuses its SELECT: {fault_at(str(error))}") from None
 
@@ -73,23 +74,25 @@ def sql_views(rule: Sql, views: CheckViews) -> dict[str, DataFrame]:
     return {name: views.named(name, rule.sql) for name in (*VIEWS, *views.further) if may_mention(rule.sql, name)}
 
 
-def broken_by_function(rule: Function, views: CheckViews) -> Any:
-    """Return what the user's function gives: a DataFrame, or rows as mappings.
+def broken_by_function(rule: Function, views: CheckViews) -> tuple[Any, Mapping[str, DataFrame]]:
+    """Return what the user's function gives, a DataFrame or rows as mappings; and the views that it had.
 
     Raises:
         InvalidInputError: it is not there, raises, or gives something else.
     """
     frames = {name: views.named(name, None) for name in (*VIEWS, *views.further) if name != DIFF_VIEW}
-    given = call_function(rule.function, import_function(rule.function), views.spark, _WithDiff(frames, views))
+    seen = _WithDiff(frames, views)
+    given = call_function(rule.function, import_function(rule.function), views.spark, seen)
+    frames |= {DIFF_VIEW: seen[DIFF_VIEW]} if DIFF_VIEW in seen else {}
     if type(given).__name__ == "DataFrame" and hasattr(given, "limit"):
-        return given
+        return given, frames
     rows = list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else None
     if rows is None or not all(isinstance(row, Mapping) for row in rows):
         raise InvalidInputError(
             f"Rule {rule.name!r}: {rule.function} returns a DataFrame or a list of dicts, of the rows that break the "
             f"rule; it returned {type(given).__name__}"
         )
-    return [dict(row) for row in rows]
+    return [dict(row) for row in rows], frames
 
 
 class _WithDiff(dict[str, Any]):
@@ -117,7 +120,7 @@ def _checked(rule: Rule, views: CheckViews) -> DataFrame:
 def _repeated(rule: Unique, views: CheckViews) -> DataFrame:
     from pyspark.sql import functions as sf
 
-    rows = views.branch(rule.columns, _touched(rule.columns, views))
+    rows = views.branch(rule.columns, None if rule.rows == ALL else _touched(rule.columns, views))
     rows = rows.where(_all([rows[c].isNotNull() for c in rule.columns]))
     if rule.rows != ALL:
         changed = _checked(rule, views).select(*rule.columns).distinct()

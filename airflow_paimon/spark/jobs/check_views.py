@@ -13,7 +13,6 @@ from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.data.diff.scan import DiffPlan, Side
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.spark.jobs.check_results import BASE_VIEW, DIFF_VIEW
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.views import plan_view, view_columns
@@ -21,6 +20,7 @@ from airflow_paimon.spark.statements.views import plan_view, view_columns
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+BASE_VIEW, DIFF_VIEW = "base", "diff"
 CHANGE, BEFORE = "_change", "_before"
 
 

@@ -53,6 +53,8 @@ _VALUES = (
     "org.apache.spark.sql.catalyst.expressions.GenericInternalRow",
 )  # fmt: skip
 """Classes, by the beginning of their names, in which no plan and no expression can stand."""
+REACHES = "reaches"
+"""What a refusal's details call what reaches further."""
 _PRIVILEGES = "__required_write_privileges__"
 _CATALYST = "org.apache.spark.sql.catalyst"
 
@@ -189,5 +191,6 @@ def _refusal(what: str) -> UnsafeOperationError:
     return UnsafeOperationError(
         f"--sql reaches beyond the tables: it has {what}. That is refused (--restricted-sql) in SQL that comes from a "
         f'form or a template. To allow it to everybody who may trigger, set "sql": "any" in the extra forms of the '
-        f"Paimon connection; a DAG's own code may say restricted_sql=False"
+        f"Paimon connection; a DAG's own code may say restricted_sql=False",
+        details={REACHES: what},
     )

@@ -57,10 +57,16 @@ class NamedTables:
         self._spark = spark
         self._jvm: Any = spark._jvm
         self._find, self._read, self._own, self._own_views = find, read, own, own_views
+        self._named: list[Table] = []
         self._frames: dict[tuple[str, str, int | str | None, int | None], DataFrame] = {}
         self._own_frame: DataFrame | None = None
         self._plain: set[str] = set()
         self.read_own = False
+
+    @property
+    def named(self) -> Sequence[Table]:
+        """The tables that were read by their names, besides the statement's own."""
+        return tuple(self._named)
 
     @contextmanager
     def bound(self, statement: Statement, own: Own) -> Iterator[Statement]:
@@ -215,6 +221,7 @@ class NamedTables:
         key = (table.name, table.branch_name, version, time)
         if key not in self._frames:
             self._frames[key] = self._read(table, version, time)
+            self._named.append(table)
         return self._frames[key]
 
     def _millis(self, expression: Any, text: str) -> int:

@@ -13,41 +13,22 @@ import pytest
 from airflow_paimon.core.checks.required import required_rules
 from airflow_paimon.core.checks.results import CHECKS_DIR
 from airflow_paimon.core.errors import (
-    ConflictError,
     InvalidInputError,
     NotFoundError,
     PaimonError,
     UnsafeOperationError,
 )
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.data.arrow_write import write_arrow
-from airflow_paimon.data.rewrite import fold_buckets
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.core.tables import alter_table
+from tests.spark.jobs.checks import check, outcome, run_check
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, run, values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def check(spark: SparkSession, warehouse: Path, *rules: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
-    """Evaluate rules; all of them, also where one of severity error is broken."""
-    file = warehouse / "rules.json"
-    file.write_text(json.dumps(rules))
-    request = build_request("check_branch_data", values(warehouse, **{"branch": "fix", "rules": str(file), **more}))
-    try:
-        found: list[dict[str, Any]] = list(run_spark_operation(spark, request).details["rules"])
-    except UnsafeOperationError as error:
-        found = list(error.details["rules"])
-    return found
-
-
-def outcome(spark: SparkSession, warehouse: Path, rule: dict[str, Any], **more: Any) -> tuple[str, int]:
-    [one] = check(spark, warehouse, rule, **more)
-    return one["outcome"], one["broken"]
 
 
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
@@ -167,69 +148,23 @@ def test_a_failed_rule_names_its_rows_and_hides_what_is_masked(spark: SparkSessi
     assert "secret" not in str(failed.value.details) + failed.value.message
 
 
-REQUIRED = [{"name": "v is there", "not_null": "v"}]
-
-
-def test_nothing_is_published_without_the_required_checks(spark: SparkSession, tmp_path: Path) -> None:
-    main, branch = make_branch(tmp_path)
-    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(REQUIRED))])
-    put(branch, [(3, "fixed", "a")])
-    with pytest.raises(
-        UnsafeOperationError, match="'v is there' has no result for its snapshot 4; nothing was published"
-    ):
-        run(tmp_path, "merge_branch", branch="fix")
-    assert run(tmp_path, "merge_branch", branch="fix", dry_run=True).changed
-    request = build_request("check_branch_data", values(tmp_path, branch="fix", dry_run=True))
-    assert run_spark_operation(spark, request).details["rules"][0]["outcome"] == "passed"
-    assert not main.store.names(CHECKS_DIR)  # a dry run keeps nothing
-    put(branch, [(4, None, "a")])  # a branch that changes has no valid checks
-    with pytest.raises(UnsafeOperationError, match="for its snapshot 5"):
-        run(tmp_path, "fast_forward", branch="fix")
-    assert check(spark, tmp_path)[0]["outcome"] == "failed"
-    with pytest.raises(UnsafeOperationError, match="its check 'v is there' failed"):
-        run(tmp_path, "replace_main", branch="fix")
-    assert main.latest_snapshot_id() == 3
-    put(branch, [(4, "there", "a")])
-    check(spark, tmp_path)
-    landed = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
-    assert json.loads(landed.properties["airflow-paimon.checks"]) == {"v is there": "passed"}
-
-
-def test_force_publishes_all_the_same_and_says_so(tmp_path: Path) -> None:
-    main, branch = make_branch(tmp_path)
-    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(REQUIRED))])
-    put(branch, [(3, None, "a")])
-    landed = main.snapshot(run(tmp_path, "merge_branch", branch="fix", force=True).snapshot_after or 0)
-    assert landed.properties["airflow-paimon.checks-forced"] == "true"
-    assert json.loads(landed.properties["airflow-paimon.checks"]) == {"v is there": "missing"}
-
-
-def test_a_publish_that_folds_the_branch_keeps_its_checks(spark: SparkSession, tmp_path: Path) -> None:
-    main, branch = make_branch(tmp_path)
-    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(REQUIRED))])
-    put(branch, [(3, "fixed", "a")])
-    assert check(spark, tmp_path)[0]["outcome"] == "passed"
-    plan = run(tmp_path, "merge_branch", branch="fix", dry_run=True)
-    assert plan.details["folds"], "else this test shows nothing"
-
-    def interrupted(*arguments: Any) -> Any:
-        put(main, [(9, "later", "c")])
-        return fold_buckets(*arguments)
-
-    request = build_request("merge_branch", values(tmp_path, branch="fix", expected_main_snapshot=3))
-    with pytest.raises(ConflictError, match="not at 3 as expected"):
-        run_operation(request, fold=interrupted)
-    assert branch.latest_snapshot_id() == 5
-    assert run(tmp_path, "merge_branch", branch="fix").changed
-
-
 def test_the_option_is_checked_when_it_is_set(tmp_path: Path) -> None:
     main, _ = make_branch(tmp_path)
     for text, said in (('[{"not_null": "vv"}]', "did you mean 'v'"), ("[", "is not JSON"), ('{"a": 1}', "a list")):
         with pytest.raises(InvalidInputError, match=said):
             run(tmp_path, "alter_table", change=[f"set airflow-paimon.required-checks={text}"])
-    run(tmp_path, "alter_table", change=["set airflow-paimon.required-checks=" + json.dumps(REQUIRED)])
-    assert [rule.name for rule in required_rules(main)] == ["v is there"]
+    required = [{"name": "v is there", "not_null": "v"}, {"sql": "SELECT * FROM diff WHERE `dt` = 'x'"}]
+    run(tmp_path, "alter_table", change=["set airflow-paimon.required-checks=" + json.dumps(required)])
+    assert required_rules(main)[0].name == "v is there"
+    for change in ("drop column v", "rename column v to w"):
+        with pytest.raises(InvalidInputError, match="named by the required check 'v is there'"):
+            run(tmp_path, "alter_table", change=[change])
+    required[0]["not_null"] = "k"
+    option = "set airflow-paimon.required-checks=" + json.dumps(required)
+    run(tmp_path, "alter_table", change=[option, "rename column v to w"])
+    assert "w" in main.schema().field_names
+    with pytest.raises(InvalidInputError, match="named by the required check"):
+        run(tmp_path, "alter_table", change=["rename column k to id"])
 
 
 WRONG = [
@@ -301,10 +236,3 @@ def test_rules_of_the_table_reach_nothing_but_tables(spark: SparkSession, tmp_pa
     with pytest.raises(UnsafeOperationError, match=f"allow it with --allow-module {__name__}"):
         run_check(spark, tmp_path, [])
     assert run_check(spark, tmp_path, [], allow_module=[__name__])["rules"][0]["outcome"] == "passed"
-
-
-def run_check(spark: SparkSession, warehouse: Path, rules: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    file = warehouse / "rules.json"
-    file.write_text(json.dumps(rules))
-    request = build_request("check_branch_data", values(warehouse, branch="fix", rules=str(file), **more))
-    return dict(run_spark_operation(spark, request).details)
