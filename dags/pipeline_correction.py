@@ -178,7 +178,7 @@ def wait_arguments(one: dict[str, Any]) -> dict[str, Any]:
 
 def check_arguments(one: dict[str, Any]) -> dict[str, Any]:
     """Of one table."""
-    return {"table": one["table"], "branch": one["branch"], "rules": one["checks"]}
+    return {"table": one["table"], "branch": one["branch"], "rules": one["checks"], "view": one["views"]}
 
 
 def old_tag_arguments(one: dict[str, Any]) -> dict[str, Any]:

@@ -177,6 +177,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
     def _look_at_all(self, context: Context) -> None:
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
         from airflow_paimon.core.publish.published import publishes
+        from airflow_paimon.core.publish.required_checks import refuse_unchecked
         from airflow_paimon.core.requests.operations import run_operation
 
         mine, each = operation_id(context), self._each()
@@ -187,7 +188,7 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
             request = cast(Any, one._as_allowed(PaimonHook(one.paimon_conn_id), context))
             plan = replace(request, dry_run=True, operation_id=None)
             with one._all_or_none(context):
-                run_operation(plan)
+                refuse_unchecked(request, run_operation(plan))
 
     def _one(self, context: Context) -> dict[str, Any]:
         with self._all_or_none(context):

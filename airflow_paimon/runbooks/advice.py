@@ -42,7 +42,7 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
         case "conflict":
             return f"{_AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
         case "unsafe":
-            return _unsafe(params, failed)
+            return _unsafe(params, failed, error or {}, stands)
         case "outcome-unknown":
             return (
                 "see above whether main holds the correction. If it is untouched, clear "
@@ -62,7 +62,9 @@ def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
     return f"nothing in this form: the message says what is not supported. Limits: {page_address('limits')}"
 
 
-def _unsafe(params: Mapping[str, Any], failed: str) -> str:
+def _unsafe(params: Mapping[str, Any], failed: str, error: Mapping[str, Any], stands: bool) -> str:
+    if error.get("missing_checks"):
+        return f"{_clear('check', stands)}, so that the checks that the table requires by now are done"
     if failed == "check":
         return f"{_AGAIN} with SQL that corrects the rows that the message names as well, or with other Checks"
     if failed not in ("report", *_PUBLISHING):

@@ -169,12 +169,19 @@ def check_rules(main: Table, params: Mapping[str, Any]) -> None:
     """
     from airflow_paimon.core.checks.columns import check_columns
     from airflow_paimon.core.checks.required import required_rules
-    from airflow_paimon.core.checks.rules import parse_rules_text
+    from airflow_paimon.core.checks.rules import VIEWS, parse_rules_text
 
-    rules, policy = rules_as_json(params["checks"], "Checks"), PaimonHook(params["paimon_conn_id"]).form_policy
-    for one in what_runs(rules):
+    text, policy = rules_as_json(params["checks"], "Checks"), PaimonHook(params["paimon_conn_id"]).form_policy
+    for one in what_runs(text):
         policy.check(one)
-    check_columns([*parse_rules_text(rules or "", "Checks"), *required_rules(main)], main.schema(), main.name)
+    rules = [*parse_rules_text(text or "", "Checks"), *required_rules(main)]
+    check_columns(rules, main.schema(), main.name)
+    names = [view.partition("=")[0].strip() for view in params["views"] or ()]
+    if rules and (taken := [name for name in names if name.lower() in VIEWS]):
+        raise InvalidInputError(
+            f"{main.name}: there is a view {taken[0]!r} of checks already, beside {', '.join(VIEWS)}; give the further "
+            f"view another name"
+        )
 
 
 def _refuse_published(main: Table, branch: str) -> None:
@@ -206,8 +213,8 @@ def plan_publish(
     are approved with it.
 
     Raises:
-        ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: see
-            ``merge_branch`` and ``fast_forward``.
+        ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: a check
+            that the table requires is missing or failed, or see ``merge_branch`` and ``fast_forward``.
     """
     from airflow_paimon.runbooks.checks_markdown import render_checks
     from airflow_paimon.runbooks.diff_markdown import render_markdown
@@ -231,7 +238,9 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
     Raises:
         ConflictError, UnsafeOperationError: as ``plan_publish``.
     """
+    from airflow_paimon.core.publish.required_checks import refuse_unchecked
     from airflow_paimon.core.requests.operations import run_operation
+    from airflow_paimon.core.requests.requests import PublishBranch
 
     request = request_for(
         params,
@@ -244,7 +253,10 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         changelog=params.get("changelog", "auto"),
         dry_run=True,
     )
-    return dict(run_operation(request).details)
+    assert isinstance(request, PublishBranch)
+    planned_publish = run_operation(request)
+    refuse_unchecked(request, planned_publish)
+    return dict(planned_publish.details)
 
 
 def publish_facts(publish: str, branch: str, plan: Mapping[str, Any]) -> str:

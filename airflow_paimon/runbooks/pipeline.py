@@ -28,8 +28,8 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     """Check the form against all tables; choose the branch, the tags and the snapshots to start from.
 
     Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait",
-    "checks"}``: plain arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of the form
-    that it is made from. The same for every try and Clear of a run.
+    "checks", "views"}``: plain arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of
+    the form that it is made from. The same for every try and Clear of a run.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
@@ -43,14 +43,14 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     owner, planned = f"{dag_id}/{run_id}", []
     for one in steps:
         main = mains[one.table]
-        check_rules(main, {**params, "checks": one.checks})
+        check_rules(main, {**params, "checks": one.checks, "views": one.views})
         corrected = one.correct is not None
         if corrected:
             plan_correction(_correction_form(params, one), dag_id, run_id)
         made = plan_branch(main, params["branch"], owner, starts[one.table] if corrected else None)
         planned.append({**made, "correct": _correct_arguments(one) if corrected else None, "replay": None,
                         "reads": sorted(set(one.sources.values()) & mains.keys()), "wait": dict(_NO_WAIT),
-                        "checks": one.checks})  # fmt: skip
+                        "checks": one.checks, "views": list(one.views)})  # fmt: skip
     bases = {made["table"]: made for made in planned}
     for one, made in zip(steps, planned, strict=True):
         if one.replay is not None:

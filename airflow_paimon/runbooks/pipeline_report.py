@@ -214,6 +214,8 @@ def _advice(failed: str, error: Mapping[str, Any] | None) -> str:
             return f"correct what the message names, and {_AGAIN}. The same form fails the same way"
         case "conflict":
             return f"{_AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
+        case "unsafe" if error and error.get("missing_checks"):
+            return f"clear task check with its downstream while the branches are there, else {_AGAIN}"
         case "unsafe" if failed in ("report", "publish"):
             return f"{_AGAIN} with Writers are stopped, when no writer of main stays open over the publish"
         case "unsafe":

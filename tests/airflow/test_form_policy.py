@@ -14,6 +14,7 @@ from airflow.sdk import DAG, Param, task
 
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.form_policy import FormPolicy, parse_policy
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -28,7 +29,7 @@ from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTable
 from airflow_paimon.operators.replay import ReplayBranchOperator
 from airflow_paimon.runbooks.form import given, pulled
 from tests.airflow.conftest import RunDag, set_connection
-from tests.core.tables import append, make_table, rewrite, run
+from tests.core.tables import alter_table, append, make_table, rewrite, run
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -304,6 +305,28 @@ def test_no_argument_of_a_table_is_left_for_the_next_one(warehouse: Path, run_da
     assert "no argument retries" in run_dag(made).xcom("t", "paimon_error")["message"]
 
 
+def test_no_table_is_published_where_one_lacks_a_required_check(warehouse: Path, run_dag: RunDag) -> None:
+    """Its dry run told nothing, so the first table was published, and undone."""
+    mains = [make_table(warehouse, name) for name in ("d.up", "d.down")]
+    for main in mains:
+        append(main, "1")
+        run(main, "create_branch", branch="fix", snapshot=1)
+        rewrite(main.branch("fix"), "1")
+    alter_table(mains[1], [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": "v"}]')])
+    tables = [{"table": "d.up", "branch": "fix"}, {"table": "d.down", "branch": "fix", "force": True}]
+    with dag() as made:
+        PublishTablesOperator(task_id="t", tables=tables)
+    done = run_dag(made)
+    error = done.xcom("t", "paimon_error")
+    assert (error["kind"], error["missing_checks"]) == ("unsafe", ["not_null v"])
+    assert [main.latest_snapshot_id() for main in mains] == [1, 1]
+    tables[1] |= {"skip_checks": True}
+    with dag() as made:
+        PublishTablesOperator(task_id="t", tables=tables)
+    assert run_dag(made).state == "success"
+    assert [main.latest_snapshot_id() for main in mains] == [2, 2]
+
+
 def test_the_connection_of_a_warehouse_says_what_its_forms_may(
     warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,3 +355,16 @@ def test_a_diff_hides_what_the_connection_lists_for_the_table(warehouse: Path, m
     set_connection(monkeypatch, "paimon_default", "paimon", extra={**extra, "masked_columns": {"hr.*": "name"}})
     with pytest.raises(InvalidInputError, match="masked_columns must be"):
         PaimonHook().check_settings()
+
+
+def test_a_check_hides_what_the_connection_lists_for_the_tables_that_it_reads(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = {"hr.*": ["name"], "hr.pay": ["salary"], "sales.*": ["email"]}
+    set_connection(
+        monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), "masked_columns": hidden}
+    )
+    rules = [{"sql": "SELECT * FROM branch b JOIN `hr`.`pay$branch_x` p ON b.k = p.k"}]
+    with dag() as made:
+        CheckBranchOperator(task_id="t", table="d.t", branch="fix", rules=rules, view=["c=sales.customers@7"])
+    assert checked(made, "t").mask == ("email", "name", "salary")

@@ -312,6 +312,12 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
         operate(table, "create_tag", tag=one["tag"], snapshot=one["base_snapshot"])
     load(raw, {"4": [("DL", 4)]})
     assert pipeline.plan_pipeline(form(), DAG, "run-1") == now, "a Clear of the whole run starts where it started"
+    views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
+    viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
+    check_arguments = load_program(DAG).check_arguments
+    assert [check_arguments(one)["view"] for one in viewed] == [["days=dim.days"], []]
+    with pytest.raises(InvalidInputError, match="there is a view 'base' of checks already"):
+        pipeline.plan_pipeline(form(tables=[views | {"views": ["base=dim.days"]}, function]), DAG, "run-3")
     streams = form(tables=[CORRECT, function], streams=True, caught_up="watermark", watermark="2026-11-18T00:00:00Z")
     asked_of_streams = pipeline.plan_pipeline(streams, DAG, "run-2")[1]
     assert asked_of_streams["replay"]["until_watermark"] == asked_of_streams["wait"]["reference_time"]

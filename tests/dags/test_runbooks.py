@@ -88,6 +88,16 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a missing column": ({"sql": "SELECT dt, id, amount FROM branch"}, InvalidInputError, "missing: note"),
     "no query": ({"sql": "DROP TABLE branch"}, InvalidInputError, "one SELECT"),
     "a statement with partitions": ({"sql": "DELETE FROM branch WHERE id = 1"}, InvalidInputError, "for a SELECT"),
+    "a view of checks": (
+        {"views": ["Diff=sales.orders"], "checks": "- not_null: amount"},
+        InvalidInputError,
+        "there is a view 'Diff' of checks already",
+    ),
+    "a function in a rule": (
+        {"checks": "- function: os:system"},
+        UnsafeOperationError,
+        "function 'os:system' can't come from a form",
+    ),
     "a bad lag": ({"wait_max_commit_lag": "soon"}, InvalidInputError, "wait_max_commit_lag"),
 }
 
@@ -281,6 +291,18 @@ def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehou
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 3)
     with pytest.raises(ConflictError, match="not at 2 as approved"):
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 2)
+
+
+@pytest.mark.parametrize("publish", ["merge", "fast_forward"])
+def test_a_required_check_without_a_result_ends_the_run_before_anybody_is_asked(warehouse: Path, publish: str) -> None:
+    main, _ = corrected(warehouse)
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": "v"}]')])
+    params = form("data_correction", {"table": "d.t", "publish": publish})
+    with pytest.raises(UnsafeOperationError, match="the required check 'not_null v' has no result") as missing:
+        correction.plan_publish(params, planned(main), {"details": {}}, 3)
+    assert missing.value.details["missing_checks"] == ["not_null v"]
+    first, *_ = advice.next_steps(params, main, planned(main), "report", error_to_json(missing.value))
+    assert "clear task check with its downstream" in first
 
 
 @pytest.mark.parametrize(
