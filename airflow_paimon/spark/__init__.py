@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_paimon.spark.check import check_branch
     from airflow_paimon.spark.datasource import register
     from airflow_paimon.spark.read import read_table
     from airflow_paimon.spark.statements.sql import sql
     from airflow_paimon.spark.write import write_table
 
-__all__ = ["read_table", "register", "sql", "write_table"]
+__all__ = ["check_branch", "read_table", "register", "sql", "write_table"]
 
 _HOMES = {
+    "check_branch": "airflow_paimon.spark.check",
     "read_table": "airflow_paimon.spark.read",
     "register": "airflow_paimon.spark.datasource",
     "sql": "airflow_paimon.spark.statements.sql",

@@ -18,13 +18,16 @@ from airflow.sdk import DAG
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.spark_connect_job import SparkConnectJobHook, open_job_hook
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator, DiffBranchesOperator
+from airflow_paimon.operators.check import CheckBranchOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import wait_until
 from tests.conftest import QUICK_JVM
 from tests.core.tables import make_table
+from tests.core.tables import run as operate
 from tests.spark.cluster import _free_port, _package, bare_python
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
@@ -122,9 +125,31 @@ def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_pat
     assert "engine=connector can't run through Spark Connect" in kinds["engine"]["message"]
 
 
-def make_view(warehouse: Path) -> pa.Table:
-    from airflow_paimon import open_table
+def test_checks_through_a_connect_server(connected: Path, run_dag: RunDag) -> None:
+    other = make_table(connected, "d.r")
+    write_arrow(other, pa.table({"k": pa.array([1], pa.int64()), "v": ["a"], "dt": ["1"]}))
+    required = 'required-checks=[{"name": "own", "sql": "SELECT * FROM branch WHERE k > 7"}]'
+    for main, option in ((open_table(str(connected), "d.t"), "masked-columns=v"), (other, required)):
+        operate(main, "create_branch", branch="fix", snapshot=1)
+        write_arrow(main.branch("fix"), pa.table({"k": pa.array([1], pa.int64()), "v": ["secret"], "dt": ["1"]}))
+        operate(main, "alter_table", change=[f"set airflow-paimon.{option}"])
+    common: dict[str, Any] = {"branch": "fix", "spark_conn_id": "connect"}
+    rules = [{"sql": "SELECT k, v AS seen FROM diff", "severity": "warn"}, {"not_null": ["k"]}]
+    with DAG("connected_checks", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        CheckBranchOperator(task_id="own", table="d.t", rules=rules, **common)
+        CheckBranchOperator(task_id="required", table="d.r", **common)
+    run = run_dag(dag)
+    first, second = run.xcom("own")["details"]["rules"]
+    assert (first["outcome"], first["rows"]) == ("warned", [{"k": "***", "seen": "***"}])
+    assert second["outcome"] == "passed"
+    error = run.xcom("required", "paimon_error")
+    assert (
+        error["kind"] == "unsupported" and "with a connection of type spark, or with spark-submit" in error["message"]
+    )
+    assert "forms" not in error["message"] and "--restricted-sql" not in error["message"]
 
+
+def make_view(warehouse: Path) -> pa.Table:
     return read_arrow(open_table(str(warehouse), "d.t", branch="fix"))
 
 

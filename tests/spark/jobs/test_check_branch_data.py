@@ -226,11 +226,12 @@ def test_rules_of_the_table_reach_nothing_but_tables(spark: SparkSession, tmp_pa
     put(branch, [(3, "fixed", "a")])
     reaching = {"name": "reaches", "sql": "SELECT * FROM text.`/etc/hostname`"}
     assert outcome(spark, tmp_path, reaching)[0] == "failed"  # the DAG's own code may
-    with pytest.raises(UnsafeOperationError, match="reaches"):
+    with pytest.raises(UnsafeOperationError, match=r"Rule 'reaches' reaches beyond.*restricted_sql=False"):
         run_check(spark, tmp_path, [reaching], restricted_sql=True)
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps([reaching]))])
-    with pytest.raises(UnsafeOperationError, match="reaches"):
+    with pytest.raises(UnsafeOperationError, match=r"reaches beyond the tables: it has 'text\./etc/host") as own:
         run_check(spark, tmp_path, [])
+    assert "Change the option" in own.value.message and "forms" not in own.value.message  # nothing there opens it
     function = [{"name": "calls", "function": f"{__name__}:big"}]
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(function))])
     with pytest.raises(UnsafeOperationError, match=f"allow it with --allow-module {__name__}"):
