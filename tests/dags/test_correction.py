@@ -11,11 +11,12 @@ import pytest
 
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.airflow.conftest import Run
-from tests.core.tables import files
+from tests.core.tables import alter_table, files
 from tests.dags.conftest import (
     CONF,
     LIVE,
@@ -54,6 +55,7 @@ def writer(warehouse: Path) -> Iterator[list[int]]:
 
 def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_home: Path) -> None:
     main = make_orders(str(warehouse))
+    alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": ["amount"]}]')])
     before = files(main)
     with writer(warehouse) as written, answering("Approve") as questions:
         checks = "- not_null: [amount]\n- row_limits: {added: 0, deleted: 10 %}\n- unique: note\n  severity: warn"
@@ -71,6 +73,8 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     properties = publish.snapshot.properties
     assert publish.operation == "merge_branch"
     assert properties["airflow-paimon.approved-by"]
+    said = {'not_null ["amount"]': "passed", 'row_limits {"added": 0, "deleted": "10 %"}': "passed"}
+    assert json.loads(properties["airflow-paimon.checks"]) == {**said, "unique note": "warned"}
     assert publish.snapshot.id not in written
     after = files(main)
     assert {b for b in before if after[b] != before[b]} == {b for b in before if day_of(main, b) in WRONG}

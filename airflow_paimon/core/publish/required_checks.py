@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 from airflow_paimon.core.checks.required import required_rules
 from airflow_paimon.core.checks.results import FAILED, CheckRecord, Outcome, newest_outcomes, records_of
 from airflow_paimon.core.checks.rules import Rule
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.fold import is_fold
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.table.properties import CHECKS_FORCED_PROPERTY, CHECKS_PROPERTY
 from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
 
 REQUIRED_CHECKS = "required_checks"
 """What a dry run's details call the required checks that are missing or failed."""
@@ -68,10 +71,18 @@ def gate_of(request: PublishBranch, main: Table, branch: Table, theirs: Snapshot
     """Read what the table requires, and what is known of a snapshot, or of those that it has only folded.
 
     Raises:
-        InvalidInputError: the table's option is not a list of rules. FormatError: a record of a check is unreadable.
+        InvalidInputError: the table's option is not a list of rules. FormatError: a record is unreadable, and the table
+            requires checks.
     """
     required = required_rules(main)
-    records = records_of(main, branch.branch_name, _checked(branch, theirs)) if required or not request.dry_run else []
+    records: list[CheckRecord] = []
+    try:
+        if required or not request.dry_run:
+            records = records_of(main, branch.branch_name, _checked(branch, theirs))
+    except FormatError as error:
+        if required:
+            raise
+        log.warning("%s: %s; its snapshot will not say what checks said", branch.label, error)
     return Gate(request=request, branch=branch, theirs=theirs, required=required, records=records)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.checks.results import CHECKS_DIR, CheckRecord, Outcome, newest_outcomes
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
@@ -249,3 +249,19 @@ def test_a_publish_keeps_what_rules_of_no_table_said(spark: SparkSession, tmp_pa
     put(branch, [(4, "fixed", "a")])  # nobody has checked that
     again = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
     assert "airflow-paimon.checks" not in again.properties
+
+
+def test_an_unreadable_record_stops_only_what_needs_it(spark: SparkSession, tmp_path: Path) -> None:
+    main, branch = make_branch(tmp_path)
+    put(branch, [(3, "fixed", "a")])
+    check(spark, tmp_path, *REQUIRED)
+    [name] = main.store.names(CHECKS_DIR)
+    main.store.replace(f"{CHECKS_DIR}/{name}", b"{}")
+    assert run(tmp_path, "merge_branch", branch="fix").changed
+    require(main, *REQUIRED)
+    put(branch, [(4, "fixed", "a")])
+    check(spark, tmp_path)
+    for name in main.store.names(CHECKS_DIR):
+        main.store.replace(f"{CHECKS_DIR}/{name}", b"{}")
+    with pytest.raises(FormatError, match="is no record of checks; delete it and check the branch again"):
+        run(tmp_path, "merge_branch", branch="fix")
