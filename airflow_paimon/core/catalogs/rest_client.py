@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -37,8 +35,6 @@ _FIRST_WAIT_S = 0.2
 _LONGEST_MESSAGE = 500
 _BUSY = frozenset({429, 502, 503, 504})
 """Answers after which the request may be sent again, if it may be repeated."""
-_NOT_CONNECTED = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)
-"""Failures after which the server certainly has not seen the request. Any other may have come after it was sent."""
 RESOURCE = "resource"
 """Of a ``NotFoundError``'s details: what is missing (``DATABASE``, ``TABLE``, ``SNAPSHOT``, ``TAG``, ``BRANCH``)."""
 
@@ -50,28 +46,37 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class _Hasty(http.client.HTTPConnection):
-    """Who isn't there doesn't take the connection; who is may take his time to answer."""
+class _NotConnectedError(OSError):
+    """There was no connection, so the server has not seen the request. Any other failure may come after it was sent."""
+
+
+class _Connection(http.client.HTTPConnection):
+    """Connecting has a short timeout, the answer a long one."""
 
     def connect(self) -> None:
-        patience, self.timeout = self.timeout, _CONNECT_S
-        super().connect()
-        self.timeout = patience
-        self.sock.settimeout(patience)
+        for_answer, self.timeout = self.timeout, _CONNECT_S
+        try:
+            super().connect()
+        except TimeoutError:
+            raise _NotConnectedError(f"no connection in {_CONNECT_S:g} s") from None
+        except OSError as error:
+            raise _NotConnectedError(_reason(error)) from error
+        self.timeout = for_answer
+        self.sock.settimeout(for_answer)
 
 
-class _HastyTls(_Hasty, http.client.HTTPSConnection):
-    """The same with TLS, whose beginning belongs to the connection."""
+class _TlsConnection(_Connection, http.client.HTTPSConnection):
+    """The same with TLS, whose beginning belongs to connecting."""
 
 
 class _Http(urllib.request.HTTPHandler):
     def http_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(_Hasty, request)
+        return self.do_open(_Connection, request)
 
 
 class _Https(urllib.request.HTTPSHandler):
     def https_open(self, request: urllib.request.Request) -> Any:
-        return self.do_open(_HastyTls, request)
+        return self.do_open(_TlsConnection, request)
 
 
 _OPENER = urllib.request.build_opener(_NoRedirects, _Http, _Https)
@@ -160,7 +165,7 @@ class RestClient:
         except urllib.error.HTTPError as error:
             raise _refusal(error) from None
         except urllib.error.URLError as error:
-            raise _Failed(0, _reason(error.reason), sent=not isinstance(error.reason, _NOT_CONNECTED)) from None
+            raise _Failed(0, _reason(error.reason), sent=not isinstance(error.reason, _NotConnectedError)) from None
         except TimeoutError:
             raise _Failed(0, f"no answer in {_TIMEOUT_S:g} s", late=True) from None
         except (OSError, http.client.HTTPException) as error:

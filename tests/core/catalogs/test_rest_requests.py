@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,6 +158,27 @@ def test_a_change_whose_connection_broke_may_have_been_made(end: Callable[[socke
 def test_a_change_that_reached_no_server_was_not_made() -> None:
     with pytest.raises(StorageError, match="POST databases failed"):
         _client(free_port()).post(["databases"], {"name": "x"})
+
+
+def test_a_change_that_found_no_connection_was_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is too busy to take it: those that wait to be taken are as many as it lets wait."""
+    monkeypatch.setattr(rest_client, "_CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as waiting:
+        for _ in range(4):
+            other = waiting.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(server.getsockname())
+        client = _client(server.getsockname()[1])
+        with pytest.raises(StorageError, match=r"POST databases failed \(no connection in 0\.3 s\)"):
+            client.post(["databases"], {"name": "x"})
+
+
+def test_a_change_that_found_no_tls_was_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_client, "_CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = replace(_client(1), uri=f"https://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StorageError, match=r"POST databases failed \(no connection in 0\.3 s\)"):
+            client.post(["databases"], {"name": "x"})
 
 
 def test_a_server_that_takes_its_time_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
