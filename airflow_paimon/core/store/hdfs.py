@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from airflow_paimon.core.errors import (
@@ -331,11 +332,27 @@ def _client(pid: int, address: str | None, options: str, config_dir: str, user: 
         time.sleep(_KEPT_SECONDS)
     _opened_by.add(pid)
     given = json.loads(options)
-    # A single name node is given up within seconds; of a pair the other one may take a minute to become active.
-    single = {_ATTEMPTS: "5"} if re.search(r":\d+$", address or "") else {}
-    config = {**single, **{name: value for name, value in given.items() if name not in _OPTIONS}}
     own = {name: value for name, value in given.items() if name in _OPTIONS}
-    return Client(address, config, own.pop("config_dir", None), **own)
+    return Client(address, client_settings(address, given, config_dir), own.pop("config_dir", None), **own)
+
+
+def client_settings(address: str | None, given: Mapping[str, str], config_dir: str) -> dict[str, str]:
+    """Return the settings that a client gets besides those in Hadoop's files. ``config_dir``: of the environment."""
+    settings = {name: value for name, value in given.items() if name not in _OPTIONS}
+    # A single name node is given up within seconds; of a pair the other one may take a minute to become active.
+    is_single = re.search(r":\d+$", address or "") is not None
+    if is_single and not _names(given.get("config_dir", config_dir), _ATTEMPTS):
+        settings.setdefault(_ATTEMPTS, "5")
+    return settings
+
+
+def _names(folder: str, setting: str) -> bool:
+    """Whether Hadoop's files in a folder name a setting; they are those that the client reads."""
+    home = os.environ.get("HADOOP_HOME")
+    place = folder or (f"{home}/etc/hadoop" if home else "")
+    files = [Path(place, name) for name in ("core-site.xml", "hdfs-site.xml")] if place else []
+    texts = [re.sub(r"<!--.*?-->", "", f.read_text(errors="replace"), flags=re.DOTALL) for f in files if f.is_file()]
+    return any(f"<name>{setting}</name>" in text for text in texts)
 
 
 def _user() -> str:
