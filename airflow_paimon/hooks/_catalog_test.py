@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ _MOST_TABLES = 100
 """Tables whose folders are asked for."""
 _MOST_DATABASES = 20
 _MOST_OPENED = 10
+_OPENING_SECONDS = 8.0
+"""After which no further table is tried: a storage that isn't there takes its time for each."""
 _AT_ONCE = 25
 _ADDRESS = "Check uri in Catalog options, and that this machine reaches it"
 _WAYS_OUT: Mapping[str, tuple[str, str, str]] = {
@@ -58,13 +61,18 @@ def look_into(catalog: Catalog, kind: str, warehouse: Callable[[], Store], expla
     if fault := _fault(catalog, tables, explain) if tables else _fault_of(warehouse, kind, explain):
         return False, fault
     count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}"
-    note = "" if tables else "; there is no table in them yet"
-    return True, f"{count}: {shortened(databases)}{note}{_shared(tables)}"
+    return True, f"{count}: {shortened(databases)}{'' if tables else _without_table(databases)}{_shared(tables)}"
 
 
 def shortened(names: Sequence[str], most: int = 10) -> str:
     """List names, the first ones if there are many."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _without_table(databases: Sequence[str]) -> str:
+    if len(databases) <= _MOST_DATABASES:
+        return "; there is no table in them yet"
+    return f"; there is no table in the first {_MOST_DATABASES} of them, and only those were looked at"
 
 
 def _tables(catalog: Catalog, databases: Sequence[str]) -> Iterator[_Named]:
@@ -78,8 +86,11 @@ def _tables(catalog: Catalog, databases: Sequence[str]) -> Iterator[_Named]:
 
 def _fault(catalog: Catalog, tables: Sequence[_Named], explain: Explain) -> str:
     """Say what is wrong with the first tables, if none of them can be opened."""
-    faults = []
+    faults: list[str] = []
+    until = time.monotonic() + _OPENING_SECONDS
     for table in tables[:_MOST_OPENED]:
+        if faults and time.monotonic() > until:
+            break
         view = Table(table.store, table.name, catalog=catalog)
         try:
             if view.exists():
@@ -88,7 +99,8 @@ def _fault(catalog: Catalog, tables: Sequence[_Named], explain: Explain) -> str:
         except (UnsafeOperationError, UnsupportedError):  # one that the catalog keeps from this user, or a view
             continue
         except (StorageError, NotFoundError) as error:
-            return f"{catalog.label} answers, but its tables can't be read: {explain(table.store.uri, error)}"
+            told = explain(table.store.uri, error)
+            faults.append(f"{catalog.label} answers, but its tables can't be read: {told}")
     return faults[0] if faults else ""
 
 
@@ -104,7 +116,7 @@ def _fault_of(warehouse: Callable[[], Store], kind: str, explain: Explain) -> st
 
 
 def _shared(tables: Sequence[_Named]) -> str:
-    """Warn of tables that lie in one folder: the catalog locks each by its own name."""
+    """Warn of tables, of those that were looked at, that lie in one folder: the catalog locks each by its own name."""
     names = defaultdict(list)
     for table in tables:
         names[table.store.uri.rstrip("/")].append(table.name)

@@ -85,6 +85,11 @@ _OVER_HTTP = {
     "oss": (_OSS_BY_STATUS, "OSS"),
 }
 """By the kind of storage: what to do by HTTP's status (0: no answer), and its name."""
+_HDFS_BY_ANSWER = {
+    "StandbyException": "This name node stands by: name the active one in Warehouse, or by hdfs:// the name service",
+    "SafeModeException": "The name node is in safe mode: wait until it has left that, or let an administrator end it",
+    "RetriableException": "The name node is starting: wait until it has left its safe mode",
+}
 _BY_EXCEPTION = {
     "NoCredentialsError": f"There is no access key here, in the environment, or of the instance. {_KEYS}",
     "PartialCredentialsError": f"Access key and Secret key belong together. {_KEYS}",
@@ -285,7 +290,7 @@ def _with_way_out(storage: str, error: PaimonError) -> str:
     if told := _OVER_HTTP.get(storage):
         return f"{message}. {_over_http(cause, *told)}"
     if storage in ("hdfs", "webhdfs"):
-        return f"{message}. {_over_hdfs(error)}"
+        return f"{message}. {_over_hdfs(storage, error)}"
     if storage != "s3":
         return f"{error.message}. This process runs as user {_user()}"
     status = s3_client.status_of(cause)
@@ -296,7 +301,16 @@ def _with_way_out(storage: str, error: PaimonError) -> str:
     return f"{message}. {way_out}" if way_out else error.message
 
 
-def _over_hdfs(error: PaimonError) -> str:
+def _over_hdfs(storage: str, error: PaimonError) -> str:
     if error.message.startswith("Permission denied"):
-        return "The user is HADOOP_USER_NAME, the Kerberos ticket's, or else who this process runs as: " + _user()
+        if "(status 401" in error.message:
+            return "Correct user and password, or delegation_token, in Storage options"
+        named = "that of delegation_token or user in Storage options, " if storage == "webhdfs" else ""
+        ticket = "" if storage == "webhdfs" else "the Kerberos ticket's, "
+        return f"The user is {named}HADOOP_USER_NAME, {ticket}or else who this process runs as: {_user()}"
+    for answer, way_out in _HDFS_BY_ANSWER.items():
+        if answer in error.message:
+            return way_out
+    if "RPCError(" in f"{error.__cause__}":
+        return "The name node's own log says more"
     return "Check the host and port in Warehouse, and that this machine reaches them"

@@ -3,8 +3,10 @@
 import json
 import os
 import socket
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -173,6 +175,67 @@ def test_a_name_node_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not good
         assert "127.0.0.1:1" in message
         assert "Check the host and port in Warehouse" in message
+
+
+@pytest.mark.parametrize(
+    ("status", "exception", "advice"),
+    [
+        (403, "StandbyException", "This name node stands by: name the active one in Warehouse"),
+        (403, "SafeModeException", "The name node is in safe mode: wait until it has left that"),
+        (403, "RetriableException", "The name node is starting"),
+        (403, "AccessControlException", "The user is that of delegation_token or user in Storage options, HADOOP_"),
+        (403, "IllegalStateException", "The name node's own log says more"),
+        (401, "", "Correct user and password, or delegation_token, in Storage options"),
+    ],
+)
+def test_what_a_name_node_answers(monkeypatch: pytest.MonkeyPatch, status: int, exception: str, advice: str) -> None:
+    class NameNode(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = {"exception": exception, "javaClassName": f"org.apache.{exception}", "message": "As planned"}
+            body = json.dumps({"RemoteException": said} if exception else {}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), NameNode)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        good, message = press(monkeypatch, warehouse=f"webhdfs://127.0.0.1:{server.server_port}/wh")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert not good
+    assert advice in message and "Check the host" not in message, message
+
+
+def test_tables_of_a_catalog_of_which_only_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    warehouse, uri = tmp_path / "wh", f"jdbc:sqlite:{tmp_path}/catalog.db"
+    fields: dict[str, Any] = {"warehouse": str(warehouse), "catalog_type": "jdbc", "catalog_options": {"uri": uri}}
+    schema = make_table(warehouse).schema()
+    set_connection(monkeypatch, "jdbc", "paimon", extra=fields)
+    catalog = PaimonHook("jdbc").get_conn()
+    catalog.register("d", "t", schema)
+    (warehouse / "d.db" / "a").mkdir()
+    (warehouse / "d.db" / "a" / "schema").symlink_to("schema")  # too many levels
+    catalog.register("d", "a", schema)
+    label = f"{uri}, key 'jdbc'"
+    assert press(monkeypatch, **fields) == (True, f"1 database in catalog {label}: d"), "one of its tables can be read"
+
+    (warehouse / "d.db" / "t").rename(warehouse / "d.db" / "elsewhere")
+    good, message = press(monkeypatch, **fields)
+    assert not good and f"catalog {label} answers, but its tables can't be read: " in message, message
+
+    with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
+        database.execute("DELETE FROM paimon_tables")
+        rows = [("jdbc", f"e{i:02}", "exists", "true") for i in range(25)]
+        database.executemany("INSERT INTO paimon_database_properties VALUES (?, ?, ?, ?)", rows)
+    good, message = press(monkeypatch, **fields)
+    assert good and message.endswith(
+        "e09 and 15 more; there is no table in the first 20 of them, and only those were looked at"
+    ), message
 
 
 def test_what_answers_but_is_not_s3(monkeypatch: pytest.MonkeyPatch) -> None:
