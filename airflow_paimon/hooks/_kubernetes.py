@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,12 @@ OPERATION_LABEL = "airflow-paimon-operation"
 RESULT_ANNOTATION = "airflow-paimon-result"
 FILES_ANNOTATION = "airflow-paimon-files"
 UPLOAD_PATH = "spark.kubernetes.file.upload.path"
+LOOK_SECONDS = 5.0
+"""Between two looks of a task at its driver."""
+_TIMEOUT = (5.0, 20.0)
+"""Seconds until there is a connection to the API server, and until it answers; a call that fails is made once more."""
+_KEPT_SECONDS = 60
+"""How long a login is used: it may cost a program that gives a token, and each has connections of its own."""
 _LOG_LINES, _LOG_BYTES = 200, 64 * 1024
 _STARTING = frozenset({None, "ContainerCreating", "PodInitializing"})
 _UNFINISHED = frozenset({"Pending", "Running", "Unknown"})
@@ -84,38 +92,47 @@ class Pods:
         """Return the last lines that the pod has printed."""
         text = self._ask(
             "get pods/log",
-            lambda api: (
-                api.read_namespaced_pod_log(name, self.namespace, tail_lines=_LOG_LINES, _preload_content=False).data
+            lambda api, **limits: (
+                api.read_namespaced_pod_log(
+                    name, self.namespace, tail_lines=_LOG_LINES, _preload_content=False, **limits
+                ).data
             ),
         )
         return (text or b"")[-_LOG_BYTES:].decode(errors="replace").splitlines()
 
     def delete(self, name: str) -> None:
         """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
-        self._ask("delete pods", lambda api: api.delete_namespaced_pod(name, self.namespace))
+        self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(name, self.namespace, **limits))
 
     def of(self, tried: str) -> list[DriverPod]:
         """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
         selector = f"{OPERATION_LABEL}={operation_tag(tried)},spark-role=driver"
-        found = self._ask("list pods", lambda api: api.list_namespaced_pod(self.namespace, label_selector=selector))
+        found = self._ask(
+            "list pods",
+            lambda api, **limits: api.list_namespaced_pod(self.namespace, label_selector=selector, **limits),
+        )
         pods = [] if found is None else [pod for pod in found.items if pod.metadata.deletion_timestamp is None]
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
 
     def _read(self, name: str) -> Any:
-        return self._ask("get pods", lambda api: api.read_namespaced_pod(name, self.namespace))
+        return self._ask("get pods", lambda api, **limits: api.read_namespaced_pod(name, self.namespace, **limits))
 
-    def _ask(self, what: str, call: Callable[[Any], Any]) -> Any:
+    def _ask(self, what: str, call: Callable[..., Any]) -> Any:
         """Return the answer, None when there is no such pod."""
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
-            return call(self._api())
+            minute = int(time.monotonic() // _KEPT_SECONDS)
+            api = _api(os.getpid(), minute, self.master, self.context, os.environ.get("KUBECONFIG"))
+            return call(api, _request_timeout=_TIMEOUT)
         except ApiException as error:
             if error.status == 404:
                 return None
             told = f"{error.status} {error.reason}"
+            if error.status == 401:  # a token that was renewed or withdrawn meanwhile
+                _api.cache_clear()
             if error.status in (401, 403):
                 raise PaimonError(
                     f"Kubernetes at {self.master} refuses to {what} in namespace {self.namespace} ({told}): give the "
@@ -125,24 +142,34 @@ class Pods:
         except HTTPError as error:
             raise RuntimeError(f"Kubernetes at {self.master} gives no answer: {error}") from error
 
-    def _api(self) -> Any:
-        """Log in as Airflow's Kubernetes provider is configured to, else by the kubeconfig, as spark-submit does."""
-        from airflow.providers.cncf.kubernetes.kube_client import get_kube_client
-        from kubernetes.config import ConfigException
 
+@lru_cache(maxsize=16)
+def _api(pid: int, minute: int, master: str, context: str | None, config: str | None) -> Any:
+    """Log in as Airflow's Kubernetes provider is configured to, else by the kubeconfig, as spark-submit does.
+
+    :param pid: connections of before a fork are of no use after it
+    :param minute: until when the login is kept
+    :param config: the path of the kubeconfig
+    """
+    from airflow.providers.cncf.kubernetes.kube_client import get_kube_client
+    from kubernetes.config import ConfigException
+    from urllib3 import Retry
+
+    try:
         try:
-            try:
-                api = get_kube_client()
-            except ConfigException:  # the default is the service account of a pod, and this may not run in one
-                config = os.environ.get("KUBECONFIG")
-                api = get_kube_client(in_cluster=False, cluster_context=self.context, config_file=config)
-        except ConfigException as error:
-            raise InvalidInputError(
-                f"There is no login for Kubernetes at {self.master}: run in a pod with a service account, or name a "
-                f"kubeconfig by KUBECONFIG ({error})"
-            ) from None
-        _ask_only(self.master, api.api_client.configuration)
-        return api
+            api = get_kube_client()
+        except ConfigException:  # the default is the service account of a pod, and this may not run in one
+            api = get_kube_client(in_cluster=False, cluster_context=context, config_file=config)
+    except ConfigException as error:
+        raise InvalidInputError(
+            f"There is no login for Kubernetes at {master}: run in a pod with a service account, or name a kubeconfig "
+            f"by KUBECONFIG ({error})"
+        ) from None
+    _ask_only(master, api.api_client.configuration)
+    # Else it is ten, each with the whole timeout, and as long as the server wants between them.
+    again = Retry(1, respect_retry_after_header=False)
+    api.api_client.rest_client.pool_manager.connection_pool_kw["retries"] = again
+    return api
 
 
 def _ask_only(master: str, configuration: Any) -> None:
@@ -153,7 +180,7 @@ def _ask_only(master: str, configuration: Any) -> None:
     def refreshed(used: Any) -> None:
         if refresh is not None:
             refresh(used)
-        used.host = host
+        used.host, used.refresh_api_key_hook = host, refreshed
 
     configuration.host, configuration.refresh_api_key_hook = host, refreshed
 

@@ -53,6 +53,7 @@ from airflow_paimon.hooks._job_files import (
     shared_folder,
 )
 from airflow_paimon.hooks._kubernetes import (
+    LOOK_SECONDS,
     UPLOAD_PATH,
     Pods,
     default_namespace,
@@ -290,7 +291,7 @@ class SparkJobHook(SparkSubmitHook):
         try:
             with supervised(self._orphaned):
                 while (state := watch.look()) is None:
-                    time.sleep(self._status_poll_interval)
+                    time.sleep(LOOK_SECONDS if self._is_kubernetes else self._status_poll_interval)
             return job.collect(result, state, request.storage_options)
         finally:
             if self._is_standalone_cluster:  # elsewhere a driver that still runs is found by a retry

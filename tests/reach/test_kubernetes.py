@@ -11,11 +11,14 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -24,6 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from airflow.sdk import DAG
 
 from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
@@ -31,6 +35,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.hooks import _kubernetes
 from airflow_paimon.hooks._drivers import GONE, KubernetesDriver
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._kubernetes import Pods
@@ -307,6 +312,46 @@ def test_a_retry_submits_again_when_the_first_try_is_deleted(
     assert main.branch("b").latest_snapshot_id() == 2
     assert len(set(drivers(place)) - before) == 1
     assert f"driver {pod} ended ({GONE})" in "".join(capfd.readouterr())
+
+
+def test_a_login_is_kept_and_asks_only_the_master(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a program that gives the token, and a kubeconfig that leads elsewhere."""
+    login = yaml.safe_load(place.cluster.login("admin").read_text())
+    token = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+             "status": {"token": place.cluster.tokens["admin"]}}  # fmt: skip
+    script = f"echo run >> {tmp_path}/runs; echo '{json.dumps(token)}'"
+    login["users"][0]["user"] = {"exec": {
+        "apiVersion": token["apiVersion"], "command": "/bin/sh", "args": ["-c", script], "interactiveMode": "Never",
+    }}  # fmt: skip
+    login["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(login))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setattr(_kubernetes, "_KEPT_SECONDS", 10**9)
+    pods = Pods(place.cluster.master, NAMESPACE)
+    assert [pods.phase("none") for _ in range(5)] == [None] * 5
+    assert (tmp_path / "runs").read_text() == "run\n"
+    monkeypatch.setenv("KUBECONFIG", str(place.cluster.login("nobody")))
+    with pytest.raises(PaimonError, match="refuses to get pods"):
+        pods.phase("none")
+
+
+def test_an_api_server_that_does_not_answer_is_asked_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(place.worker))
+    monkeypatch.setattr(_kubernetes, "_TIMEOUT", (0.3, 0.3))
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as taken:
+        pods, began = Pods(f"k8s://http://127.0.0.1:{silent.getsockname()[1]}", NAMESPACE), time.monotonic()
+        for ask in (pods.phase, pods.log, pods.delete, pods.of):
+            with pytest.raises(RuntimeError, match="gives no answer"):
+                ask("driver")
+            silent.settimeout(5)
+            for _ in range(2):
+                taken.enter_context(silent.accept()[0])
+            silent.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                silent.accept()
+        assert time.monotonic() - began < 30
 
 
 def test_a_trigger_kills_with_the_rights_of_the_triggerer(
