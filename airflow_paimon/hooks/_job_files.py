@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -20,6 +21,7 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 log = logging.getLogger(__name__)
 
 _PREFIX = "airflow-paimon-job-"
+_TRY = re.compile(r"\btry\d+")
 # Containers may share a folder for temporary files, and a process id means nothing in another one.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
@@ -104,6 +106,16 @@ def result_in(results_folder: str, name: str, storage_options: Mapping[str, Any]
 
     folder = results_folder.rstrip("/")
     return ResultFile(f"{folder}/{name}", open_store(folder, storage_only(storage_options)), name)
+
+
+def is_of_same_task(result_name: str, own: str) -> bool:
+    """Say whether a result is one that a try of this task writes; ``own``: the result of this try.
+
+    What a cluster says of another try isn't taken on trust: the file is read, and deleted.
+    """
+    folder, _, name = result_name.rpartition("/")
+    own_folder, _, own_name = own.rpartition("/")
+    return folder == own_folder and _TRY.sub("try", name) == _TRY.sub("try", own_name)
 
 
 def shared_folder(results_folder: str) -> Path:

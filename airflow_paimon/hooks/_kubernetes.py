@@ -20,6 +20,7 @@ OPERATION_LABEL = "airflow-paimon-operation"
 RESULT_ANNOTATION = "airflow-paimon-result"
 FILES_ANNOTATION = "airflow-paimon-files"
 UPLOAD_PATH = "spark.kubernetes.file.upload.path"
+CONTEXT = "spark.kubernetes.context"
 LOOK_SECONDS = 5.0
 """Between two looks of a task at its driver."""
 _TIMEOUT = (5.0, 20.0)
@@ -29,6 +30,7 @@ _KEPT_SECONDS = 60
 _LOG_LINES, _LOG_BYTES = 200, 64 * 1024
 _STARTING = frozenset({None, "ContainerCreating", "PodInitializing"})
 _UNFINISHED = frozenset({"Pending", "Running", "Unknown"})
+_UPLOADS = re.compile(r"airflow-paimon-[0-9a-f]{32}")
 _DEPLOYED = re.compile(r"submission ID ([^\s:]+):(\S+) into Kubernetes")
 _FORBIDDEN = re.compile(r'\S+ is forbidden: User ".*?" cannot [^.]*?in the namespace "[^"]+"')
 _NAMESPACE = re.compile(r"^\s*spark\.kubernetes\.namespace[\s=:]+(\S+)", re.MULTILINE)
@@ -40,7 +42,7 @@ class PendingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class DriverPod:
-    """A driver's pod: its name and phase, the file that its result will be in, and where the job's files lie."""
+    """A driver's pod: its name and phase, and, as it says itself, its result's name and where the job's files lie."""
 
     name: str
     phase: str
@@ -114,6 +116,10 @@ class Pods:
         pods = [] if found is None else [pod for pod in found.items if pod.metadata.deletion_timestamp is None]
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
+
+    def created(self, tried: str, result_name: str) -> DriverPod | None:
+        """Return the driver of one submission: the newest that writes this result."""
+        return next((pod for pod in self.of(tried) if pod.result_name == result_name), None)
 
     def _read(self, name: str) -> Any:
         return self._ask("get pods", lambda api, **limits: api.read_namespaced_pod(name, self.namespace, **limits))
@@ -196,22 +202,30 @@ def require_client() -> None:
         ) from None
 
 
-def settings_of(tried: str | None, result_name: str, files: str | None) -> dict[str, str]:
-    """Return the Spark settings by which a retry finds this try's driver, and by which its uploads can be deleted."""
-    settings = {} if files is None else {UPLOAD_PATH: files}
-    if tried is None:
-        return settings
+def settings_of(tried: str, result_name: str, files: str | None) -> dict[str, str]:
+    """Return the Spark settings by which this try's driver is found, and by which its uploads can be deleted."""
     driver = "spark.kubernetes.driver"
-    settings[f"{driver}.label.{OPERATION_LABEL}"] = operation_tag(tried)
-    settings[f"{driver}.annotation.{RESULT_ANNOTATION}"] = result_name
+    settings = {
+        f"{driver}.label.{OPERATION_LABEL}": operation_tag(tried),
+        f"{driver}.annotation.{RESULT_ANNOTATION}": result_name,
+    }
     if files is not None:
-        settings[f"{driver}.annotation.{FILES_ANNOTATION}"] = files
+        settings |= {UPLOAD_PATH: files, f"{driver}.annotation.{FILES_ANNOTATION}": files}
     return settings
 
 
 def upload_folder(path: str | None) -> str | None:
     """Return a folder for the uploads of one submission: Spark deletes none, so whoever takes the result does."""
     return None if path is None else f"{path.rstrip('/')}/airflow-paimon-{uuid.uuid4().hex}"
+
+
+def is_upload_folder(folder: str, path: str | None) -> bool:
+    """Say whether a folder that a pod names is one that :func:`upload_folder` may have given for this path.
+
+    Who may create pods must not decide what a task deletes with the rights of its connection.
+    """
+    above, _, name = folder.rpartition("/")
+    return path is not None and above == path.rstrip("/") and _UPLOADS.fullmatch(name) is not None
 
 
 def default_namespace(settings: Path | None) -> str:
@@ -231,6 +245,11 @@ def refusal(line: str) -> str | None:
     """Return what a line of ``spark-submit`` says of a right that is missing: who may not do what, and where."""
     found = _FORBIDDEN.search(line)
     return found[0] if found else None
+
+
+def creates_no_pod(refused: str | None) -> bool:
+    """Say whether a refusal means that there is certainly no driver."""
+    return refused is not None and 'cannot create resource "pods"' in refused
 
 
 def _driver_pod(pod: Any) -> DriverPod | None:

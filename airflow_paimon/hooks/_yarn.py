@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
+from airflow_paimon.hooks._job_files import is_of_same_task
+
 if TYPE_CHECKING:
     from requests.auth import AuthBase
 
@@ -62,8 +64,8 @@ class ResourceManager:
         applications = (_field(found, "apps") or {}).get("app") or []
         for each in sorted(applications, key=lambda each: str(each["id"]), reverse=True):
             for tag in str(each.get("applicationTags")).split(","):
-                if tag.startswith(_RESULT_TAG):
-                    name = f"{folder}{slash}{tag.removeprefix(_RESULT_TAG)}.json"
+                name = f"{folder}{slash}{tag.removeprefix(_RESULT_TAG)}.json"
+                if tag.startswith(_RESULT_TAG) and is_of_same_task(name, result_name):
                     return Application(str(each["id"]), each.get("trackingUrl"), name)
         return None
 

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.hooks._drivers import GONE, Driver, is_over
 from airflow_paimon.hooks._job_files import ResultFile, delete_job_files, result_in
-from airflow_paimon.hooks._kubernetes import PendingError
+from airflow_paimon.hooks._kubernetes import CONTEXT, PendingError
 from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_raise
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ class Submission:
     """A job that was submitted to a cluster, as plain JSON values without secrets: what a deferred task waits for.
 
     ``files`` is the folder with the job's files, or its URI, where the driver reads them there, and else None.
+    ``context`` is the kubeconfig's that ``spark-submit`` was told to use.
     """
 
     operation: str
@@ -36,6 +37,7 @@ class Submission:
     files: str | None = None
     namespace: str | None = None
     spark_url: str | None = None
+    context: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
@@ -45,6 +47,11 @@ class Submission:
     def from_json(cls, values: Mapping[str, Any]) -> Submission:
         """Take what :meth:`to_json` gave."""
         return cls(**{field.name: values.get(field.name) for field in fields(cls)})  # type: ignore[arg-type]
+
+    def spark_settings(self) -> dict[str, str]:
+        """Return the Spark settings by which another process finds the driver."""
+        settings = {"spark.kubernetes.namespace": self.namespace, CONTEXT: self.context}
+        return {name: value for name, value in settings.items() if value}
 
     def result_file(self, results_folder: str, storage_options: Mapping[str, Any] | None) -> ResultFile:
         """Return the file that the job's result will be in."""

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +50,19 @@ from airflow_paimon.hooks._job_files import (
     ResultFile,
     copied_into,
     delete_job_files,
+    is_of_same_task,
     result_in,
     shared_folder,
 )
 from airflow_paimon.hooks._kubernetes import (
+    CONTEXT,
     LOOK_SECONDS,
     UPLOAD_PATH,
     Pods,
+    creates_no_pod,
     default_namespace,
     deployed_pod,
+    is_upload_folder,
     refusal,
     require_client,
     settings_of,
@@ -83,6 +88,21 @@ _KILL_SECONDS = 4.0
 _OWN_OPTIONS = frozenset({"self", "conf", "conn_id", "application_args"})
 # With these, submit() returns while the application still runs.
 _NOT_AWAITED = frozenset({"track_driver_via_k8s_api", "yarn_track_via_rm_api", "yarn_rm_auth", "status_poll_interval"})
+
+
+@dataclass(frozen=True, slots=True)
+class _InPods:
+    """A submission to Kubernetes: by what its driver is found, and what is left to delete when that is gone."""
+
+    tried: str
+    result_name: str
+    files: str | None
+    storage_options: Mapping[str, Any] | None = field(repr=False)
+
+    def delete_files(self) -> None:
+        """Delete what was uploaded, with the secrets in it."""
+        if self.files is not None:
+            delete_job_files(self.files, self.storage_options)
 
 
 class SparkJobHook(SparkSubmitHook):
@@ -120,8 +140,8 @@ class SparkJobHook(SparkSubmitHook):
         self._yarn_pages: str | None = None
         self._should_track_driver_status = False  # that is done here, without curl
         self._refusal: str | None = None
-        self._submits: str | None = None
-        self._uploads: str | None = None
+        self._in_pods: _InPods | None = None
+        self._killed = False
         self._upload_path = self._conf.get(UPLOAD_PATH)
         if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
             self._track_driver_via_k8s_api = True
@@ -161,6 +181,8 @@ class SparkJobHook(SparkSubmitHook):
             try:
                 return self._wait(left, request, results_folder)
             except OutcomeUnknownError as error:
+                if self._killed:
+                    raise
                 self.log.warning("%s. Submitting it again, which looks first", error.message)
         if self._is_standalone_cluster or self._is_kubernetes_cluster:  # there spark-submit returns at once
             job = self._submit(request, result_name, results_folder, texts or {})
@@ -192,20 +214,71 @@ class SparkJobHook(SparkSubmitHook):
         result = result_in(results_folder, result_name, request.storage_options)
         with JobFolder(shared_folder(results_folder) if self._is_standalone_cluster else None) as folder:
             failure = self._spark_submit(folder, request, result, texts)
-            driver = self._driver_id or self._yarn_application_id or self._kubernetes_driver_pod
+            if self._in_pods is not None:
+                return self._submitted_to_kubernetes(request, self._in_pods, failure, result.uri)
+            driver = self._driver_id or self._yarn_application_id
             if failure is not None or driver is None:
                 self._log_printed()
-                if failure is not None and self._uploads is not None:
-                    delete_job_files(self._uploads, request.storage_options)
-                if self._refusal is not None:
-                    raise PaimonError(f"{request.operation} on {request.table}: Kubernetes refuses it: {self._refusal}")
                 raise error_without_result(request, self._exit_code() or 1, result.uri) from failure
             self.log.info("The job's driver is %s", driver)
-            files = str(folder.path) if folder.shared is not None else self._uploads
-            namespace = self._connection["namespace"]
+            files = str(folder.path) if folder.shared is not None else None
             return Submission(
-                request.operation, request.table, driver, result_name, files, namespace, self._tracking_url
+                request.operation, request.table, driver, result_name, files, spark_url=self._tracking_url
             )
+
+    def _submitted_to_kubernetes(
+        self, request: Request, job: _InPods, failure: AirflowException | None, uri: str
+    ) -> Submission:
+        if self._kubernetes_driver_pod is None and not self._killed:
+            self._kubernetes_driver_pod = self._unnamed_pod(request, job, failed=failure is not None)
+        pod = self._kubernetes_driver_pod
+        if pod is None or self._killed:
+            if self._refusal is not None:
+                raise PaimonError(f"{request.operation} on {request.table}: Kubernetes refuses it: {self._refusal}")
+            raise error_without_result(request, self._exit_code(), uri) from failure
+        self.log.info("The job's driver is %s", pod)
+        return self._on_kubernetes(request, pod, job)
+
+    def _unnamed_pod(self, request: Request, job: _InPods, *, failed: bool) -> str | None:
+        """Return the driver that ``spark-submit``, which has ended, created without naming it; None if there is none.
+
+        Spark names it at the level INFO only, and doesn't know it where the answer to its creation got lost.
+
+        Raises ``OutcomeUnknownError`` when Kubernetes doesn't tell.
+        """
+        if creates_no_pod(self._refusal):
+            job.delete_files()
+            return None
+        try:
+            pod = self._pods().created(job.tried, job.result_name)
+            if pod is not None and failed and pod.phase == "Pending":
+                # Its settings come after it, so it may wait for them for ever.
+                self._pods().delete(pod.name)
+                pod = None
+        except (RuntimeError, PaimonError) as error:
+            self.log.warning("Whether a driver was created isn't known: %s", error)
+            if self._refusal is not None:
+                return None
+            raise OutcomeUnknownError(
+                f"{request.operation} on {request.table}: spark-submit named no driver, and Kubernetes doesn't tell "
+                f"whether there is one ({error}); a retry of this task looks again"
+            ) from error
+        if pod is not None:
+            return pod.name
+        job.delete_files()
+        return None
+
+    def _on_kubernetes(self, request: Request, pod: str, job: _InPods) -> Submission:
+        return Submission(
+            request.operation,
+            request.table,
+            pod,
+            job.result_name,
+            job.files,
+            namespace=self._connection["namespace"],
+            spark_url=self._tracking_url,
+            context=self._conf.get(CONTEXT),
+        )
 
     def driver(self, job: Submission) -> Driver:
         """Return the driver of a job that this connection's cluster runs."""
@@ -226,24 +299,28 @@ class SparkJobHook(SparkSubmitHook):
         if tried is None or not self.is_cluster:
             return None
         if self._is_kubernetes:
-            return self._left_on_kubernetes(request, tried, results_folder)
+            return self._left_on_kubernetes(request, tried, result_name, results_folder)
         return self._left_on_yarn(request, tried, result_name) if self._is_yarn else None
 
-    def _left_on_kubernetes(self, request: Request, tried: str, results_folder: str) -> Submission | None:
+    def _left_on_kubernetes(
+        self, request: Request, tried: str, result_name: str, results_folder: str
+    ) -> Submission | None:
         try:
             pods = self._pods().of(tried)
         except (RuntimeError, PaimonError) as error:
             self.log.warning("Whether an earlier try still runs isn't known: %s", error)
             return None
+        pods = [pod for pod in pods if is_of_same_task(pod.result_name, result_name)]
         for pod in sorted(pods, key=lambda pod: not pod.is_unfinished):
             result = result_in(results_folder, pod.result_name, request.storage_options)
             if pod.is_unfinished or (pod.phase == "Succeeded" and result.exists()):
                 self.log.info("An earlier try of this task has left %s (%s): waiting for that one", pod.name, pod.phase)
+                files = pod.files if pod.files and is_upload_folder(pod.files, self._upload_path) else None
+                if pod.files != files:
+                    self.log.warning("%s is not below %s, and stays", pod.files, self._upload_path)
+                self._in_pods = _InPods(tried, pod.result_name, files, request.storage_options)
                 self._kubernetes_driver_pod = pod.name
-                namespace = self._connection["namespace"]
-                return Submission(
-                    request.operation, request.table, pod.name, pod.result_name, pod.files, namespace=namespace
-                )
+                return self._on_kubernetes(request, pod.name, self._in_pods)
         return None
 
     def _left_on_yarn(self, request: Request, tried: str, result_name: str) -> Submission | None:
@@ -314,7 +391,9 @@ class SparkJobHook(SparkSubmitHook):
     def _spark_submit(
         self, folder: JobFolder, request: Request, result: ResultFile, texts: Mapping[str, str]
     ) -> AirflowException | None:
-        """Run spark-submit to its end; return what it failed with."""
+        """Run spark-submit to its end; return what it failed with. Raises ``PaimonError`` when the task is killed."""
+        if self._killed:
+            raise PaimonError(f"{request.operation} on {request.table}: the task was killed before it was submitted")
         shipped: dict[str, Any] = {
             name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
         }
@@ -322,10 +401,11 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_yarn and self.is_cluster:
             self._prepare_for_yarn(_tried(request, texts), result.name)
         if self._is_kubernetes_cluster:
-            self._submits = _tried(request, texts)
-            self._uploads = upload_folder(self._upload_path)
-            self._conf |= settings_of(self._submits, result.name, self._uploads)
+            # Without an operation id no retry looks for the driver, but this try does.
+            tried, uploads = _tried(request, texts) or result.name, upload_folder(self._upload_path)
+            self._conf |= settings_of(tried, result.name, uploads)
             self._kubernetes_driver_pod = self._refusal = None
+            self._in_pods = _InPods(tried, result.name, uploads, request.storage_options)
         application = self._prepare(folder, dataclasses.replace(request, **shipped), result.uri)
         try:
             # Stdin is the task's line to its supervisor: the job must not hold it.
@@ -425,6 +505,7 @@ class SparkJobHook(SparkSubmitHook):
         return {prefix + name: value for name, value in secret.items()}
 
     def _orphaned(self) -> None:
+        self._killed = True
         # Before anything is logged: the log went to the supervisor, and writing to it fails now.
         if self._submit_sp is not None:
             self._submit_sp.kill()
@@ -482,6 +563,8 @@ class SparkJobHook(SparkSubmitHook):
         return [binary]
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        if self._killed and self._submit_sp is not None:  # while it was being started
+            self._submit_sp.kill()
         super()._process_spark_submit_log(self._noticed(line) for line in itr if not self._is_result(line))
 
     def _noticed(self, line: str) -> str:
@@ -515,6 +598,7 @@ class SparkJobHook(SparkSubmitHook):
 
     def on_kill(self) -> None:
         """Kill the submission and, in cluster mode, the application; returns within 4 seconds."""
+        self._killed = True
         kill = threading.Thread(target=self._kill, name="paimon-on-kill", daemon=True)
         kill.start()
         kill.join(_KILL_SECONDS)
@@ -533,30 +617,30 @@ class SparkJobHook(SparkSubmitHook):
             self._kill_on_yarn(on_yarn)  # spark-submit, dead only now, may have been about to submit it
         if self._is_standalone_cluster and self._driver_id:
             StandaloneDriver(standalone_endpoints(self._connection), self._driver_id).kill()
-        if self._is_kubernetes_cluster and self._kubernetes_driver_pod is None and self._submits is not None:
-            self._delete_unnamed_pod(self._submits)
+        if self._in_pods is not None:
+            self._end_in_pods(self._in_pods)
 
-    def _delete_unnamed_pod(self, tried: str) -> None:
-        """Delete the driver that spark-submit, killed now, has created without having named it."""
+    def _end_in_pods(self, job: _InPods) -> None:
+        """Delete the driver, also one that spark-submit, killed now, has not named; and then what was uploaded."""
+        pod = self._kubernetes_driver_pod
         try:
-            for pod in self._pods().of(tried):
-                if pod.is_unfinished:
-                    self._pods().delete(pod.name)
+            if pod is None:
+                found = self._pods().created(job.tried, job.result_name)
+                pod = found.name if found is not None else None
+            if pod is not None:
+                self._pods().delete(pod)
+                self.log.info("Deleted pod %s", pod)
         except (RuntimeError, PaimonError) as error:
-            self.log.warning("Whether a driver was created isn't known: %s", error)
+            self.log.error("Driver %s could not be deleted and may still run: %s", pod or "without a name", error)
+            return
+        job.delete_files()
 
     def _delete_driver_pod(self) -> None:
-        pod = str(self._kubernetes_driver_pod)
-        try:
-            self._pods().delete(pod)
-        except (RuntimeError, PaimonError) as error:
-            self.log.error("Pod %s could not be deleted and may still run: %s", pod, error)
-            return
-        self.log.info("Deleted pod %s", pod)
+        """Leave that to :meth:`_kill`, which does it once, when spark-submit is dead, and deletes the uploads then."""
 
     def _pods(self) -> Pods:
         values = self._connection
-        return Pods(values["master"], values["namespace"], self._conf.get("spark.kubernetes.context"))
+        return Pods(values["master"], values["namespace"], self._conf.get(CONTEXT))
 
     def _kill_on_yarn(self, application: str) -> bool:
         """Kill an application without the program ``yarn``, by which Airflow's hook does it; say if that worked."""

@@ -26,8 +26,15 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.memory import MemoryStore
-from airflow_paimon.hooks._job_files import JobFolder, ResultFile
-from airflow_paimon.hooks._kubernetes import default_namespace, deployed_pod, refusal
+from airflow_paimon.hooks._job_files import JobFolder, ResultFile, is_of_same_task
+from airflow_paimon.hooks._kubernetes import (
+    creates_no_pod,
+    default_namespace,
+    deployed_pod,
+    is_upload_folder,
+    refusal,
+    upload_folder,
+)
 from airflow_paimon.hooks._yarn import tags_of
 from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
 from tests.airflow.conftest import set_connection
@@ -320,7 +327,39 @@ def test_what_spark_submit_says_of_kubernetes(tmp_path: Path) -> None:
     said = 'pods is forbidden: User "u.v" cannot create resource "pods" in API group "" in the namespace "my-jobs"'
     assert refusal(f"Exception: Failure executing: POST at: https://k/. Message: {said}. Received status: x") == said
     assert refusal("all is well") is None
+    assert (
+        creates_no_pod(said) and not creates_no_pod(said.replace('"pods"', '"configmaps"')) and not creates_no_pod(None)
+    )
     settings = tmp_path / "spark-defaults.conf"
     assert default_namespace(None) == default_namespace(settings) == "default"
     settings.write_text("spark.a b\n  spark.kubernetes.namespace   night\n#spark.kubernetes.namespace no\n")
     assert default_namespace(settings) == "night"
+
+
+def test_what_an_earlier_try_says_of_itself_is_looked_at() -> None:
+    """It is read, and deleted, with the rights of the connection: who may label a pod must not name any other file."""
+    own = "dag/run/task/0a1b2c3d-map-1-max2-try3.json"
+    assert is_of_same_task("dag/run/task/0a1b2c3d-map-1-max2-try1.json", own)
+    for other in (
+        "dag/run/task/0a1b2c3d-map-1-max0-try1.json", "dag/run/task/ffffffff-map-1-max2-try1.json", "try1.json",
+        "dag/run/task/../other/0a1b2c3d-map-1-max2-try1.json", "dag/run/task/0a1b2c3d-map-1-max2-try1/x.json", "",
+    ):  # fmt: skip
+        assert not is_of_same_task(other, own), other
+
+    for path in ("s3a://lake/uploads", "s3a://lake/uploads/"):
+        assert is_upload_folder(str(upload_folder(path)), path)
+    name = "airflow-paimon-" + "0" * 32
+    for folder in (
+        "s3a://lake/warehouse", f"s3a://lake/uploads/x/{name}", f"s3a://lake/uploads/../{name}", f"/{name}", name,
+        f"s3a://lake/uploads/{name}/..", f"s3a://lake/uploads/{name[:-1]}", f"s3a://lake/uploads/{name}\n", "",
+    ):  # fmt: skip
+        assert not is_upload_folder(folder, "s3a://lake/uploads"), folder
+    assert not is_upload_folder(f"/tmp/{name}", None)
+
+
+def test_what_is_killed_is_not_submitted(warehouse: Path, tmp_path: Path) -> None:
+    hook = SparkJobHook(options={"spark_binary": script(tmp_path, f"touch {tmp_path}/submitted")})
+    hook.on_kill()
+    with pytest.raises(PaimonError, match=r"check_table on d\.t: the task was killed before it was submitted"):
+        run(hook, request(warehouse))
+    assert not (tmp_path / "submitted").exists()

@@ -17,8 +17,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -30,6 +30,7 @@ import pytest
 import yaml
 from airflow.sdk import DAG
 
+from airflow_paimon._compat import AirflowTaskTimeout
 from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
@@ -37,10 +38,11 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks import _kubernetes
 from airflow_paimon.hooks._drivers import GONE, KubernetesDriver
+from airflow_paimon.hooks._environment import spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._kubernetes import Pods
 from airflow_paimon.hooks.cluster_job import JobWatch
-from airflow_paimon.hooks.spark_job import SparkJobHook
+from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator
 from airflow_paimon.triggers.spark_job import SparkJobTrigger
 from tests.airflow.conftest import RunDag, set_connection
@@ -96,6 +98,7 @@ class Place:
     files: str
     worker: Path
     triggerer: Path
+    rights: str
     of_drivers_in_workers: str
 
 
@@ -112,7 +115,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator
         rights, of_drivers_in_workers = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
         apply(cluster, rights)
         worker, triggerer = (cluster.login_account("airflow", f"airflow-{name}") for name in ("worker", "triggerer"))
-        yield Place(cluster, uri, worker, triggerer, of_drivers_in_workers)
+        yield Place(cluster, uri, worker, triggerer, rights, of_drivers_in_workers)
 
 
 @pytest.fixture
@@ -154,6 +157,10 @@ def table_with_branches(warehouse: str, *branches: str) -> Table:
 
 def drivers(place: Place) -> dict[str, dict[str, Any]]:
     return place.cluster.pods(NAMESPACE)
+
+
+def uploads(place: Place) -> list[str]:
+    return list(result_in(f"{place.files}/uploads", "none", None).store.walk(""))
 
 
 def test_a_worker_that_waits_and_one_that_leaves_get_the_same(
@@ -199,7 +206,7 @@ def test_a_worker_that_waits_and_one_that_leaves_get_the_same(
     phases = [pod["status"]["phase"] for pod in drivers(place).values()]
     assert sorted(phases) == ["Failed", "Succeeded", "Succeeded"]
     assert list(result_in(f"{warehouse}/_airflow_paimon_results", "none", None).store.walk("")) == []
-    assert list(result_in(f"{place.files}/uploads", "none", None).store.walk("")) == [], "Spark left its uploads there"
+    assert uploads(place) == [], "Spark left its uploads there"
     wait_until(lambda: not place.cluster.pods(NAMESPACE, "executor"), "executors end with their driver", 30, 0.5)
 
 
@@ -219,26 +226,77 @@ def waiting_request(warehouse: str) -> Request:
     return build_request("correct_branch", values | {"operation_id": uuid.uuid4().hex})
 
 
-def test_a_killed_task_deletes_its_driver(place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path) -> None:
-    main = table_with_branches(warehouse, "b")
-    hook, failures, before = SparkJobHook("cluster", **waits), [], set(drivers(place))
+@contextmanager
+def at_work(hook: SparkJobHook, request: Request, result_name: str, results_folder: str) -> Iterator[list[PaimonError]]:
+    """Run a job in a thread, whose end is waited for; its failure gets into the list."""
+    failures: list[PaimonError] = []
 
     def work() -> None:
         try:
-            hook.run_job(waiting_request(warehouse), result_name="k/try1.json", results_folder=f"{warehouse}/_r")
+            hook.run_job(request, result_name=result_name, results_folder=results_folder)
         except PaimonError as error:
             failures.append(error)
 
     worker = threading.Thread(target=work)
     worker.start()
-    wait_until((tmp_path / "started").exists, "the job is at work", 120)
-    (pod,) = set(drivers(place)) - before
-    hook.on_kill()
+    yield failures
     worker.join(600)
-    assert not worker.is_alive() and [type(error) for error in failures] == [OutcomeUnknownError]
+    assert not worker.is_alive()
+
+
+def test_a_killed_task_deletes_its_driver(place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path) -> None:
+    main = table_with_branches(warehouse, "b")
+    hook, before = SparkJobHook("cluster", **waits), set(drivers(place))
+    with at_work(hook, waiting_request(warehouse), "k/try1.json", f"{warehouse}/_r") as failures:
+        wait_until((tmp_path / "started").exists, "the job is at work", 120)
+        (pod,) = set(drivers(place)) - before
+        assert uploads(place)
+        hook.on_kill()
+    assert [type(error) for error in failures] == [OutcomeUnknownError]
+    assert uploads(place) == []
     wait_until(lambda: pod not in drivers(place), "Kubernetes has deleted it", 30, 0.5)
     wait_until(lambda: not running(str(tmp_path / "rules.py")), "nothing of it is left", 30, 0.5)
     assert main.branch("b").latest_snapshot_id() == 1
+
+
+@contextmanager
+def timed_out_when(probe: Callable[[], object]) -> Iterator[None]:
+    """Raise in this thread, as soon as the probe gives something true, what Airflow raises at ``execution_timeout``."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            if probe():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return
+
+    def raise_it(*_: object) -> None:
+        raise AirflowTaskTimeout("over")
+
+    kept = signal.signal(signal.SIGUSR1, raise_it)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        signal.signal(signal.SIGUSR1, kept)
+
+
+@pytest.mark.parametrize("during", ["the submission", "the wait"])
+def test_a_task_that_is_timed_out_leaves_nothing(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path, during: str
+) -> None:
+    table_with_branches(warehouse, "b")
+    probe = (lambda: uploads(place)) if during == "the submission" else (tmp_path / "started").exists
+    hook, request, before = SparkJobHook("cluster", **waits), waiting_request(warehouse), set(drivers(place))
+    with pytest.raises(AirflowTaskTimeout), timed_out_when(probe):
+        hook.run_job(request, result_name="k/try1.json", results_folder=f"{warehouse}/_r")
+    assert uploads(place)
+    hook.on_kill()  # as Airflow does then
+    wait_until(lambda: uploads(place) == [], "it has deleted them", 10, 0.2)
+    wait_until(lambda: set(drivers(place)) == before, "Kubernetes has deleted the driver, if there was one", 30, 0.5)
 
 
 WORKER = """
@@ -286,8 +344,7 @@ def test_a_retry_takes_the_driver_of_the_lost_worker(
     assert (result["changed"], result["snapshot_after"]) == (True, 2)
     assert main.branch("b").latest_snapshot_id() == 2
     assert set(drivers(place)) == before | {pod}, "nothing was submitted twice"
-    for folder in (f"{warehouse}/_r", f"{place.files}/uploads"):
-        assert list(result_in(folder, "none", None).store.walk("")) == []
+    assert uploads(place) == list(result_in(f"{warehouse}/_r", "none", None).store.walk("")) == []
     # Its result is taken: the same request, which has the same id again, is a new job, that finds its work done.
     result = SparkJobHook("cluster", **waits).run_job(request, **again)
     assert len(drivers(place)) == len(before) + 2 and main.branch("b").latest_snapshot_id() == 2
@@ -312,6 +369,130 @@ def test_a_retry_submits_again_when_the_first_try_is_deleted(
     assert main.branch("b").latest_snapshot_id() == 2
     assert len(set(drivers(place)) - before) == 1
     assert f"driver {pod} ended ({GONE})" in "".join(capfd.readouterr())
+
+
+def test_a_killed_retry_submits_no_other_driver(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path
+) -> None:
+    main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse)
+    pod = lose_worker_at_work(place, warehouse, waits, request, tmp_path)
+    others, hook = set(drivers(place)) - {pod}, SparkJobHook("cluster", **waits)
+    with at_work(hook, request, "k/try2.json", f"{warehouse}/_r") as failures:
+        wait_until(lambda: hook._kubernetes_driver_pod == pod, "it has taken the driver", 60)
+        hook.on_kill()
+    assert [type(error) for error in failures] == [OutcomeUnknownError] and pod in failures[0].message
+    assert set(drivers(place)) == others and uploads(place) == []
+    assert main.branch("b").latest_snapshot_id() == 1
+
+
+def test_only_what_this_task_has_written_is_read_and_deleted(
+    place: Place, warehouse: str, waits: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A pod's annotations are whatever its creator says."""
+    request, results = waiting_request(warehouse), result_in(f"{warehouse}/_r", "none", None).store
+    precious = result_in(f"{warehouse}/precious/airflow-paimon-{'0' * 32}", "none", None).store
+    precious.create("data", b"1")
+
+    def left_pod(name: str, result_name: str) -> None:
+        settings = _kubernetes.settings_of(str(_tried(request, {})), result_name, precious.uri)
+        driver = "spark.kubernetes.driver."
+        labels, annotations = (
+            {k.removeprefix(kind): v for k, v in settings.items() if k.startswith(kind)}
+            for kind in (f"{driver}label.", f"{driver}annotation.")
+        )
+        container = {"name": "driver", "image": IMAGE, "args": ["sh", "-c", "true"]}
+        place.cluster.ask("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {
+            "metadata": {"name": name, "labels": labels | {"spark-role": "driver"}, "annotations": annotations},
+            "spec": {"restartPolicy": "Never", "containers": [container], "serviceAccountName": "spark"},
+        })  # fmt: skip
+        wait_until(lambda: drivers(place)[name]["status"]["phase"] == "Succeeded", "it ends", 60, 0.5)
+        results.create(result_name, b'{"changed": true}')
+
+    where: dict[str, Any] = {"result_name": "k/try2.json", "results_folder": f"{warehouse}/_r"}
+    left_pod("of-another-task", "other/try1.json")
+    assert SparkJobHook("cluster", **waits)._left_by_another_try(request, **where, texts={}) is None
+    left_pod("of-this-task", "k/try1.json")
+    assert SparkJobHook("cluster", **waits).run_job(request, **where) == {"changed": True}
+    assert results.walk("") == ["other/try1.json"] and precious.walk("") == ["data"]
+    assert f"{precious.uri} is not below {place.files}/uploads, and stays" in "".join(capfd.readouterr())
+
+
+LOG_AT_WARN = """
+rootLogger.level = warn
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c: %m%n
+"""
+
+
+def test_a_driver_that_sparks_log_does_not_name(
+    place: Place, warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, before = table_with_branches(warehouse, "b"), set(drivers(place))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "log4j2.properties").write_text(LOG_AT_WARN)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    (tmp_path / "rules.py").write_text(RULES)
+    hook = SparkJobHook("cluster", conf=conf(place), options=OPTIONS | {"py_files": str(tmp_path / "rules.py")})
+    values = {"warehouse": warehouse, "table": "d.t", "branch": "b", "partitions": ["dt=1"]}
+    request = build_request("correct_branch", values | {"function": "rules:corrected"})
+    result = hook.run_job(request, result_name="r.json", results_folder=f"{warehouse}/_r")
+    assert (result["changed"], main.branch("b").latest_snapshot_id()) == (True, 2)
+    assert len(set(drivers(place)) - before) == 1 and uploads(place) == []
+
+
+def failing_submit(folder: Path, then: str) -> str:
+    """A ``spark-submit`` that creates a driver and fails all the same, as when the answer gets lost."""
+    path = folder / "spark-submit"
+    path.write_text(f'#!/bin/bash\n{spark_submit_of_this_environment()} "$@" > /dev/null 2>&1\n{then}\nexit 1\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_driver_of_a_submission_that_failed(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path
+) -> None:
+    main, before = table_with_branches(warehouse, "b"), set(drivers(place))
+    where: dict[str, Any] = {"result_name": "r.json", "results_folder": f"{warehouse}/_r"}
+    binary = failing_submit(tmp_path, "")
+    other = waits["conf"] | {"spark.kubernetes.container.image": "stand-in.invalid/other"}
+    hook = SparkJobHook("cluster", conf=other, options=waits["options"] | {"spark_binary": binary})
+    with pytest.raises(PaimonError, match="spark-submit ended with exit code 1 and without a result"):
+        hook.run_job(waiting_request(warehouse), **where)
+    wait_until(lambda: set(drivers(place)) == before, "what can't have begun was deleted", 30, 0.5)
+    assert uploads(place) == []
+
+    started = tmp_path / "started"
+    failing_submit(
+        tmp_path, f"for i in {{1..6000}}; do [ -e {started} ] && break; sleep 0.1; done; touch {tmp_path}/go"
+    )
+    hook = SparkJobHook("cluster", conf=waits["conf"], options=waits["options"] | {"spark_binary": binary})
+    result = hook.run_job(waiting_request(warehouse), **where)
+    assert (result["changed"], main.branch("b").latest_snapshot_id()) == (True, 2)
+    assert len(set(drivers(place)) - before) == 1 and uploads(place) == []
+
+
+def test_a_driver_of_which_kubernetes_does_not_tell_keeps_its_files(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table_with_branches(warehouse, "b")
+    binary, before = failing_submit(tmp_path, f"rm {tmp_path}/kubeconfig"), set(drivers(place))
+    (tmp_path / "kubeconfig").write_bytes(place.worker.read_bytes())
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    monkeypatch.setattr(_kubernetes, "_KEPT_SECONDS", 1)
+    hook = SparkJobHook("cluster", conf=waits["conf"], options=waits["options"] | {"spark_binary": binary})
+    request, where = waiting_request(warehouse), {"result_name": "k/try1.json", "results_folder": f"{warehouse}/_r"}
+    with pytest.raises(OutcomeUnknownError, match="Kubernetes doesn't tell whether there is one"):
+        hook.run_job(request, **where)
+    assert uploads(place)
+    monkeypatch.setenv("KUBECONFIG", str(place.worker))
+    (tmp_path / "go").touch()
+    result = SparkJobHook("cluster", **waits).run_job(request, **where | {"result_name": "k/try2.json"})
+    assert result["changed"] and len(set(drivers(place)) - before) == 1, "the retry takes it"
+    assert uploads(place) == []
 
 
 def test_a_login_is_kept_and_asks_only_the_master(
@@ -390,6 +571,63 @@ def test_who_may_not_submit_is_told_what_and_where(
         )
     assert re.search(f'"nobody" cannot create resource "pods" .*in the namespace "{NAMESPACE}"', str(raised.value))
     assert set(drivers(place)) == before
+
+
+def worker_without(place: Place, *missing: tuple[str, str]) -> Path:
+    """A login with the rights that the page gives a worker, but for some verbs on some resources."""
+    role = next(each for each in yaml.safe_load_all(place.rights) if each["metadata"]["name"] == "paimon-worker")
+    name = "without-" + "-".join(f"{verb}-{resource.replace('/', '-')}" for verb, resource in missing)
+    rules = [
+        {"apiGroups": rule["apiGroups"], "resources": [resource], "verbs": verbs}
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        if (verbs := [verb for verb in rule["verbs"] if (verb, resource) not in missing])
+    ]
+    place_of_all = {"namespace": NAMESPACE, "name": name}
+    group, account = "rbac.authorization.k8s.io", {"kind": "ServiceAccount", "namespace": "airflow", "name": name}
+    binding = {"roleRef": {"apiGroup": group, "kind": "Role", "name": name}, "subjects": [account]}
+    common = {"apiVersion": f"{group}/v1", "metadata": place_of_all}
+    apply(
+        place.cluster,
+        yaml.safe_dump_all(
+            [
+                {**common, "kind": "Role", "rules": rules},
+                {**common, "kind": "RoleBinding", **binding},
+            ]
+        ),
+    )
+    return place.cluster.login_account("airflow", name)
+
+
+def test_what_happens_without_a_right(
+    place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """As the page's table says."""
+    main, before, results = table_with_branches(warehouse, "b"), set(drivers(place)), f"{warehouse}/_r"
+    monkeypatch.setenv("KUBECONFIG", str(worker_without(place, ("patch", "configmaps"))))
+    with pytest.raises(PaimonError, match=f'cannot patch resource "configmaps" .*in the namespace "{NAMESPACE}"'):
+        SparkJobHook("cluster", **waits).run_job(
+            waiting_request(warehouse), result_name="r.json", results_folder=results
+        )
+    assert set(drivers(place)) == before and uploads(place) == []
+
+    monkeypatch.setenv("KUBECONFIG", str(worker_without(place, ("delete", "pods"))))
+    hook = SparkJobHook("cluster", **waits)
+    with at_work(hook, waiting_request(warehouse), "r.json", results) as failures:
+        wait_until((tmp_path / "started").exists, "the job is at work", 120)
+        hook.on_kill()
+        assert "could not be deleted and may still run: Kubernetes at" in "".join(capfd.readouterr())
+        assert uploads(place), "a driver that runs on may need them"
+        (tmp_path / "go").touch()
+    assert failures == [] and main.branch("b").latest_snapshot_id() == 2
+
+    monkeypatch.setenv("KUBECONFIG", str(worker_without(place, ("list", "pods"), ("get", "pods/log"))))
+    SparkJobHook("cluster", **waits).run_job(waiting_request(warehouse), result_name="r.json", results_folder=results)
+    assert main.branch("b").latest_snapshot_id() == 3 and uploads(place) == []
+    told = "".join(capfd.readouterr())
+    assert "Whether an earlier try still runs isn't known: Kubernetes at" in told
+    assert "can't be read: Kubernetes at" in caplog.text and "refuses to get pods/log" in caplog.text
 
 
 def test_how_a_driver_ended_that_left_no_result(

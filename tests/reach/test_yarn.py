@@ -299,6 +299,32 @@ def test_a_retry_submits_again_when_the_first_try_ends_without_a_result(
     assert f"driver {application} ended (KILLED)" in "".join(capfd.readouterr())
 
 
+def test_a_killed_retry_submits_no_other_application(
+    cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path
+) -> None:
+    main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse, "o")
+    before = set(cluster.applications())
+    worker = start_worker(warehouse, waits, request, tmp_path)
+    application = lose_worker_at_work(cluster, worker, tmp_path, before)
+    hook, failures = SparkJobHook("cluster", **waits), []
+
+    def work() -> None:
+        try:
+            hook.run_job(request, result_name="k/try2.json", results_folder=f"{warehouse}/_r")
+        except PaimonError as error:
+            failures.append(type(error))
+
+    retry = threading.Thread(target=work)
+    retry.start()
+    wait_until(lambda: hook._yarn_application_id == application, "it has taken the application", 60)
+    hook.on_kill()
+    retry.join(600)
+    assert not retry.is_alive() and failures == [OutcomeUnknownError]
+    assert set(cluster.applications()) == before | {application}
+    assert cluster.applications()[application]["state"] == "KILLED"
+    assert main.branch("b").latest_snapshot_id() == 1
+
+
 def test_a_trigger_kills_and_finds_out(
     cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path
 ) -> None:

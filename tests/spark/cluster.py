@@ -121,7 +121,7 @@ def bare_python(folder: Path, *more: str) -> Path:
     for name in (*NEEDED, *more):
         if (spec := importlib.util.find_spec(name)) is not None:
             place = _package(name) if spec.submodule_search_locations else Path(str(spec.origin))
-            (site / place.name).symlink_to(place)
+            (site / place.name).symlink_to(place.resolve())  # a pod has no /tmp of this machine, where the link may lie
     assert Path(sys.prefix) != folder
     return folder / "bin" / "python"
 
