@@ -95,8 +95,11 @@ class SparkJobTrigger(BaseTrigger):
             self.log.error("Driver %s could not be killed and may still run: %s", self._id, error)
             return
         self.log.info("Driver %s was killed", self._id)
-        paimon = await connected_hook(self.paimon_conn_id)
-        await asyncio.to_thread(self.job.delete_files, paimon.storage_options)
+        try:
+            paimon = await connected_hook(self.paimon_conn_id)
+            await asyncio.to_thread(self.job.delete_files, paimon.storage_options)
+        except (OSError, RuntimeError, AirflowRuntimeError, PaimonError) as error:
+            self.log.warning("The files of driver %s could not be deleted: %s", self._id, error)
 
     async def _watch(self) -> JobWatch:
         paimon = await connected_hook(self.paimon_conn_id)
@@ -106,7 +109,7 @@ class SparkJobTrigger(BaseTrigger):
             raise InvalidInputError(f"There is no Airflow connection {self.spark_conn_id!r}") from None
         spark = SparkJobHook(
             self.spark_conn_id,
-            conf={"spark.kubernetes.namespace": self.job.namespace} if self.job.namespace else None,
+            conf=self.job.spark_settings(),
             options={"deploy_mode": "cluster"},
             connection=connection,
         )

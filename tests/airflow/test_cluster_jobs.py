@@ -192,8 +192,17 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
 
     # execution_timeout
     job = submit(stuck, submits)
-    payload = asyncio.run(first(trigger(job, deadline=time.time()))).payload
+    kill = StandaloneDriver.kill
+
+    def kill_and_lose_the_connection(driver: StandaloneDriver) -> None:
+        kill(driver)
+        lost.delenv("AIRFLOW_CONN_PAIMON_DEFAULT")
+
+    with pytest.MonkeyPatch.context() as lost:
+        lost.setattr(StandaloneDriver, "kill", kill_and_lose_the_connection)
+        payload = asyncio.run(first(trigger(job, deadline=time.time()))).payload
     assert payload.get("timed_out") is True, payload
+    assert Path(str(job.files)).exists(), "the task deletes them when it comes back"
     wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
 
     # a worker that waits by itself

@@ -535,10 +535,25 @@ def test_an_api_server_that_does_not_answer_is_asked_twice(place: Place, monkeyp
         assert time.monotonic() - began < 30
 
 
+def two_contexts(place: Place, path: Path) -> Path:
+    """A kubeconfig of a triggerer whose current context is nobody's; ``tests`` is the triggerer's."""
+    login = yaml.safe_load(place.triggerer.read_text())
+    nobody = yaml.safe_load(place.cluster.login("nobody").read_text())
+    context = {"name": "elsewhere", "context": {"cluster": "tests", "user": "nobody"}}
+    login |= {
+        "users": [*login["users"], *nobody["users"]],
+        "contexts": [*login["contexts"], context],
+        "current-context": "elsewhere",
+    }
+    path.write_text(yaml.safe_dump(login))
+    return path
+
+
 def test_a_trigger_kills_with_the_rights_of_the_triggerer(
     place: Place, warehouse: str, waits: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table_with_branches(warehouse, "b")
+    main = table_with_branches(warehouse, "b")
+    waits["conf"]["spark.kubernetes.context"] = "tests"
     job = SparkJobHook("cluster", **waits).submit_job(
         waiting_request(warehouse), result_name="r.json", results_folder=f"{warehouse}/_airflow_paimon_results"
     )
@@ -551,12 +566,15 @@ def test_a_trigger_kills_with_the_rights_of_the_triggerer(
     assert f"refuses to get pods in namespace {NAMESPACE} (403 Forbidden)" in event["error"]["message"]
     assert event["error"]["class"] == "PaimonError", "which a retry helps against"
 
-    monkeypatch.setenv("KUBECONFIG", str(place.triggerer))
+    monkeypatch.setenv("KUBECONFIG", str(two_contexts(place, tmp_path / "kubeconfig")))
+    assert uploads(place)
     asyncio.run(trigger.on_kill())
+    assert uploads(place) == []
     event = asyncio.run(asyncio.wait_for(anext(aiter(trigger.run())), 120)).payload
     assert event["state"] == GONE or event["state"].startswith("Failed"), event
     with pytest.raises(OutcomeUnknownError, match=f"driver {job.driver_id} ended"):
-        job.collect(result_in(f"{warehouse}/_r", "r.json", None), event["state"])
+        job.collect(job.result_file(f"{warehouse}/_airflow_paimon_results", None), event["state"])
+    assert main.branch("b").latest_snapshot_id() == 1
 
 
 def test_who_may_not_submit_is_told_what_and_where(
