@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from airflow_paimon.hooks._kubernetes import Pods
 from airflow_paimon.hooks._yarn import ResourceManager
 
 _REQUEST_SECONDS = 30.0
+_CONNECT_SECONDS = 5.0
 _OVER = {
     "standalone": frozenset({"FINISHED", "KILLED", "FAILED", "ERROR"}),
     "yarn": frozenset({"FINISHED", "KILLED", "FAILED"}),
@@ -172,6 +174,29 @@ def rest_master(connection: Mapping[str, Any]) -> str:
             f"Spark connection where it is not 6066"
         ) from None
     return "spark://" + ",".join(_rest_hosts(connection))
+
+
+def check_masters(conn_id: str, master: str) -> None:
+    """Check that a standalone master takes connections, as ``spark-submit`` tries those that don't for minutes.
+
+    Raises:
+        PaimonError: none does; names the Spark connection and the addresses.
+    """
+    faults = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            return  # Spark says what is wrong with it
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except OSError as error:
+            faults.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise PaimonError(
+        f"Spark connection {conn_id!r}: no Spark master takes a connection ({'; '.join(faults)}), so nothing was "
+        f"submitted. Check Host and Port in the connection, that the master runs, and that this machine reaches it"
+    )
 
 
 def _rest_hosts(connection: Mapping[str, Any]) -> list[str]:

@@ -41,6 +41,7 @@ from airflow_paimon.hooks._drivers import (
     KubernetesDriver,
     StandaloneDriver,
     YarnDriver,
+    check_masters,
     rest_master,
     standalone_endpoints,
 )
@@ -394,6 +395,9 @@ class SparkJobHook(SparkSubmitHook):
         """Run spark-submit to its end; return what it failed with. Raises ``PaimonError`` when the task is killed."""
         if self._killed:
             raise PaimonError(f"{request.operation} on {request.table}: the task was killed before it was submitted")
+        master = str(self._connection["master"])
+        if master.startswith("spark://") and not self.is_cluster:  # there the master's REST interface is asked
+            check_masters(str(self._conn_id), master)
         shipped: dict[str, Any] = {
             name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
         }

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -40,6 +41,7 @@ from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
 from tests.airflow.conftest import set_connection
 from tests.airflow.processes import running, wait_until
 from tests.core.tables import append, make_table
+from tests.loopback import free_port
 from tests.stores import FaultStore
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home", "java_home")]
@@ -51,6 +53,22 @@ def request(warehouse: Path, operation: str = "check_table", **values: Any) -> R
 
 def run(hook: SparkJobHook, asked: Request, **more: Any) -> dict[str, Any]:
     return hook.run_job(asked, result_name="dag/run/task/try1.json", results_folder=f"{asked.warehouse}/_r", **more)
+
+
+def test_a_master_that_is_not_there_is_named_before_anything_is_submitted(
+    warehouse: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One of several that is there is enough."""
+    first, second = free_port(), free_port()
+    set_connection(monkeypatch, "away", "spark", host=f"spark://127.0.0.1:{first},127.0.0.1", port=second)
+    hook = SparkJobHook("away", options={"spark_binary": script(tmp_path, f"touch {tmp_path}/started; exit 3")})
+    said = rf"'away': no Spark master .*{first}: .*refused; .*{second}: .*refused"
+    with pytest.raises(PaimonError, match=said) as caught:
+        run(hook, request(warehouse))
+    assert caught.value.retryable and not (tmp_path / "started").exists()
+    with socket.create_server(("127.0.0.1", second)), pytest.raises(PaimonError):
+        run(hook, request(warehouse))
+    assert (tmp_path / "started").exists()
 
 
 def script(folder: Path, text: str) -> str:
