@@ -134,6 +134,7 @@ def _close(connection: socket.socket) -> None:
 
 
 def _reset(connection: socket.socket) -> None:
+    connection.recv(1)  # else it may be reset before it is made
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
