@@ -123,8 +123,10 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     or when ``response_timeout`` answered with ``defaults``. With ``diff_task_id`` also ``{"table", "branch",
     "branch_snapshot", "main_snapshot"}``.
 
-    :param diff_task_id: a ``DiffBranchesOperator`` upstream, whose result is shown below ``body``. ``subject`` and
-        ``table`` may be left out then, and ``paimon_conn_id`` is ``paimon_default``
+    :param subject: the question in a line; with ``diff_task_id`` it may be left out, and names the branch and the table
+        (templated)
+    :param diff_task_id: a ``DiffBranchesOperator`` upstream, whose result is shown below ``body``. ``table`` may
+        be left out then, and ``paimon_conn_id`` is ``paimon_default``
     :param check_task_id: a ``CheckBranchOperator`` upstream, whose result is shown before the diff
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)

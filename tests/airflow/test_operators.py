@@ -86,7 +86,7 @@ def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> 
     fields = {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request)}
     wanted = set(fields) - {"warehouse", "storage_options", "operation_id"}
     renamed = {cls.attribute_names.get(name, name): name for name in wanted}
-    own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options", *HOW_IT_WAITS}
+    own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options", *HOW_IT_WAITS, *TASK_IDS}
     assert set(arguments) - own == set(renamed)
     for name, field_name in renamed.items():
         if name == "restricted_sql":  # decided by where the SQL comes from
@@ -114,13 +114,15 @@ def test_arguments_are_kept_as_they_are_given() -> None:
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_every_argument_is_templated_and_shadows_nothing_of_airflows(operation: str) -> None:
     cls = OPERATORS[operation]
-    assert set(cls.template_fields) == set(_arguments(cls)) - HOW_IT_WAITS
+    assert set(cls.template_fields) == set(_arguments(cls)) - HOW_IT_WAITS - TASK_IDS
     shadowed = {name for name in cls.template_fields if hasattr(BaseOperator, name)}
     assert shadowed == {"dry_run"}  # a method that Airflow 3 never calls
 
 
 HOW_IT_WAITS = {"deferrable", "poll_interval"}
 """Not templated, as with every operator of Airflow's."""
+TASK_IDS = {"approval_task_id"}
+"""Names of tasks upstream, which a DAG spells out."""
 
 # The template fields of each operator before they were derived from the requests, besides those of the base.
 EARLIER = {
