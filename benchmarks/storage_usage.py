@@ -65,9 +65,8 @@ def main() -> int:
             f"{cost.requests} requests, {cost.bytes_read / 1e6:.2f} MB read"
         )
     small, large = best.values()
-    print(
-        f"100 times the files: {large.seconds / small.seconds:.2f} x seconds, {large.requests / small.requests:.2f} x"
-    )
+    seconds, requests = large.seconds / small.seconds, large.requests / small.requests
+    print(f"100 times the files: {seconds:.2f} x seconds, {requests:.2f} x requests")
     return 0
 
 

@@ -194,11 +194,11 @@ def readers_of(
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    followed = _followed(living)
-    read = [n for n in living if id(n) not in followed]
+    predecessors = followed(living)
+    read = [n for n in living if id(n) not in predecessors]
     common = _common([h.names for h in holders], read)
     own = {id(n): _own(n, common) for n in (*(h.names for h in holders), *read)}
-    changed = [m for n in living for m in (*n.changelog, *(n.delta if id(n) in followed else ()))]
+    changed = [m for n in living for m in (*n.changelog, *(n.delta if id(n) in predecessors else ()))]
     wanted = {m.file_name: m for m in (*(m for found, _ in own.values() for m in found), *changed) if may_be_in(m)}
     entries = _restricted(table, list(wanted.values()), files)
     # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
@@ -210,8 +210,8 @@ def readers_of(
     live: dict[int, Set[str]] = {}
     readers: dict[str, list[Root]] = {}
     for names in sorted(living, key=lambda n: n.root.snapshot.id):
-        if id(names) in followed:
-            live[id(names)] = _after(live[id(followed[id(names)])], entries, names.delta)
+        if id(names) in predecessors:
+            live[id(names)] = _after(live[id(predecessors[id(names)])], entries, names.delta)
         else:
             manifests, shares = own[id(names)]
             added, deleted = _net(entries, manifests)
@@ -222,7 +222,7 @@ def readers_of(
     return readers
 
 
-def _followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
+def followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
     """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
 
     So it is by the format, unless another engine's late rename has put another snapshot under the id before: a base is

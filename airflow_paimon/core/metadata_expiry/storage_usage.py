@@ -106,7 +106,9 @@ def read_usage(table: Table, now_ms: int) -> TableUsage:
     numbered = NumberedFiles({f.name: f.size for f in folder.candidates} | {f.path: f.size for f in folder.rest})
     reader = RootReader(main)
     roots = reader.gather()
-    living, contents = reader.of_living(roots.keeping, lambda some: (some, read_contents(main, some, numbered)))
+    living, contents = reader.of_living(
+        roots.keeping, lambda some: (some, read_contents(main, some, numbered, follows=True))
+    )
     own = _own_files(folder.rest, roots.branches, numbered)
     contents, sizes = replace(contents, files=len(numbered.bytes)), np.array(numbered.bytes, np.int64)
     found = usages(contents, sizes, holders_of(living, roots.branches, own))
