@@ -111,12 +111,13 @@ def read_usage(table: Table, now_ms: int) -> TableUsage:
     )
     own = _own_files(folder.rest, roots.branches, numbered)
     contents, sizes = replace(contents, files=len(numbered.bytes)), np.array(numbered.bytes, np.int64)
-    found = usages(contents, sizes, holders_of(living, roots.branches, own))
+    times = contents.times()
+    found = usages(contents, sizes, times, holders_of(living, roots.branches, own))
     head = _newest(living)
     live = contents.live(head) if head is not None else np.zeros(len(sizes), bool)
     return TableUsage(
         totals=replace(
-            _totals(folder, numbered, contents.times() > 0, now_ms),
+            _totals(folder, numbered, times > 0, now_ms),
             live=Counted(files=int(live.sum()), bytes=int(sizes[live].sum())),
             external=Counted(files=len(numbered.external), bytes=sum(numbered.bytes[n] for n in numbered.external)),
         ),

@@ -83,9 +83,13 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
     return holders
 
 
-def usages(contents: Contents, sizes: npt.NDArray[np.int64], holders: Sequence[Holder]) -> list[Usage]:
-    """Count what each holder names, and what it alone names. ``sizes``: bytes of each file."""
-    times = contents.times()
+def usages(
+    contents: Contents, sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int32], holders: Sequence[Holder]
+) -> list[Usage]:
+    """Count what each holder names, and what it alone names.
+
+    ``sizes``: bytes of each file; ``times``: how many roots name it.
+    """
     masks = contents.each([at for holder in holders for at in holder.roots])
     return [_usage(holder, islice(masks, len(holder.roots)), sizes, times) for holder in holders]
 

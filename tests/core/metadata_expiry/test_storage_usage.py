@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.metadata_expiry import contents
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
+from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, NamedFiles
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protects
@@ -183,6 +185,14 @@ def test_what_cannot_be_read_is_named(table: Table) -> None:
     table.store.delete(f"manifest/{snapshot.base_manifest_list}")
     with pytest.raises(FormatError, match=snapshot.base_manifest_list):
         usage(table)
+
+
+@pytest.mark.parametrize(("counts", "named"), [((1, -1), 0), ((1, -1, 1), 1), ((1, -1, -1), 1), ((1, 1, -1), 1)])
+def test_only_what_is_added_as_often_as_deleted_is_not_named(counts: tuple[int, ...], named: int) -> None:
+    """A state that deletes a file more often than it adds it is broken, and keeps the file."""
+    changes = {f"m{at}": Changes(np.array([0], np.int32), np.array([n], np.int32)) for at, n in enumerate(counts)}
+    root = NamedFiles(state=tuple(changes), changelog=(), others=np.zeros(0, np.int32))
+    assert Contents(files=1, changes=changes, named=[root]).times().tolist() == [named]
 
 
 def test_following_snapshots_gives_what_reading_all_manifests_gives(
