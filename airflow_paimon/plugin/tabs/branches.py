@@ -1,8 +1,8 @@
-"""The tab Branches: whose each is, where it came from, and how far it is ahead of and behind main."""
+"""The tab Branches: whose each is, where it came from, how far it is from main, and whether it can be published."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,16 +10,28 @@ from functools import partial
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import Difference, branch_point, difference
-from airflow_paimon.core.table.lineage import READY, Lineage, read_lineage, verified_lineage
+from airflow_paimon.core.table.lineage import READY as TAKES_COMMITS
+from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.paths import MAIN, protects
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, signed, text
+from airflow_paimon.plugin.tabs.publishable import (
+    CHECKS_FAILED,
+    CONFLICT,
+    NOTHING_NEW,
+    READY,
+    Publishable,
+    publishable,
+)
 
 _ROWS = 50
+_PLAN_SECONDS = 60.0
+"""How long a plan serves for the same two snapshots: checks, options and tags may change meanwhile."""
 _COLUMNS = (
     Column("Branch"),
+    Column("State", help="Whether merge_branch would publish it onto main as both are now"),
     Column("Owner"),
     Column("Reason"),
     Column("Made from", help="The branch, the snapshot and the tag that it was made from"),
@@ -31,7 +43,6 @@ _COLUMNS = (
     Column("Expires (UTC)", help="When expire_branches may delete it: its retention, counted from its creation"),
     Column("Protected by", help="Who protects it: to delete, rename, replace or publish it needs force"),
     Column("Files kept", help="Whether a tag on main keeps the files that the branch shares with main"),
-    Column("State"),
 )
 
 
@@ -87,24 +98,31 @@ def show(context: PageContext) -> Panel:
     wanted = [n for n in context.branches if context.asked.q.lower() in n.lower()]
     page, pages, first, last = context.page_of(len(wanted), _ROWS)
     names = wanted[first:last]
-    facts, far, pending = _gather(context, names)
+    found, pending = _gather(context, names)
     tags = context.reader.get(
         (context.uri, "tag names"), context.main.tag_names, until=context.until, fresh=FRESH_SECONDS
     )  # fmt: skip
     guarded = {branch for tag in tags if (branch := protects(tag)) is not None}
-    rows = [_row(context, n, facts.get(n), far.get(n), n in guarded) for n in names]
+    rows = [_row(context, n, found.facts.get(n), found.far.get(n), found.states.get(n), n in guarded) for n in names]
     sheet = Sheet(columns=_COLUMNS, rows=rows, total=len(wanted), page=page, pages=pages, search=context.asked.q,
                   empty="There is no branch but main")  # fmt: skip
     return Panel(sheets=[sheet], pending=pending)
 
 
-def _gather(
-    context: PageContext, names: Sequence[str]
-) -> tuple[dict[str, BranchFacts | PaimonError], dict[str, Distance | PaimonError], bool]:
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """What was read in time, by branch."""
+
+    facts: Mapping[str, BranchFacts | PaimonError]
+    far: Mapping[str, Distance | PaimonError]
+    states: Mapping[str, Publishable | PaimonError]
+
+
+def _gather(context: PageContext, names: Sequence[str]) -> tuple[_Gathered, bool]:
     main, uri, head = context.main, context.uri, context.head
     reads = {(uri, "branch", n): partial(branch_facts, main, n) for n in names}
-    found = context.reader.gather(reads, until=context.until, fresh=FRESH_SECONDS)
-    facts = {n: found[key] for n in names if (key := (uri, "branch", n)) in found}
+    read = context.reader.gather(reads, until=context.until, fresh=FRESH_SECONDS)
+    facts = {n: read[key] for n in names if (key := (uri, "branch", n)) in read}
     jobs = {
         n: (
             (uri, "distance", n, head.identity, one.head.identity),
@@ -115,7 +133,18 @@ def _gather(
     }
     done = context.reader.gather(dict(jobs.values()), until=context.until)
     far = {n: done[key] for n, (key, _) in jobs.items() if key in done}
-    return facts, far, len(facts) < len(names) or len(far) < len(jobs)
+    plans = {
+        n: (
+            (uri, "publishable", n, head.identity if head else "", one.head.identity),
+            partial(publishable, main, n, context.now_ms),
+        )
+        for n, one in facts.items()
+        if not isinstance(one, PaimonError) and one.head
+    }
+    planned = context.reader.gather(dict(plans.values()), until=context.until, fresh=_PLAN_SECONDS)
+    states = {n: planned[key] for n, (key, _) in plans.items() if key in planned}
+    unread = len(facts) < len(names) or len(far) < len(jobs) or len(states) < len(plans)
+    return _Gathered(facts, far, states), unread
 
 
 def _row(
@@ -123,6 +152,7 @@ def _row(
     name: str,
     facts: BranchFacts | PaimonError | None,
     far: Distance | PaimonError | None,
+    state: Publishable | PaimonError | None,
     guarded: bool,
 ) -> list[Cell]:
     link = Cell(
@@ -135,6 +165,7 @@ def _row(
     made, head = facts.lineage, facts.head
     return [
         link,
+        _state(made, head, state),
         text(made.owner if made else None),
         text(made.reason if made else None),
         _origin(made, facts.verified),
@@ -146,7 +177,6 @@ def _row(
         _expires(made, context.now_ms),
         text((made.protected_by or "unknown") if made and made.protected else None),
         Cell("yes", mark="good") if guarded else Cell("no", mark="warn", title=_UNGUARDED) if made else text(None),
-        _state(made),
     ]
 
 
@@ -184,10 +214,19 @@ def _side_cell(far: Distance | PaimonError | None, which: str) -> Cell:
     return Cell(f"{side.buckets:,} {noun}, {signed(side.rows)} rows")
 
 
-def _state(made: Lineage | None) -> Cell:
-    if made is not None and made.state != READY:
+def _state(made: Lineage | None, head: Snapshot | None, state: Publishable | PaimonError | None) -> Cell:
+    if made is not None and made.state != TAKES_COMMITS:
         return Cell(made.state, mark="warn", title="It takes no commits; see the tab Check")
-    return Cell(READY)
+    if head is None:
+        return Cell("empty", mark="muted", title="It has no snapshot to publish")
+    if isinstance(state, PaimonError):
+        return Cell("unreadable", title=state.message, mark="bad")
+    if state is None:
+        return Cell("…", mark="muted")
+    return Cell(state.state, title=state.why, mark=_MARKS.get(state.state, "warn"))
+
+
+_MARKS = {READY: "good", CONFLICT: "bad", CHECKS_FAILED: "bad", NOTHING_NEW: "muted"}
 
 
 def _millis(iso: str) -> int | None:
