@@ -23,6 +23,12 @@ _FRAME = re.compile(r'^  File "([^"]+)", line \d+', re.MULTILINE)
 _OWN_CODE = re.compile(r"/airflow_paimon/(core|data|spark)/")
 _RAISED_BY_WORKERS = ("pyspark.errors.", "pyarrow.lib.Arrow")
 _CAUSES = 20
+_ASSIGNMENT_OVERFLOW = "[CAST_OVERFLOW_IN_TABLE_INSERT]"
+_OVERFLOW_OR_DIVISION = (
+    "Spark says the same of any arithmetic error in the assigned value: look for a division by zero as well, which "
+    "try_divide makes NULL"
+)
+"""Spark's CheckOverflowInTableInsert turns every arithmetic error below it into this condition."""
 _POSITION = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
 _BARE_POSITION = re.compile(r";? \(?line (\d+),? pos (\d+)\)?;?$", re.MULTILINE)
 """How errors of parsing and of analysis say it, the position counted from 0."""
@@ -135,4 +141,5 @@ def fault_at(text: str, fault: str | None = None) -> str:
 
 def first_line(text: str) -> str:
     """Return the line that holds Spark's error condition and its message, without plans, positions and stack traces."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+    found = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return f"{found} {_OVERFLOW_OR_DIVISION}" if _ASSIGNMENT_OVERFLOW in found else found

@@ -144,14 +144,22 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, masked: bool) -> 
                 column = column.cast(pa.decimal256(_WIDE, target.scale))  # else Arrow goes by the type, not the values
             fitted = column.cast(target)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise InvalidInputError(
-                f"{where} is {_name(data_type)}; a value does not fit" + ("" if masked else f": {error}")
-            ) from None
+            raise InvalidInputError(_misfit(column, data_type, where, "" if masked else f": {error}")) from None
         if pa.types.is_float64(column.type) and not fitted.cast(pa.float64()).equals(column):
             _check_float(column, fitted, where, masked)
         column = fitted
     _check_length(column, data_type, where)
     return column
+
+
+def _misfit(column: pa.Array, data_type: DataType, where: str, said: str) -> str:
+    target = arrow_type(data_type)
+    if pa.types.is_decimal(target) and pa.types.is_decimal(column.type) and column.type.scale > target.scale:
+        return (
+            f"{where} is {_name(data_type)}; a value has more digits after the point, or is too large. In SQL: "
+            f"CAST(... AS {_name(data_type)}) rounds it"
+        )
+    return f"{where} is {_name(data_type)}; a value does not fit{said}"
 
 
 def _way_out(data_type: DataType) -> str:

@@ -25,7 +25,7 @@ from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
-from airflow_paimon.spark.statements.parse import parse_statement
+from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_statement
 from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
@@ -53,6 +53,7 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
     except InvalidInputError as error:
         raise InvalidInputError(f"--sql: {error.message}") from None
     if statement is None:
+        _refuse_command(spark, sql)
         return None
     target = statement.target
     if tuple(part.lower() for part in target.name) != (BRANCH_VIEW,):
@@ -65,6 +66,15 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
             f"--sql: {statement.kind} says by itself which rows change; --partitions and --mode are for a SELECT"
         )
     return statement
+
+
+def _refuse_command(spark: SparkSession, sql: str) -> None:
+    """Refuse what is no query, such as ``DROP TABLE``, before its partitions are asked for."""
+    if is_command(spark, sql):
+        words = " ".join(sql.split()[:2])
+        raise InvalidInputError(
+            f"--sql: {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on {BRANCH_VIEW}"
+        )
 
 
 def correct_by_statement(

@@ -69,6 +69,15 @@ def parse_plan(spark: SparkSession, text: str) -> Any:
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 
+def is_command(spark: SparkSession, text: str) -> bool:
+    """Whether a text that Spark can parse changes or shows something (DROP, ALTER, SET, SHOW, ...), so is no query."""
+    from py4j.java_gateway import is_instance_of
+
+    kinds = ("Command", "ParsedStatement")
+    plan, gateway = parse_plan(spark, text), spark.sparkContext._gateway
+    return any(is_instance_of(gateway, plan, f"org.apache.spark.sql.catalyst.plans.logical.{k}") for k in kinds)
+
+
 def with_target(spark: SparkSession, plan: Any, name: Sequence[str]) -> Any:
     """Return a statement's plan with another target, whose columns are qualified as before."""
     if kind_of(plan) == "UnresolvedWith":

@@ -108,7 +108,7 @@ def test_rows_outside_the_partitions_and_double_keys_are_refused(spark: SparkSes
         ("SELECT * FROM branch", {}, "name the partitions to overwrite"),
         ("SELECT k, v FROM branch", {"partitions": ["dt=a"]}, "missing columns dt"),
         ("SELECT nothing FROM branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
-        ("DROP VIEW branch", {"partitions": ["dt=a"]}, "Spark refuses the query"),
+        ("DROP VIEW branch", {"partitions": ["dt=a"]}, "'DROP VIEW' does not give rows"),
         ("SELECT * FROM branch", {"partitions": ["day=a"]}, "'day' is not a partition column"),
         ("SELECT * FROM branch", {"branch": "main", "partitions": ["dt=a"]}, "writes a branch"),
     ]
@@ -440,6 +440,7 @@ def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: Spar
         f"{update} AND v = 'a1'": {"mode": "upsert"},
         "UPDATE branch SET nope = 'x' WHERE k = 1": {},
         "INSERT OVERWRITE branch SELECT 1, 'x', 'a'": {},
+        "DROP TABLE branch": {},
     }
     messages = [
         "name it branch",
@@ -448,6 +449,7 @@ def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: Spar
         "are for a SELECT",
         "no column 'nope'",
         "--all-rows",
+        "'DROP TABLE' does not give rows for a branch: give one SELECT",
     ]
     for (text, options), message in zip(refused.items(), messages, strict=True):
         with pytest.raises(InvalidInputError, match=message):
@@ -457,7 +459,10 @@ def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: Spar
     assert (nothing.changed, nothing.details["notes"]) == (False, [note])
     with pytest.raises(InvalidInputError, match=r"--sql: .*\(line 1, position 8\)"):
         correct(spark, tmp_path, "SELECT nope FROM branch", partitions=["dt=a"])
-    for text, message in {"SHOW TABLES": "--sql takes a SELECT", "DROP TABLE x": "Spark refuses the query"}.items():
+    for text, message in {
+        "SHOW TABLES": "'SHOW TABLES' does not give rows",
+        "DROP TABLE x": "'DROP TABLE' does",
+    }.items():
         with pytest.raises(InvalidInputError, match=message):
             correct(spark, tmp_path, text, partitions=["dt=a"])
     assert fix.latest_snapshot_id() == 3
