@@ -21,7 +21,7 @@ def render_markdown(details: Mapping[str, Any]) -> str:
 
     Values are escaped, so that no text of the data becomes markup; long ones are cut, the details have them whole.
     """
-    parts = [_headline(details), *_about(details.get("about") or {})]
+    parts = [_headline(details), *_about(details.get("about") or {}), *_checks(details.get("checks") or {})]
     if details["partitions"]:
         parts.append(_counts(details))
         parts += _samples(details)
@@ -48,6 +48,15 @@ def _headline(details: Mapping[str, Any]) -> str:
         f"Partitions with differences: {_number(details['partitions_differing'])}, without: "
         f"{_number(details['partitions_unchanged'])}. {read}."
     )
+
+
+def _checks(outcomes: Mapping[str, str]) -> list[str]:
+    """What checks of the branch's snapshot said: what didn't pass by name."""
+    if not outcomes:
+        return []
+    others = [f"{escape(name)}: **{escape(outcome)}**" for name, outcome in outcomes.items() if outcome != "passed"]
+    passed = f"{sum(outcome == 'passed' for outcome in outcomes.values()):,} passed"
+    return [f"Checks of this snapshot: {'; '.join([passed, *others])}."]
 
 
 def _about(about: Mapping[str, Any]) -> list[str]:

@@ -146,7 +146,7 @@ def test_every_tab_opens_and_shows_no_secret(get: Get, table: str, tab: str) -> 
 def test_branches_say_whose_they_are_and_how_far_from_main(get: Get) -> None:
     shown = texts(get(f"{T}?tab=branches").text)
     far = r"1 bucket, \+30 rows 2 buckets, \+12 rows 20\d\d-\d\d-\d\d \d\d:\d\d me yes"
-    assert re.search(rf"fix conflict me wrong rate snapshot 2, tag before .* {far}", shown)
+    assert re.search(rf"fix conflict - me wrong rate snapshot 2, tag before .* {far}", shown)
 
 
 def test_branches_say_what_a_publish_would_do(get: Get, lake: Path) -> None:
@@ -159,7 +159,7 @@ def test_branches_say_what_a_publish_would_do(get: Get, lake: Path) -> None:
     append(table, "2", rows=3)
     page = get("/paimon/lake/e/states?tab=branches")
     shown = texts(page.text)
-    assert re.search(r"conflicts conflict .* fits ready .* same nothing new ", shown)
+    assert re.search(r"conflicts conflict - .* fits ready - .* same nothing new - ", shown)
     assert "both changed" in page.text
 
 
@@ -168,7 +168,7 @@ def test_branches_say_which_checks_are_missing(get: Get, lake: Path) -> None:
     append(table, "1")
     operate(table, "create_branch", branch="fix", snapshot=1)
     append(table.branch("fix"), "2", rows=3)
-    assert "fix checks missing" in texts(get("/paimon/lake/e/checked?tab=branches").text)
+    assert "fix checks missing 1 missing" in texts(get("/paimon/lake/e/checked?tab=branches").text)
 
 
 def test_tags_say_what_they_are_for(get: Get) -> None:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 REQUIRED_CHECKS = "required_checks"
 """What a dry run's details call the required checks that are missing or failed."""
+MISSING = "missing"
+"""The outcome of a required check without a result."""
 _LISTED = 3
 
 
@@ -98,6 +100,16 @@ def refuse_unchecked(request: PublishBranch, planned: OperationResult) -> None:
         raise _refusal(label, planned.details["branch_snapshot"], found)
 
 
+def outcomes_of(main: Table, branch: Table, snapshot: Snapshot) -> dict[str, str]:
+    """Return what checks of a branch's snapshot said, by the rules' names; ``missing``: required, and without a result.
+
+    Raises:
+        InvalidInputError: the table's option is not a list of rules. FormatError: a record is unreadable.
+    """
+    records = records_of(main, branch.branch_name, _checked(branch, snapshot))
+    return _by_name(required_rules(main), newest_outcomes(records))
+
+
 def _checked(branch: Table, theirs: Snapshot) -> list[Snapshot]:
     """Return a snapshot, and those below it that earlier tries of the publish have only folded."""
     found = [theirs]
@@ -107,9 +119,12 @@ def _checked(branch: Table, theirs: Snapshot) -> list[Snapshot]:
 
 
 def _summary(required: Sequence[Rule], outcomes: Mapping[str, Outcome]) -> str:
+    return json.dumps(_by_name(required, outcomes), ensure_ascii=False)
+
+
+def _by_name(required: Sequence[Rule], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     said = {one.name: one.outcome for one in outcomes.values()}
-    said |= {r.name: outcomes[r.digest].outcome if r.digest in outcomes else "missing" for r in required}
-    return json.dumps(said, ensure_ascii=False)
+    return said | {r.name: outcomes[r.digest].outcome if r.digest in outcomes else MISSING for r in required}
 
 
 def _refusal(label: str, snapshot_id: int, found: Mapping[str, Any]) -> UnsafeOperationError:

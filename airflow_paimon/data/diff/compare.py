@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.core.branches.ownership import described
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.required_checks import outcomes_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.plain import compare_rows
 from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped, plan_diff
@@ -229,5 +233,17 @@ def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: 
     record = read_lineage(context.table, request.branch)
     about = {"about": described(record)} if record is not None else {}
     details = diff_details(plan, found, request, context.table.schema()) | about
-    head = plan.after.scan.snapshot.id if plan.after.scan.snapshot is not None else None
+    snapshot = plan.after.scan.snapshot
+    head = snapshot.id if snapshot is not None else None
+    if snapshot is not None:
+        details |= _checks(context.table, plan.after.scan.table, snapshot)
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)
+
+
+def _checks(main: Table, branch: Table, snapshot: Snapshot) -> dict[str, Any]:
+    """What checks of the branch's snapshot said, if there were any or the table requires any."""
+    try:
+        outcomes = outcomes_of(main, branch, snapshot)
+    except PaimonError as error:
+        return {"checks": {error.message: "unreadable"}}
+    return {"checks": outcomes} if outcomes else {}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from airflow_paimon.core.checks.results import FAILED, PASSED, SKIPPED, WARNED
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.lineage import READY as TAKES_COMMITS
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
@@ -32,6 +35,7 @@ _PLAN_SECONDS = 60.0
 _COLUMNS = (
     Column("Branch"),
     Column("State", help="Whether merge_branch would publish it onto main as both are now"),
+    Column("Checks", help="What checks of its newest snapshot said; hover for the rules"),
     Column("Owner"),
     Column("Reason"),
     Column("Made from", help="The branch, the snapshot and the tag that it was made from"),
@@ -85,12 +89,15 @@ class BranchFacts:
     head: Snapshot | None
     lineage: Lineage | None
     verified: bool
+    checks: Mapping[str, str]
 
 
 def branch_facts(main: Table, name: str) -> BranchFacts:
     """Read a branch's newest snapshot and its record."""
-    sure = verified_lineage(main, name)
-    return BranchFacts(main.branch(name).hinted_snapshot(), sure or read_lineage(main, name), sure is not None)
+    sure, branch = verified_lineage(main, name), main.branch(name)
+    head = branch.hinted_snapshot()
+    checks = {} if head is None else outcomes_of(main, branch, head)
+    return BranchFacts(head, sure or read_lineage(main, name), sure is not None, checks)
 
 
 def show(context: PageContext) -> Panel:
@@ -166,6 +173,7 @@ def _row(
     return [
         link,
         _state(made, head, state),
+        _checks_cell(facts.checks),
         text(made.owner if made else None),
         text(made.reason if made else None),
         _origin(made, facts.verified),
@@ -227,6 +235,15 @@ def _state(made: Lineage | None, head: Snapshot | None, state: Publishable | Pai
 
 
 _MARKS = {READY: "good", CONFLICT: "bad", CHECKS_FAILED: "bad", NOTHING_NEW: "muted"}
+
+
+def _checks_cell(outcomes: Mapping[str, str]) -> Cell:
+    if not outcomes:
+        return text(None)
+    counts = Counter(outcomes.values())
+    shown = ", ".join(f"{counts[one]} {one}" for one in (FAILED, MISSING, WARNED, SKIPPED, PASSED) if counts[one])
+    mark = "bad" if counts[FAILED] else "warn" if counts[MISSING] or counts[WARNED] else "good"
+    return Cell(shown, title="; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()), mark=mark)
 
 
 def _millis(iso: str) -> int | None:

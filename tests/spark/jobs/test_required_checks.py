@@ -18,11 +18,12 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.rewrite import fold_buckets
+from airflow_paimon.runbooks.diff_markdown import render_markdown
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.tables import append, rewrite
 from tests.spark.jobs.checks import check, require, run_check
-from tests.spark.jobs.operations import make_branch, put, run, values
+from tests.spark.jobs.operations import diff, make_branch, put, run, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +46,11 @@ def test_nothing_is_published_without_the_required_checks(spark: SparkSession, t
     put(branch, [(4, None, "a")])  # a branch that changes has no valid checks
     with pytest.raises(UnsafeOperationError, match="for its snapshot 5"):
         run(tmp_path, "fast_forward", branch="fix")
+    assert diff(spark, tmp_path)["checks"] == {"v is there": "missing"}
     assert check(spark, tmp_path)[0]["outcome"] == "failed"
+    details = diff(spark, tmp_path)
+    assert details["checks"] == {"v is there": "failed"}
+    assert "Checks of this snapshot: 0 passed; v is there: **failed**." in render_markdown(details)
     with pytest.raises(UnsafeOperationError, match="its check 'v is there' failed"):
         run(tmp_path, "replace_main", branch="fix")
     assert main.latest_snapshot_id() == 3
