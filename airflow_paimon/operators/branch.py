@@ -30,6 +30,7 @@ __all__ = [
     "FastForwardOperator",
     "MergeBranchOperator",
     "RenameBranchOperator",
+    "RenameTagOperator",
     "ReplaceMainOperator",
     "RollbackOperator",
 ]
@@ -154,6 +155,8 @@ class CreateTagOperator(PaimonOperator):
     :param tag: name of the new tag (templated)
     :param branch: the branch to tag (templated)
     :param snapshot: the snapshot; the latest when left out (templated)
+    :param timestamp: instead of the snapshot, the newest one committed by this time, such as
+        ``2026-11-21T02:00:00+00:00`` (templated)
     :param time_retained: how long the tag lives, such as ``7 d``; for ever when left out (templated)
     :param if_exists: ``fail``, ``skip`` (only when the tag is of the same snapshot) or ``replace`` (templated)
     """
@@ -167,10 +170,27 @@ class CreateTagOperator(PaimonOperator):
         tag: str,
         branch: str = "main",
         snapshot: int | str | None = None,
+        timestamp: str | None = None,
         time_retained: str | None = None,
         if_exists: str = "fail",
         **kwargs: Any,
     ) -> None:
+        super().__init__(**kwargs)
+
+
+class RenameTagOperator(PaimonOperator):
+    """
+    Rename a tag; its snapshot and retention stay. Refused for the tags that this package sets itself.
+
+    :param tag: the tag (templated)
+    :param to_tag: its new name (templated)
+    :param branch: the branch that has it (templated)
+    """
+
+    operation = "rename_tag"
+
+    @keeps_arguments
+    def __init__(self, *, tag: str, to_tag: str, branch: str = "main", **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
 
@@ -419,6 +439,9 @@ class RollbackOperator(_PublishOperator):
     :param branch: the branch (templated)
     :param tag: go back to this tag (templated)
     :param snapshot: go back to this snapshot (templated)
+    :param timestamp: go back to the newest snapshot committed by this time, such as ``2026-11-21T02:00:00+00:00``
+        (templated)
+    :param watermark: go back to the newest snapshot whose watermark is not later than this time (templated)
     :param keep_later: change back only the buckets that the publish changed; conflict where one changed again
         (templated)
     :param writers_stopped: promise that no writer stays open over the rollback, which dynamic buckets (``bucket=-1``)
@@ -443,6 +466,8 @@ class RollbackOperator(_PublishOperator):
         branch: str = "main",
         tag: str | None = None,
         snapshot: int | str | None = None,
+        timestamp: str | None = None,
+        watermark: str | None = None,
         keep_later: bool | str = False,
         writers_stopped: bool | str = False,
         **kwargs: Any,

@@ -14,10 +14,12 @@ __all__ = [
     "AlterTableOperator",
     "BranchExpireOperator",
     "CheckTableOperator",
+    "ClearConsumersOperator",
     "CompactOperator",
     "PartitionExpireOperator",
     "RemoveOrphanFilesOperator",
     "RepairTableOperator",
+    "ResetConsumerOperator",
     "SnapshotExpireOperator",
     "StorageUsageOperator",
     "TagExpireOperator",
@@ -355,3 +357,55 @@ def _freed(result: Mapping[str, Any]) -> list[str]:
     if found["trash"]["entries"]:
         lines.append(f"{found['trash']['entries']} entries wait in the trash until {found['trash']['next_due']}")
     return lines + [f"Warning: {warning}" for warning in found["warnings"]]
+
+
+class ResetConsumerOperator(PaimonOperator):
+    """
+    Set what a streaming reader reads next, or delete its position, so that it keeps no snapshot any more.
+
+    A position that is moved on lets an expiry take what the reader has not read.
+
+    :param consumer: the reader's ``consumer-id`` (templated)
+    :param next_snapshot: the snapshot to read next; left out: the consumer is deleted (templated)
+    :param branch: the branch that it reads (templated)
+    :param if_missing: of a consumer to delete: ``fail`` or ``skip`` (templated)
+    """
+
+    operation = "reset_consumer"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        consumer: str,
+        next_snapshot: int | str | None = None,
+        branch: str = "main",
+        if_missing: str = "fail",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+
+class ClearConsumersOperator(PaimonOperator):
+    """
+    Delete the positions of a branch's streaming readers: of all, or of those that fit every condition.
+
+    :param including: only those whose whole name fits this regular expression (templated)
+    :param excluding: not those whose whole name fits this one (templated)
+    :param idle_for: only those that nothing was written to for as long, such as ``7 d`` (templated)
+    :param branch: the branch that they read (templated)
+    """
+
+    operation = "clear_consumers"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        including: str | None = None,
+        excluding: str | None = None,
+        idle_for: str | None = None,
+        branch: str = "main",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)

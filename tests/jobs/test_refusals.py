@@ -93,7 +93,7 @@ REFUSED = [
     ("merge_branch --branch=fix --expected-main-snapshot=", "invalid-input", "(--expected-main-snapshot) is ''"),
     ("merge_branch --branch=fix --expected-main-snapshot=9", "conflict", "main is at snapshot 1, not at 9"),
     ("fast_forward --branch=fix --expected-branch-snapshot=9", "conflict", "look at the new diff and approve again"),
-    ("rollback_to", "invalid-input", "a tag or a snapshot"),
+    ("rollback_to", "invalid-input", "one of tag, snapshot, timestamp"),
     ("rollback_to --snapshot=9", "not-found", "no snapshot 9"),
     # comparing and correcting, whose rows Spark reads
     ("diff_branches --branch=fxi --engine=connector", "not-found", "(its branches: main, empty, fix)"),
@@ -119,7 +119,7 @@ REFUSED = [
     (FIX.replace("good.sql", "binary.sql"), "invalid-input", "can't be read: it is not UTF-8 text"),
     (FIX.replace("good.sql", "empty.sql"), "invalid-input", "write one statement or SELECT into it"),
     (FIX.replace("--partitions=dt=20261118", ""), "invalid-input", "--partitions dt=..."),
-    (FIX.replace("fix", "empty"), "unsafe", "create it from a tag or a snapshot of main"),
+    (FIX.replace("fix", "empty"), "unsafe", "create it from one of tag, snapshot, timestamp of main"),
     # chain tables
     ("compact_chain_table --partition=dt=20260102 --engine=connector", "unsupported", "use --engine embedded"),
     ("compact_chain_table --partition=dt=20260102", "invalid-input", "create_chain_table makes it one"),

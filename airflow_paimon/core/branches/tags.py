@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
@@ -32,7 +33,7 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.core.table.reachability import lost_between
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,10 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
             f"itself; choose another name"
         )
     view = context.table.branch(request.branch).require()
+    if request.timestamp is not None:
+        if request.snapshot is not None:
+            raise InvalidInputError("create_tag: give a snapshot or a timestamp, not both")
+        request = replace(request, snapshot=snapshot_by_time(view, parse_timestamp(request.timestamp)).id)
     with attempt_of(context, request.branch) as tried:
         existing = view.find_tag(name)
         if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
@@ -93,7 +98,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
             execute(view, plan.actions)
         except AlreadyExistsError:
             raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
-        _check_held(view, tag, existing)
+        check_held(view, tag, existing)
     return _tagged(context, request, snapshot, plan)
 
 
@@ -129,7 +134,7 @@ def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan
     return Plan(operation=operation, table=view.name, actions=(action,), summary={"tag": tag.name})
 
 
-def _check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
+def check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
     """Check, now that the tag is set, that no expiry has taken the snapshot before that; else take the tag back.
 
     An expiry takes the snapshot's file or tag away first, and looks at all tags then: so either it sees this one, or

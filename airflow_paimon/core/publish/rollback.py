@@ -35,7 +35,13 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
-from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.history import (
+    Difference,
+    difference,
+    really_changed,
+    snapshot_by_watermark,
+    snapshots_between,
+)
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
@@ -46,7 +52,7 @@ from airflow_paimon.core.table.properties import (
     UNDO_TAG_PROPERTY,
 )
 from airflow_paimon.core.table.scan import read_index
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
 
 
 def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog | None = None) -> OperationResult:
@@ -59,18 +65,28 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
             it has other keys in dynamic buckets, and ``writers_stopped`` is not given.
         ConflictError: with ``keep_later``, such a bucket changed again.
     """
-    if (request.tag is None) == (request.snapshot is None):
-        raise InvalidInputError("rollback_to: give either a tag or a snapshot to go back to")
+    if sum(given is not None for given in (request.tag, request.snapshot, request.timestamp, request.watermark)) != 1:
+        raise InvalidInputError("rollback_to: give one of tag, snapshot, timestamp and watermark to go back to")
     view = context.table.branch(request.branch).require()
     require_committable(view)
 
     def make_decide() -> Decide:
         if not request.dry_run:
             reconcile_records(context.table)
-        target = view.tag(request.tag).snapshot if request.tag is not None else view.snapshot(request.snapshot or 0)
+        target = _target(request, view)
         return lambda head: _plan(request, view, target, head)
 
     return run_publication(context, view, make_decide, changelog=changelog)
+
+
+def _target(request: RollbackTo, view: Table) -> Snapshot:
+    if request.tag is not None:
+        return view.tag(request.tag).snapshot
+    if request.timestamp is not None:
+        return snapshot_by_time(view, parse_timestamp(request.timestamp))
+    if request.watermark is not None:
+        return snapshot_by_watermark(view, parse_timestamp(request.watermark))
+    return view.snapshot(request.snapshot or 0)
 
 
 def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:

@@ -75,6 +75,17 @@ _TABLE = (
     Operation(requests.RenameBranch, "Rename a branch.", "core.branches.delete:rename_branch", own_metadata=True),
     Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
     Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
+    Operation(requests.RenameTag, "Rename a tag of a branch.", "core.branches.rename_tag:rename_tag"),
+    Operation(
+        requests.ResetConsumer,
+        "Set or delete the position of a streaming reader.",
+        "core.streaming.reset_consumers:reset_consumer",
+    ),
+    Operation(
+        requests.ClearConsumers,
+        "Delete positions of streaming readers, so that they keep no snapshot any more.",
+        "core.streaming.reset_consumers:clear_consumers",
+    ),
     Operation(
         requests.AlterTable,
         "Change columns and options of a table's branch, all changes as one schema version.",

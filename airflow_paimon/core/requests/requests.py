@@ -134,10 +134,39 @@ class CreateTag(Request):
     tag: str = flag("Name of the new tag", "")
     branch: str = flag("Branch to tag", "main")
     snapshot: int | None = flag("Snapshot to tag; by default the latest")
+    timestamp: str | None = flag(
+        "Tag the newest snapshot that was committed by then: an ISO time with an offset", may_be_blank=True
+    )
     time_retained: str | None = flag("Retention of the tag, e.g. '7 d'; unlimited by default", may_be_blank=True)
     if_exists: str = flag(
         "What to do if the tag exists; skip accepts only one of the same snapshot", "fail", choices=IF_EXISTS
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenameTag(Request):
+    operation = "rename_tag"
+    tag: str = flag("Tag to rename", "")
+    to_tag: str = flag("Its new name", "")
+    branch: str = flag("Branch that has the tag", "main")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetConsumer(Request):
+    operation = "reset_consumer"
+    consumer: str = flag("Consumer whose position is set, the consumer-id of a streaming reader", "")
+    next_snapshot: int | None = flag("Snapshot that it reads next; without it the consumer is deleted")
+    branch: str = flag("Branch that it reads", "main")
+    if_missing: str = flag("What to do if the consumer to delete does not exist", "fail", choices=IF_MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearConsumers(Request):
+    operation = "clear_consumers"
+    including: str | None = flag("Only consumers whose whole name fits this regular expression", may_be_blank=True)
+    excluding: str | None = flag("Not those whose whole name fits this one", may_be_blank=True)
+    idle_for: str | None = flag("Only consumers that nothing was written to for as long, e.g. '7 d'", may_be_blank=True)
+    branch: str = flag("Branch that they read", "main")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +266,12 @@ class RollbackTo(Publish):
     branch: str = flag("Branch to roll back", "main")
     tag: str | None = flag("Roll back to the live files of this tag")
     snapshot: int | None = flag("Roll back to the live files of this snapshot")
+    timestamp: str | None = flag(
+        "Roll back to the newest snapshot that was committed by then: an ISO time with an offset", may_be_blank=True
+    )
+    watermark: str | None = flag(
+        "Roll back to the newest snapshot whose watermark is not later: an ISO time with an offset", may_be_blank=True
+    )
     keep_later: bool = switch(
         "Undo a publish: restore only the buckets that it changed, keep later changes of other buckets, "
         "and refuse (conflict) if one of these buckets (tables without keys: files) has changed again"

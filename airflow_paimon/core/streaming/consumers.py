@@ -44,10 +44,13 @@ def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress
 
 def keep_from(table: Table, name: str, snapshot_id: int) -> None:
     """Keep this snapshot and all newer ones of the branch."""
+    execute(table, [position_at(table, name, snapshot_id, "a stream has yet to read it")])
+
+
+def position_at(table: Table, name: str, snapshot_id: int, reason: str) -> Replace:
+    """Return the change by which a consumer reads this snapshot next."""
     path = consumer_path(table, check_consumer_id(name))
-    data = json.dumps({"nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
-    reason = "a stream has yet to read it"
-    execute(table, [Replace(path=path, data=data, reason=reason)])
+    return Replace(path=path, data=json.dumps({"nextSnapshot": max(snapshot_id, 1)}, indent=2).encode(), reason=reason)
 
 
 def refresh_consumer(table: Table, name: str) -> None:

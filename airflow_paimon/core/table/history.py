@@ -11,6 +11,7 @@ from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
+from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
@@ -113,6 +114,24 @@ def snapshots_there(table: Table, ids: list[int]) -> list[Snapshot]:
         return table.snapshots(ids)
     except NotFoundError:
         return [s for i in ids if (s := table.find_snapshot(i)) is not None]
+
+
+def snapshot_by_watermark(table: Table, watermark_ms: int) -> Snapshot:
+    """Return the newest snapshot whose watermark is at most this (epoch milliseconds).
+
+    Raises:
+        NotFoundError: no snapshot has such a watermark; names the earliest there is.
+    """
+    earliest: int | None = None
+    for number in reversed(table.snapshot_ids()):
+        snapshot = table.find_snapshot(number)
+        if snapshot is None or snapshot.watermark is None or snapshot.watermark == NO_WATERMARK:
+            continue
+        if snapshot.watermark <= watermark_ms:
+            return snapshot
+        earliest = snapshot.watermark
+    found = "none of its snapshots has a watermark" if earliest is None else f"its earliest watermark is {earliest} ms"
+    raise NotFoundError(f"{table.label} has no snapshot with a watermark of at most {watermark_ms} ms: {found}")
 
 
 def really_changed(

@@ -434,7 +434,7 @@ def resolve_version(
             f"{table.label}: version is a snapshot id (int) or the name of a tag (str), not {version!r}"
         )
     if timestamp is not None:
-        return table, _snapshot_at(table, parse_timestamp(timestamp))
+        return table, snapshot_by_time(table, parse_timestamp(timestamp))
     if version is None:
         return table, table.latest_snapshot()
     if isinstance(version, int):
@@ -488,7 +488,12 @@ def parse_timestamp(value: int | str | datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _snapshot_at(table: Table, time_ms: int) -> Snapshot:
+def snapshot_by_time(table: Table, time_ms: int) -> Snapshot:
+    """Return the newest snapshot that was committed by then (epoch milliseconds).
+
+    Raises:
+        NotFoundError: none is that early.
+    """
     ids = table.snapshot_ids()
     low, high, best = 0, len(ids) - 1, None
     while low <= high:

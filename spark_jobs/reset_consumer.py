@@ -1,0 +1,6 @@
+"""Set or delete the position of a streaming reader. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("reset_consumer")

@@ -1,0 +1,94 @@
+"""Rollbacks and tags by a time or a watermark, and tags under another name."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, make_table, names, run
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Three snapshots, each at least two milliseconds after the one before."""
+    made = make_table(tmp_path / "wh")
+    for day in ("a", "b", "c"):
+        append(made, day)
+        time.sleep(0.002)
+    return made
+
+
+def time_of(table: Table, number: int) -> str:
+    return str(table.snapshot(number).time_millis)
+
+
+def test_a_time_means_the_newest_snapshot_that_was_there_then(table: Table) -> None:
+    assert run(table, "create_tag", tag="then", timestamp=time_of(table, 2)).details["snapshot"] == 2
+    just_before = str(table.snapshot(2).time_millis - 1)
+    assert run(table, "create_tag", tag="before", timestamp=just_before).details["snapshot"] == 1
+    result = run(table, "rollback_to", timestamp=time_of(table, 2))
+    assert result.details["target_snapshot"] == 2
+    assert len(names(table)) == 2
+
+
+def test_a_retry_of_a_tag_by_time_is_the_first_trys_result(table: Table) -> None:
+    first = run(table, "create_tag", tag="then", timestamp=time_of(table, 2), operation_id="op")
+    again = run(table, "create_tag", tag="then", timestamp=time_of(table, 2), operation_id="op")
+    assert again.details == {**first.details, "replayed": True}
+
+
+def test_times_that_no_snapshot_has_are_refused(table: Table) -> None:
+    for operation, more in (("create_tag", {"tag": "t"}), ("rollback_to", {})):
+        with pytest.raises(NotFoundError, match="no snapshot as early as 5 ms"):
+            run(table, operation, timestamp="5", **more)
+        with pytest.raises(InvalidInputError, match="has no time zone"):
+            run(table, operation, timestamp="2026-11-21T02:00:00", **more)
+    with pytest.raises(InvalidInputError, match="a snapshot or a timestamp, not both"):
+        run(table, "create_tag", tag="t", snapshot=1, timestamp=time_of(table, 1))
+    with pytest.raises(InvalidInputError, match="one of tag, snapshot, timestamp and watermark"):
+        run(table, "rollback_to", snapshot=1, timestamp=time_of(table, 1))
+    assert table.latest_snapshot_id() == 3 and not table.tag_names()
+
+
+def test_a_rollback_by_watermark(table: Table) -> None:
+    with pytest.raises(NotFoundError, match="none of its snapshots has a watermark"):
+        run(table, "rollback_to", watermark="2026-11-21T02:00:00+00:00")
+    for number, watermark in ((1, NO_WATERMARK), (2, 1000), (3, 2000)):
+        path = table.paths.snapshot(number)
+        table.store.replace(path, json.dumps({**json.loads(table.store.read(path)), "watermark": watermark}).encode())
+    with pytest.raises(NotFoundError, match="its earliest watermark is 1000 ms"):
+        run(table, "rollback_to", watermark="999")
+    assert run(table, "rollback_to", watermark="1999", dry_run=True).details["target_snapshot"] == 2
+    assert run(table, "rollback_to", watermark="2000", dry_run=True).details["target_snapshot"] == 3
+
+
+def test_a_tag_gets_another_name(table: Table) -> None:
+    run(table, "create_tag", tag="old", snapshot=2, time_retained="7 d")
+    before = table.tag("old")
+    result = run(table, "rename_tag", tag="old", to_tag="new")
+    assert result.details == {"tag": "new", "renamed_from": "old", "snapshot": 2}
+    assert table.tag_names() == ["new"]
+    now = table.tag("new")
+    assert (now.snapshot, now.create_time, now.time_retained) == (
+        before.snapshot, before.create_time, before.time_retained
+    )  # fmt: skip
+
+
+def test_names_that_can_t_be_given_are_refused(table: Table) -> None:
+    run(table, "create_tag", tag="old", snapshot=2)
+    run(table, "create_tag", tag="taken", snapshot=1)
+    run(table, "create_branch", branch="fix", tag="old")
+    (own,) = [name for name in table.tag_names() if name not in ("old", "taken")]
+    with pytest.raises(AlreadyExistsError, match="'taken' exists, on snapshot 1"):
+        run(table, "rename_tag", tag="old", to_tag="taken")
+    with pytest.raises(InvalidInputError, match="set by airflow-paimon itself"):
+        run(table, "rename_tag", tag=own, to_tag="mine")
+    with pytest.raises(NotFoundError):
+        run(table, "rename_tag", tag="nope", to_tag="mine")
+    assert sorted(table.tag_names()) == sorted(["old", "taken", own])
