@@ -134,9 +134,7 @@ class CreateTag(Request):
     tag: str = flag("Name of the new tag", "")
     branch: str = flag("Branch to tag", "main")
     snapshot: int | None = flag("Snapshot to tag; by default the latest")
-    timestamp: str | None = flag(
-        "Tag the newest snapshot that was committed by then: an ISO time with an offset", may_be_blank=True
-    )
+    timestamp: str | None = flag("Tag the newest snapshot that was committed by then: an ISO time with an offset")
     time_retained: str | None = flag("Retention of the tag, e.g. '7 d'; unlimited by default", may_be_blank=True)
     if_exists: str = flag(
         "What to do if the tag exists; skip accepts only one of the same snapshot", "fail", choices=IF_EXISTS
@@ -163,9 +161,9 @@ class ResetConsumer(Request):
 @dataclass(frozen=True, kw_only=True)
 class ClearConsumers(Request):
     operation = "clear_consumers"
-    including: str | None = flag("Only consumers whose whole name fits this regular expression", may_be_blank=True)
-    excluding: str | None = flag("Not those whose whole name fits this one", may_be_blank=True)
-    idle_for: str | None = flag("Only consumers that nothing was written to for as long, e.g. '7 d'", may_be_blank=True)
+    including: str | None = flag("Only consumers whose whole name fits this regular expression")
+    excluding: str | None = flag("Not those whose whole name fits this one")
+    idle_for: str | None = flag("Only consumers that nothing was written to for as long, e.g. '7 d'")
     branch: str = flag("Branch that they read", "main")
 
 
@@ -267,10 +265,10 @@ class RollbackTo(Publish):
     tag: str | None = flag("Roll back to the live files of this tag")
     snapshot: int | None = flag("Roll back to the live files of this snapshot")
     timestamp: str | None = flag(
-        "Roll back to the newest snapshot that was committed by then: an ISO time with an offset", may_be_blank=True
+        "Roll back to the newest snapshot that was committed by then: an ISO time with an offset"
     )
     watermark: str | None = flag(
-        "Roll back to the newest snapshot whose watermark is not later: an ISO time with an offset", may_be_blank=True
+        "Roll back to the newest snapshot whose watermark is not later: an ISO time with an offset"
     )
     keep_later: bool = switch(
         "Undo a publish: restore only the buckets that it changed, keep later changes of other buckets, "
