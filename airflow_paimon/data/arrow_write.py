@@ -21,6 +21,7 @@ from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.compact_keyed import compact_written
@@ -32,6 +33,7 @@ from airflow_paimon.data.write import TableWrite, discard_files, plan_write, wri
 
 log = logging.getLogger(__name__)
 
+OPERATION = "write_arrow"
 MODES = ("append", "overwrite", "dynamic_overwrite")
 _TRIES = 5
 _BATCH_ROWS = 1 << 20
@@ -75,11 +77,14 @@ def write_arrow(
     policy = parse_on_stale(table, on_stale)
     written = write_once(
         table,
-        "write_arrow",
+        OPERATION,
         _request(data, mode, partition),
         operation_id,
         lambda identity: commit_in_tries(
-            table, mode, partition, identity, policy, lambda write: write_rows(write, _batches(data, write)), _TRIES
+            *(table, mode, partition, identity, policy),
+            lambda write: write_rows(write, _batches(data, write)),
+            _TRIES,
+            properties={OPERATION_PROPERTY: OPERATION},
         ),
         lambda landed: report_write(table, landed),
         content=None if operation_id is None else content_digest(data),
@@ -169,11 +174,12 @@ def commit_in_tries(
     tries: int,
     read_head: Callable[[], bool] = lambda: False,
     tasks: int = 1,
+    properties: Mapping[str, str] | None = None,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
-    ``tasks``: how many may write one new partition with dynamic buckets.
+    ``tasks``: how many may write one new partition with dynamic buckets. ``properties``: of the snapshot.
     """
     for number in range(1, tries + 1):
         write = plan_write(table, overwrite=mode != "append", chained=True, tasks=tasks)
@@ -181,7 +187,9 @@ def commit_in_tries(
         try:
             messages = completed(table, write, messages, mode, partition)
             receipt = commit_write(
-                table, write, messages, mode, partition, identity, on_stale, only_planned=read_head()
+                *(table, write, messages, mode, partition, identity, on_stale),
+                only_planned=read_head(),
+                properties=properties,
             )
         except REFUSALS as error:
             discard_files(write, messages)
@@ -244,7 +252,7 @@ def _result(table: Table, mode: str, written: Written, rows: int, started: float
         "buckets": sum(bool(m.new_files) for m in written.messages),
         **written.report,
     }
-    return write_result(table, "write_arrow", written, details, started)
+    return write_result(table, OPERATION, written, details, started)
 
 
 def write_result(

@@ -15,6 +15,7 @@ from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id, partition_argument
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
@@ -92,6 +93,7 @@ def write_table(
             lambda write: write_files(frame, write),
             _TRIES,
             tasks=cores_of(frame.sparkSession),
+            properties={OPERATION_PROPERTY: OPERATION},
         ),
         lambda landed: report_write(table, landed),
         run=in_tasks_if_large(frame.sparkSession, table.name),

@@ -21,6 +21,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.made_by import made_by
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, scan
@@ -92,6 +93,7 @@ def test_update_changes_rows_whose_condition_is_true(spark: SparkSession, tmp_pa
     assert (result["operation"], result["changed"], result["snapshot_before"], result["snapshot_after"]) == (
         "sql", True, 2, 3)  # fmt: skip
     assert result["details"]["statement"] == "UPDATE"
+    assert made_by(table.snapshot(3).properties)["sql"] == text
 
 
 def test_delete_keeps_rows_for_which_the_condition_is_null(spark: SparkSession, tmp_path: Path, kind: str) -> None:

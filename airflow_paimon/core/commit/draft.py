@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import random
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +29,18 @@ class RetryPolicy:
         return random.uniform(0, min(self.max_wait_s, self.first_wait_s * 2 ** min(attempt, 20)))
 
 
+def new_commit_user() -> str:
+    """Return a commit user of its own for one write: who runs this process, and a UUID.
+
+    Written as Paimon does with its option ``commit.user-prefix``: ``alice_0e3c...``.
+    """
+    try:
+        login = re.sub(r"[^A-Za-z0-9.@-]+", "-", getpass.getuser()).strip("-")[:64]
+    except (OSError, KeyError, ImportError):  # no such user on this machine, as in some containers
+        login = ""
+    return f"{login}_{uuid.uuid4()}" if login else str(uuid.uuid4())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
     """Commit user and identifier, by which a retry recognises its commit (docs/format.md, Schemas and snapshots).
@@ -37,7 +51,7 @@ class CommitIdentity:
     snapshots have expired.
     """
 
-    user: str = field(default_factory=lambda: str(uuid.uuid4()))
+    user: str = field(default_factory=new_commit_user)
     identifier: int = BATCH_COMMIT_IDENTIFIER
     since: int | None = None
     retry_mark: str | None = None

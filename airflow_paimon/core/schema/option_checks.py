@@ -16,6 +16,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.options import (
     FOUR_EYES_OPTION,
+    RECORD_SQL_OPTION,
     REQUIRED_CHECKS_OPTION,
     TableOptions,
     parse_duration,
@@ -27,6 +28,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "changelog-producer": ("none", "input", "full-compaction", "lookup"),
     "file.format": ("parquet", "orc", "avro", "csv", "json", "text", "row", "lance", "vortex", "blob"),
     "sequence.field.sort-order": ("ascending", "descending"),
+    RECORD_SQL_OPTION: ("full", "masked", "none"),
 }
 _FLAGS = (
     "write-only",

@@ -31,6 +31,8 @@ REQUIRED_CHECKS_OPTION = "airflow-paimon.required-checks"
 """Table option of ours: rules in JSON, without whose results for its snapshot no branch is published."""
 MASKED_OPTION = "airflow-paimon.masked-columns"
 """Table option of ours: columns, with commas, whose values no sample, page, log or error shows."""
+RECORD_SQL_OPTION = "airflow-paimon.record-sql"
+"""Table option of ours: how snapshots hold the statement that made their rows: ``full``, ``masked`` or ``none``."""
 UNLIMITED_RETENTION = "36500 d"
 """``snapshot.time-retained`` of a branch that starts from a snapshot, set together with it: it never expires."""
 PROTECTIVE_OPTIONS: Mapping[str, str] = {

@@ -10,6 +10,17 @@ MODE_PROPERTY = "airflow-paimon.mode"
 CUTOFF_PROPERTY = "airflow-paimon.cutoff"
 KEYS_PROPERTY = "airflow-paimon.keys"
 
+# Of what made the rows, see ``made_by``.
+SQL_PROPERTY = "airflow-paimon.sql"
+SQL_DIGEST_PROPERTY = "airflow-paimon.sql-digest"
+"""SHA-256 of the whole recorded text, of which the property before may hold the beginning."""
+FUNCTION_PROPERTY = "airflow-paimon.function"
+"""``module:name`` of the Python function that gave the rows."""
+FUNCTION_VERSION_PROPERTY = "airflow-paimon.function-version"
+"""SHA-256 of its module's source, and the version of the package that brought it."""
+VIEWS_PROPERTY = "airflow-paimon.views"
+"""JSON: the further tables that were read, ``name=db.t@version``."""
+
 # Of publishes and rollbacks.
 BRANCH_PROPERTY = "airflow-paimon.branch"
 BRANCH_SNAPSHOT_PROPERTY = "airflow-paimon.branch-snapshot"

@@ -7,7 +7,7 @@ upsert is staged on the branch's head and counts on from there, so publishing it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_idempotently,
+    made_of,
     properties,
     read_base,
     read_heads,
@@ -91,7 +92,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         frames = _views(reader, request, base, views)
         with rows_of(spark, request, sql, frames, partial(_query, reader, request, base)) as rows:
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
-            return with_column_sources(_correct(reader, context, request, base, rows, identity), sources)
+            made = made_of(request, branch, sql)
+            return with_column_sources(_correct(reader, context, request, base, rows, identity, made), sources)
 
     return correct_idempotently(context, request, sql, correct)
 
@@ -128,7 +130,13 @@ def _read(reader: Reader, table: Table, version: int | str | None, time: int | N
 
 
 def _correct(
-    reader: Reader, context: Context, request: CorrectBranch, base: Base, rows: DataFrame, identity: CommitIdentity
+    reader: Reader,
+    context: Context,
+    request: CorrectBranch,
+    base: Base,
+    rows: DataFrame,
+    identity: CommitIdentity,
+    made: Mapping[str, str],
 ) -> OperationResult:
     # evaluated once: otherwise a non-deterministic query would be checked on other rows than are written
     given = rows.persist()
@@ -142,7 +150,7 @@ def _correct(
                 require_visible(base, counts.__contains__)
             if request.dry_run:
                 return _planned(context, request, base, counts)
-            return _write(reader, context, request, base, frame, counts, identity)
+            return _write(reader, context, request, base, frame, counts, identity, made)
     finally:
         given.unpersist()
 
@@ -162,6 +170,7 @@ def _write(
     rows: DataFrame,
     counts: Counts,
     identity: CommitIdentity,
+    made: Mapping[str, str],
 ) -> OperationResult:
     upsert = request.mode == "upsert"
     staging = open_staging(base.table, base.head, base.schema, request.operation_id, context.now_iso, shares=upsert)
@@ -174,7 +183,9 @@ def _write(
             None if upsert else base.choice.selection(base.schema),
             expected_rows=sum(counts.values()),
             identity=identity,
-            properties=lambda removed, added: properties(request, _details(request, base, counts, removed, added)),
+            properties=lambda removed, added: properties(
+                request, made, _details(request, base, counts, removed, added)
+            ),
         )
     finally:
         discard_staging(staging.view)

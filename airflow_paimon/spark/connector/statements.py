@@ -19,7 +19,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import check_target, require_compacted, require_visible
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
-from airflow_paimon.spark.jobs.correction import Base, properties, result_of
+from airflow_paimon.spark.jobs.correction import Base, made_of, properties, result_of
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import is_dynamic
@@ -75,8 +75,10 @@ def run_statement(
     check_request(request, base, statement, is_dynamic(reader.spark))
     require_visible(base, lambda values: True)
 
+    made = made_of(request, base.table, statement.text)
+
     def described(removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]) -> Mapping[str, str]:
-        return properties(request, _details(statement, base, removed, added))
+        return properties(request, made, _details(statement, base, removed, added))
 
     staging = open_staging(base.table, base.head, base.schema, request.operation_id, context.now_iso, shares=True)
     try:

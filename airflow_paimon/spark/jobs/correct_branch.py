@@ -50,6 +50,7 @@ from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_idempotently,
+    made_of,
     properties,
     read_base,
     read_heads,
@@ -116,6 +117,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         return _by_statement(spark, context, request, branch, statement, views)
 
     def correct(identity: CommitIdentity) -> OperationResult:
+        made = made_of(request, branch, sql)
         base = _read_base(spark, context, request, branch)
         frames = _views(spark, request, base, views, sql)
         tables = _tables(spark, request, branch, sql)
@@ -124,7 +126,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
             check_frame(rows, base.schema, branch.label)
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
             results = _run_tasks(spark, request, base, rows)
-        return with_column_sources(_finish(context, request, base, results, identity), sources)
+        return with_column_sources(_finish(context, request, base, results, identity, made), sources)
 
     return correct_idempotently(context, request, sql, correct)
 
@@ -170,7 +172,8 @@ def _by_statement(
         base = _with_live(spark, context, read_heads(context, asked, branch))
         with rows(base) as frame:
             check_frame(frame, base.schema, branch.label)
-            return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity)
+            made = made_of(asked, branch, statement.text)
+            return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity, made)
 
     def frames(base: Base) -> dict[str, DataFrame]:
         refuse_blurred(base)
@@ -339,6 +342,7 @@ def _finish(
     base: _Base,
     results: Sequence[BucketResult],
     identity: CommitIdentity,
+    made: Mapping[str, str] | None = None,
 ) -> OperationResult:
     messages = _messages(request, base, results)
     details = _details(request, base, results, messages)
@@ -348,10 +352,11 @@ def _finish(
     try:
         stay = check_corrected(base.table, base.write, messages)
         messages = with_hash_indexes(base.write.dynamic, messages)
+        about = properties(request, made or {}, details) | (KEYS_STAY if stay else {})
         receipt = commit_buckets(
             base.table,
             messages,
-            CommitOptions(identity=identity, properties=properties(request, details) | (KEYS_STAY if stay else {})),
+            CommitOptions(identity=identity, properties=about),
             assigned=None if stay else (base.write.planned_on,),
             vectors=base.live.index_entries,
         )

@@ -19,7 +19,14 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.jobs.correction import Base, correct_idempotently, properties, read_heads, result_of
+from airflow_paimon.spark.jobs.correction import (
+    Base,
+    correct_idempotently,
+    made_of,
+    properties,
+    read_heads,
+    result_of,
+)
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
@@ -140,13 +147,13 @@ def _change(
     tables: NamedTables,
     identity: CommitIdentity,
 ) -> OperationResult:
-    limits = _limits(context, base)
+    limits, made = _limits(context, base), made_of(request, base.table, statement.text)
     if request.dry_run:
         outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
 
     def described(outcome: Outcome) -> Mapping[str, str]:
-        return properties(request, _details(statement, base, outcome))
+        return properties(request, made, _details(statement, base, outcome))
 
     receipt, outcome = commit_statement(spark, statement, base.table, tables, identity, described, limits)
     return _result(context, request, base, receipt, _details(statement, base, outcome))

@@ -19,6 +19,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.made_by import function_properties, sql_properties
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -28,10 +29,7 @@ from airflow_paimon.core.table.properties import (
     OPERATION_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.spark.jobs.correction_sources import text_digest
-
-"""Snapshot property with the result's details: a retry gives the first try's result."""
-
+from airflow_paimon.spark.jobs.correction_sources import function_version, text_digest
 
 COLUMN_SOURCES = "column_sources"
 _NAMED_PARTITIONS = 100
@@ -161,12 +159,26 @@ def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]
     return dataclasses.replace(result, details={**result.details, COLUMN_SOURCES: dict(sources)}) if sources else result
 
 
-def properties(request: CorrectBranch, details: dict[str, object]) -> dict[str, str]:
-    """Return the snapshot properties of a correction."""
+def made_of(request: CorrectBranch, branch: Table, sql: str | None) -> dict[str, str]:
+    """Return the snapshot properties of what gives the rows.
+
+    Raises:
+        InvalidInputError: the table's option ``airflow-paimon.record-sql`` has an unknown value.
+    """
+    if sql is not None:
+        return sql_properties(branch.schemas(), sql, request.view)
+    if request.function:
+        return function_properties(request.function, function_version(request.function), request.view)
+    return {}
+
+
+def properties(request: CorrectBranch, made: Mapping[str, str], details: dict[str, object]) -> dict[str, str]:
+    """Return the snapshot properties of a correction. ``made``: of what gave its rows."""
     out = {
         OPERATION_PROPERTY: request.operation,
         MODE_PROPERTY: request.mode,
         DETAILS_PROPERTY: json.dumps(details),
+        **made,
     }
     return out | ({OPERATION_ID_PROPERTY: request.operation_id} if request.operation_id else {})
 

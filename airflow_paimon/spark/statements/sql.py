@@ -15,6 +15,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.made_by import sql_properties
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
@@ -165,7 +166,12 @@ def _run(
 ) -> tuple[Receipt, Mapping[str, Any]]:
     if statement.insert is not None:
         return _insert(spark, statement, table, tables, identity, on_stale)
-    receipt, outcome = commit_statement(spark, statement, table, tables, identity, _properties, on_stale=on_stale)
+    made = _made_of(table, statement)
+
+    def described(outcome: Outcome) -> Mapping[str, str]:
+        return {**made, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
+
+    receipt, outcome = commit_statement(spark, statement, table, tables, identity, described, on_stale=on_stale)
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 
@@ -188,7 +194,9 @@ def _insert(
             return write_files(insert_rows(spark, bound, write.schema), write)
 
     receipt, _ = commit_in_tries(
-        *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own), tasks=cores_of(spark)
+        *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own),
+        tasks=cores_of(spark),
+        properties=_made_of(table, statement),
     )
     if receipt.replayed:
         return receipt, {}
@@ -222,5 +230,6 @@ def _figures(table: Table, before: Snapshot | None, after: Snapshot | None) -> M
     }
 
 
-def _properties(outcome: Outcome) -> Mapping[str, str]:
-    return {OPERATION_PROPERTY: OPERATION, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
+def _made_of(table: Table, statement: Statement) -> dict[str, str]:
+    """Return the snapshot properties that say what was run."""
+    return {OPERATION_PROPERTY: OPERATION, **sql_properties(table.schemas(), statement.text)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -18,6 +19,7 @@ from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.made_by import made_by
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
@@ -201,6 +203,9 @@ def test_a_function_gives_the_rows_from_further_views(spark: SparkSession, tmp_p
     here = f"{__name__}:fixed"
     correct(spark, tmp_path, function=here, view=["prices=d.prices"], mode="upsert")
     assert [r for r in rows_of(fix) if r[2] == "a"][:3] == [(0, "a0", "a"), (1, "one", "a"), (2, "two", "a")]
+    said = made_by(fix.snapshot(fix.snapshot_ids()[-1]).properties)
+    source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    assert said == {"function": here, "function_version": f"sha256:{source}", "views": '["prices=d.prices"]'}
     for function, text in ((f"{__name__}:nothing", "has no attribute"), ("nomodule_here:f", "No module named")):
         with pytest.raises(InvalidInputError, match=text):
             correct(spark, tmp_path, function=function, mode="upsert")

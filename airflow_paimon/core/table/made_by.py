@@ -1,0 +1,106 @@
+"""What a snapshot says of the statement or function that made its rows, for audits: bounded, without masked values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.masking import HIDDEN, masks_of
+from airflow_paimon.core.table.options import RECORD_SQL_OPTION
+from airflow_paimon.core.table.properties import (
+    FUNCTION_PROPERTY,
+    FUNCTION_VERSION_PROPERTY,
+    SQL_DIGEST_PROPERTY,
+    SQL_PROPERTY,
+    VIEWS_PROPERTY,
+)
+
+FULL, MASKED, NONE = "full", "masked", "none"
+MAX_TEXT = 4000
+"""Characters of a text in a snapshot. Sensors read the whole snapshot with every look."""
+_CUT = " ..."
+
+# Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden.
+_TOKEN = re.compile(
+    r"(?P<name>`(?:[^`]|``)*`)"
+    r"|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"
+    r"|(?P<raw>\b[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)))"
+    r"|(?P<text>'(?:[^'\\]|\\.|'')*(?:'|\Z)|\"(?:[^\"\\]|\\.|\"\")*(?:\"|\Z))"
+    r"|(?P<dollar>\$\$.*)"
+    r"|(?P<number>(?<![\w$`])(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\w+)?)",
+    re.DOTALL,
+)
+
+
+def hide_literals(sql: str) -> str:
+    """Return a statement without its texts, numbers and comments; names stay."""
+
+    def hidden(match: re.Match[str]) -> str:
+        kind = match.lastgroup
+        if kind == "name":
+            return match[0]
+        return " " if kind == "comment" else HIDDEN if kind in ("number", "dollar") else f"'{HIDDEN}'"
+
+    return _TOKEN.sub(hidden, sql)
+
+
+def sql_properties(schemas: Sequence[TableSchema], sql: str, views: Sequence[str] = ()) -> dict[str, str]:
+    """Return the snapshot properties of a statement.
+
+    The option ``airflow-paimon.record-sql`` of the newest schema decides: ``full``, ``masked`` (without its literals,
+    the default of a table with masked columns) or ``none``.
+
+    Args:
+        schemas: Versions of the table's schema, the newest last.
+        views: Further tables that it reads, ``name=db.t@version``.
+
+    Raises:
+        InvalidInputError: the option has another value.
+    """
+    how = record_sql(schemas)
+    if how == NONE:
+        return {}
+    text = " ".join(hide_literals(sql).split()) if how == MASKED else sql
+    out = {SQL_PROPERTY: bounded(text), SQL_DIGEST_PROPERTY: digest(text)}
+    return out | ({VIEWS_PROPERTY: bounded(json.dumps(list(views)))} if views else {})
+
+
+def function_properties(name: str, version: str | None, views: Sequence[str] = ()) -> dict[str, str]:
+    """Return the snapshot properties of a Python function. ``version``: see ``FUNCTION_VERSION_PROPERTY``."""
+    out = {FUNCTION_PROPERTY: bounded(name)}
+    if version:
+        out[FUNCTION_VERSION_PROPERTY] = bounded(version)
+    return out | ({VIEWS_PROPERTY: bounded(json.dumps(list(views)))} if views else {})
+
+
+def record_sql(schemas: Sequence[TableSchema]) -> str:
+    """Return how statements of a table are recorded.
+
+    Raises:
+        InvalidInputError: the option has another value.
+    """
+    asked = schemas[-1].options.get(RECORD_SQL_OPTION, "").strip().lower()
+    if asked in (FULL, MASKED, NONE):
+        return asked
+    if asked:
+        raise InvalidInputError(f"Table option {RECORD_SQL_OPTION} is {FULL}, {MASKED} or {NONE}, not {asked!r}")
+    return MASKED if masks_of(schemas).columns else FULL
+
+
+def made_by(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return what the properties of a snapshot say of it, by short names: ``sql``, ``function`` and the like."""
+    known = (SQL_PROPERTY, SQL_DIGEST_PROPERTY, FUNCTION_PROPERTY, FUNCTION_VERSION_PROPERTY, VIEWS_PROPERTY)
+    return {k.removeprefix("airflow-paimon.").replace("-", "_"): properties[k] for k in known if k in properties}
+
+
+def digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def bounded(text: str, most: int = MAX_TEXT) -> str:
+    """Return a text, cut where it is too long."""
+    return text if len(text) <= most else text[: most - len(_CUT)] + _CUT
