@@ -152,9 +152,19 @@ def attempt_of(
 
 
 def request_digest(request: Request) -> str:
-    """Return a digest of the request, without user and credentials."""
-    names = (f.name for f in dataclasses.fields(request) if f.name not in _NOT_PART_OF_REQUEST)
+    """Return a digest of the request, without user and credentials.
+
+    What has its default is left out: a later version may have more fields, and a retry by it asks for the same.
+    """
+    names = (
+        f.name for f in dataclasses.fields(request) if f.name not in _NOT_PART_OF_REQUEST and _is_given(request, f)
+    )
     return digest_of({"operation": request.operation, **{name: getattr(request, name) for name in names}})
+
+
+def _is_given(request: Request, field: dataclasses.Field[Any]) -> bool:
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return bool(getattr(request, field.name) != default)
 
 
 def digest_of(values: Any) -> str:
