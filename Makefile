@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots soak product stream-kills reach compose-test check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product stream-kills reach compose-test check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ check: venv ## ruff, format, mypy
 docs: venv ## the documentation site, in build/docs/index.html
 	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/docs
 	echo "make docs: build/docs/index.html"
+
+dist: venv ## wheel and sdist of the commit HEAD in dist/, built twice to the same bytes and checked; uploads nothing
+	@$(PY) -m tests.distributions dist
 
 format: venv ## let ruff fix and format
 	@$(PY) -m ruff check --fix .

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
+import os
 import py_compile
 import re
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import textwrap
 import venv
 import zipfile
@@ -22,9 +22,12 @@ from markdown_it import MarkdownIt
 import airflow_paimon
 from airflow_paimon.bundled import dags_folder, job_names, job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from hatch_build import standalone
 from tests.conftest import REPO_ROOT
+from tests.distributions import build, differing, findings, unpacked
 
 DOCS = REPO_ROOT / "docs"
+_EPOCH = "1700000000"
 _POINTERS = re.compile(
     r"docs/([\w-]+(?:/[\w-]+)?)\.md"  # a text that becomes a link
     r"|page_address\(['\"]([\w/-]+)"  # advice in a log
@@ -53,11 +56,14 @@ def run(command: list[str], folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("wheel")
-    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)], REPO_ROOT)
-    (built,) = target.glob("*.whl")
-    return built
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The sdist and the wheel of the checkout."""
+    return build(REPO_ROOT, tmp_path_factory.mktemp("built"), _EPOCH)
+
+
+@pytest.fixture(scope="module")
+def wheel(built: list[Path]) -> Path:
+    return built[1]
 
 
 @pytest.fixture(scope="module")
@@ -93,21 +99,35 @@ def test_the_wheel_holds_the_package_the_jobs_and_the_dags_and_nothing_else(whee
     assert all(name.startswith(("airflow_paimon/", metadata)) for name in names)
 
 
-def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
-    run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], REPO_ROOT)
-    (built,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(built) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (source,) = (p for p in tmp_path.iterdir() if p.is_dir())
+def test_distributions_of_the_source_distribution_are_the_same_bytes(built: list[Path], tmp_path: Path) -> None:
+    source = unpacked(built[0], tmp_path / "source")
     assert not (source / "tests").exists(), "they need files of a checkout"
-    run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], source)
-    (again,) = tmp_path.glob("*.whl")
-    assert contents(again) == contents(wheel)
+    for path in source.rglob("*"):
+        os.utime(path, (1, 1))
+    assert differing(built, build(source, tmp_path / "again", _EPOCH)) == []
+    (source / "NOTICE").write_text("another")
+    assert len(differing(built, build(source, tmp_path / "other", _EPOCH))) == 2
 
 
-def contents(wheel: Path) -> dict[str, str]:
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()}
+def test_an_index_takes_the_metadata_and_shows_the_description(built: list[Path], tmp_path: Path) -> None:
+    assert [line for path in built for line in findings(path)] == []
+    source = unpacked(built[0], tmp_path / "source")
+    project = source / "pyproject.toml"
+    project.write_text(project.read_text().replace("\nauthors = ", "\nmaintainers = "))
+    (source / "PKG-INFO").unlink()  # where hatchling takes a description from that it has made before
+    (source / "README.md").write_text("# airflow-paimon\n\n![a picture](docs/_static/page.png)\n")
+    wrong = findings(build(source, tmp_path / "wrong", _EPOCH)[1])
+    assert [line.split(": ")[1] for line in wrong] == [
+        "no author",
+        "the description has a link that leads nowhere, docs/_static/page.png",
+    ]
+
+
+def test_links_of_the_readme_lead_to_the_documentation_where_its_address_is_known() -> None:
+    text = "[a](docs/howto/s3.md#keys), [b](docs/_static/page.png), [c](https://paimon.apache.org/), [d](#here)"
+    assert standalone(text, None) == "a, b, [c](https://paimon.apache.org/), [d](#here)"
+    site = "https://docs.test/paimon"
+    assert standalone(text, f"{site}/").startswith(f"[a]({site}/howto/s3.html#keys), [b]({site}/_static/page.png), ")
 
 
 def test_the_installed_package_is_the_one_under_test(installed: Installed) -> None:
@@ -153,7 +173,7 @@ def test_the_metadata_describes_the_project_and_invents_no_address(wheel: Path) 
         metadata = message_from_string(archive.read(name).decode())
     assert metadata["Description-Content-Type"] == "text/markdown"
     body = str(metadata.get_payload())
-    assert body.strip() == (REPO_ROOT / "README.md").read_text().strip()
+    assert body.strip() == standalone((REPO_ROOT / "README.md").read_text(), None).strip()
     shown = MarkdownIt("commonmark", {"html": False}).enable("table").render(body)
     assert shown.startswith("<h1>airflow-paimon</h1>")
     assert "&lt;" not in re.sub(r"<(code|pre)>.*?</\1>", "", shown, flags=re.DOTALL), "raw HTML is not rendered"
