@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.replace_main import main_state
     from airflow_paimon.core.schema.tables import create_table
-    from airflow_paimon.core.table.table import open_table
+    from airflow_paimon.notebook.table import open_table
 
 __version__ = "0.1.0"
 
@@ -15,7 +15,7 @@ __all__ = ["__version__", "create_table", "main_state", "open_table"]
 def __getattr__(name: str) -> Any:
     # PEP 562: Airflow imports this package in every process that lists providers; the core comes only when asked for.
     if name == "open_table":
-        from airflow_paimon.core.table.table import open_table
+        from airflow_paimon.notebook.table import open_table
 
         return open_table
     if name == "create_table":

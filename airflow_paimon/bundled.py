@@ -20,8 +20,8 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 __all__ = ["dags_folder", "docs_folder", "job_names", "job_path", "job_summaries", "package_archive"]
 
 _JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
-# A cluster needs no Airflow, so the layers above these are not shipped.
-_SHIPPED_LAYERS = ("core", "data", "spark")
+# A cluster needs no Airflow, so the layers above these are not shipped. `open_table` of the package is in `notebook`.
+_SHIPPED_LAYERS = ("core", "data", "spark", "cli", "notebook")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 # PEP 552: magic number, flags, and either the source's time and size or its hash; the archive's times say nothing.
 _PYC_HEADER = 16

@@ -40,13 +40,16 @@ SPARK_LAYER = Layer("spark", frozenset({"core", "data", "spark"}), AIRFLOW)
 JOBS = Layer("spark_jobs", frozenset({"core", "data", "spark"}), AIRFLOW)
 # `bundled` finds the job scripts, which the command `job` runs.
 CLI = Layer("cli", frozenset({"core", "cli", "bundled"}), AIRFLOW + SPARK)
+# Of the look-ups, only these read rows; the others, which the page shows as well, read metadata.
+CLI_ROWS = Layer("cli/rows", frozenset({"core", "cli", "data"}), AIRFLOW + SPARK)
+NOTEBOOK = Layer("notebook", frozenset({"core", "cli", "data", "notebook"}), AIRFLOW + SPARK)
 # The root imports nothing at all until `open_table` is asked for.
-ROOT = Layer("__init__", frozenset({"core"}), AIRFLOW + SPARK)
+ROOT = Layer("__init__", frozenset({"core", "notebook"}), AIRFLOW + SPARK)
 
 
 def airflow_layer() -> Layer:
     """Everything else in the package: it may use itself and the core, and submits Spark instead of importing it."""
-    lower = {"data", "spark"}
+    lower = {"data", "spark", "notebook"}
     parts = {path.stem for path in (REPO_ROOT / PACKAGE).iterdir()}
     return Layer("airflow", frozenset(parts - lower), SPARK)
 
@@ -60,7 +63,9 @@ def sources() -> list[Path]:
 def layer_of(path: Path) -> Layer:
     if path.parts[0] == "spark_jobs":
         return JOBS
-    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER, CLI)} | {"__main__.py": CLI}
+    if path.parts[1:] == ("cli", "rows.py"):
+        return CLI_ROWS
+    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER, CLI, NOTEBOOK)} | {"__main__.py": CLI}
     if path.parts[1] == "__init__.py":
         return ROOT
     return by_name.get(path.parts[1]) or airflow_layer()
@@ -357,6 +362,10 @@ def cycle(graph: dict[str, set[str]]) -> list[str] | None:
         (SPARK_LAYER, "from airflow_paimon.hooks.paimon import PaimonHook"),
         (JOBS, "from airflow_paimon import bundled"),
         (CLI, "from airflow_paimon.data.arrow_read import read_arrow"),
+        (CLI_ROWS, "from airflow_paimon.notebook.table import open_table"),
+        (NOTEBOOK, "from airflow_paimon.spark.read import read_table"),
+        (ROOT, "from airflow_paimon.data import read_arrow"),
+        (airflow_layer(), "from airflow_paimon.notebook.table import open_table"),
         (airflow_layer(), "if True:\n    import pyspark"),
         (airflow_layer(), "import airflow_paimon.data.read"),
     ],
@@ -405,11 +414,11 @@ def run_python(code: str) -> str:
     return done.stdout
 
 
-def test_core_and_data_import_without_airflow_and_spark() -> None:
+def test_the_layers_below_the_airflow_layer_import_without_airflow_and_spark() -> None:
     out = run_python("""
         import importlib, pkgutil, sys
         sys.modules.update(airflow=None, pyspark=None)
-        for layer in ("core", "data"):
+        for layer in ("core", "data", "cli", "notebook"):
             package = importlib.import_module(f"airflow_paimon.{layer}")
             for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
                 importlib.import_module(module.name)
@@ -436,11 +445,21 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
     assert out.startswith("[] ")
 
 
+def test_a_table_is_opened_without_arrow() -> None:
+    out = run_python("""
+        import sys
+        import airflow_paimon
+        table = airflow_paimon.open_table("/nowhere", "d.t")
+        print(table.label, sorted({"airflow", "pyspark", "pyarrow", "numpy", "pandas"} & sys.modules.keys()))
+    """)
+    assert out.split() == ["d.t", "[]"]
+
+
 def test_open_table_and_create_table_are_found_lazily() -> None:
     out = run_python("""
         import airflow_paimon
         from airflow_paimon.core.schema.tables import create_table
-        from airflow_paimon.core.table.table import open_table
+        from airflow_paimon.notebook.table import open_table
         print(airflow_paimon.open_table is open_table, airflow_paimon.create_table is create_table)
         print({"open_table", "create_table"} <= set(dir(airflow_paimon)), hasattr(airflow_paimon, "x"))
     """)

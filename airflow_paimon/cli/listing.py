@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow_paimon.cli.html import line_html, table_html
+
+_NUMBERS = ("number", "size", "value number")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time).
+    """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time);
+    value or value number: a value of a row, under the column's own name.
 
     ``left``: rows that are not shown. ``note``: a line for people below the table.
     """
@@ -26,24 +30,51 @@ class Listing:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Give one object a row; sizes in bytes, times in ISO, in UTC where that is known."""
-        names = [name.replace(" ", "_") for name, _ in self.columns]
+        names = [name if _is_value(kind) else name.replace(" ", "_") for name, kind in self.columns]
         kinds = [kind for _, kind in self.columns]
         return [dict(zip(names, map(_plain, row, kinds), strict=True)) for row in self.rows]
 
-    def to_text(self) -> str:
-        """Return an aligned table; numbers and sizes stand to the right."""
+    def to_text(self, all_of_them: str = "--limit 0 shows all") -> str:
+        """Return an aligned table; numbers and sizes stand to the right. ``all_of_them``: how to see what is left."""
         kinds = [kind for _, kind in self.columns]
-        cells = [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
-        heads = [name.upper() + (" (UTC)" if kind == "utc" else "") for name, kind in self.columns]
+        heads = [name if _is_value(k) else name.upper() + (" (UTC)" if k == "utc" else "") for name, k in self.columns]
+        cells = self._cells()
         widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
         lines = [_line(line, kinds, widths) for line in (heads, *cells)]
-        if not self.rows:
-            lines.append(f"(no {self.title})")
-        if self.left:
-            lines.append(f"... and {self.left} more {self.title}: --limit 0 shows all")
-        if self.note:
-            lines.append(self.note)
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._below(all_of_them)])
+
+    def to_html(self, all_of_them: str) -> str:
+        """Return the table as HTML, every text escaped."""
+        heads = [name + (" (UTC)" if kind == "utc" else "") for name, kind in self.columns]
+        numbers = [kind in _NUMBERS for _, kind in self.columns]
+        return table_html(heads, self._cells(), numbers) + "".join(map(line_html, self._below(all_of_them)))
+
+    def __repr__(self) -> str:
+        return self.to_text("limit=0 shows all")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.to_html("limit=0 shows all")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Give the rows that are shown, as ``to_json`` does."""
+        return iter(self.to_json())
+
+    def _cells(self) -> list[list[str]]:
+        kinds = [kind for _, kind in self.columns]
+        return [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
+
+    def _below(self, all_of_them: str) -> list[str]:
+        none = [] if self.rows else [f"(no {self.title})"]
+        left = [f"... and {self.left} more {self.title}: {all_of_them}"] if self.left else []
+        return [*none, *left, *([self.note] if self.note else [])]
+
+
+def _is_value(kind: str) -> bool:
+    return kind.startswith("value")
 
 
 def limited(rows: Sequence[Any], limit: int) -> tuple[Sequence[Any], int]:
@@ -69,13 +100,13 @@ def duration_text(value: timedelta) -> str:
 
 
 def _line(cells: Sequence[str], kinds: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (
-        c.rjust(w) if k in ("number", "size") else c.ljust(w) for c, k, w in zip(cells, kinds, widths, strict=True)
-    )
+    padded = (c.rjust(w) if k in _NUMBERS else c.ljust(w) for c, k, w in zip(cells, kinds, widths, strict=True))
     return "  ".join(padded).rstrip()
 
 
 def _shown(value: Any, kind: str) -> str:
+    if _is_value(kind):
+        return "null" if value is None else " ".join(str(value).split("\n"))
     if value is None:
         return "-"
     if kind == "size":

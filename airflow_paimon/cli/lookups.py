@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from airflow_paimon.cli.listing import Listing, duration_text, limited, size_tex
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.metadata_expiry.storage_usage import Totals, holder_json, read_usage
 from airflow_paimon.core.publish.replace_main import main_state, main_state_text
@@ -154,6 +154,11 @@ def _roles(found: TableSchema, column: str) -> list[str]:
 
 def tags(table: Table, limit: int) -> Listing:
     """List the branch's tags, the newest snapshot first."""
+    return tag_listing(table.require().tags(), limit)
+
+
+def tag_listing(tags: Sequence[Tag], limit: int = 0) -> Listing:
+    """List tags, the last one first; 0 = all."""
     found = [
         (
             t.name,
@@ -163,7 +168,7 @@ def tags(table: Table, limit: int) -> Listing:
             t.create_time,
             "for ever" if t.time_retained is None else duration_text(t.time_retained),
         )
-        for t in reversed(table.require().tags())
+        for t in reversed(tags)
     ]
     shown, left = limited(found, limit)
     columns = (

@@ -1,8 +1,9 @@
-"""``read_arrow``: a table as one Arrow table, in this process."""
+"""A table's rows in this process: as one Arrow table, as a stream of batches, or only their number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from airflow_paimon.data.chain.read import read_chain
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.scan import ReadSplit, TableRead
 
 
 def read_arrow(
@@ -41,6 +43,80 @@ def read_arrow(
         UnsupportedFeatureError: the table has a feature with which the result would be wrong.
         FormatError: a file of the table is missing or corrupt.
     """
+    schema, batches = _planned(table, version, timestamp, columns, where, gap_policy, chain_read)
+    return pa.Table.from_batches(batches, schema)
+
+
+def read_batches(
+    table: Table,
+    version: int | str | None = None,
+    timestamp: int | str | datetime | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    gap_policy: str = "empty",
+    chain_read: str = "full",
+    limit: int | None = None,
+) -> pa.RecordBatchReader:
+    """Like ``read_arrow``, as a stream of batches: what they take in memory doesn't grow with the table.
+
+    The snapshot and its files are chosen now; their rows are read as the batches are. ``limit``: so many rows at most,
+    and no further file is opened.
+
+    Raises:
+        PaimonError: as ``read_arrow``; a missing or corrupt file when its batch is asked for.
+    """
+    schema, batches = _planned(table, version, timestamp, columns, where, gap_policy, chain_read)
+    return pa.RecordBatchReader.from_batches(schema, batches if limit is None else _first(batches, limit))
+
+
+def count_rows(
+    table: Table,
+    version: int | str | None = None,
+    timestamp: int | str | datetime | None = None,
+    where: pc.Expression | None = None,
+    gap_policy: str = "empty",
+    chain_read: str = "full",
+) -> int:
+    """Count the rows that ``read_arrow`` would return. Files whose stored rows are the table's rows are not opened.
+
+    Raises:
+        PaimonError: as ``read_arrow``.
+    """
+    check_table(table)
+    moment = timestamp_argument(timestamp)
+    if chain_read_mode(table, version, chain_read) is not None:
+        keys = table.schema().primary_keys if version is None and moment is None else None
+        _, batches = _planned(table, version, moment, keys, where, gap_policy, chain_read)
+        return sum(batch.num_rows for batch in batches)
+    parse_gap_policy(gap_policy)
+    layers = plan_table_read(table, version=version, timestamp=moment, where=where)
+    return sum(_rows_of(read, part) for read, splits in layers for split in splits for part in split.divided())
+
+
+def _rows_of(read: TableRead, split: ReadSplit) -> int:
+    if split.is_raw and read.rows.where is None:
+        return sum(f.row_count for f in split.files)
+    key = (*read.schema.primary_keys, *read.schema.field_names)[0]
+    return sum(batch.num_rows for batch in read_split(replace(read, columns=(key,)), split))
+
+
+def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    left = limit
+    while left > 0 and (batch := next(batches, None)) is not None:
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+
+
+def _planned(
+    table: Table,
+    version: int | str | None,
+    timestamp: int | str | datetime | None,
+    columns: Sequence[str] | None,
+    where: pc.Expression | None,
+    gap_policy: str,
+    chain_read: str,
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Check the arguments and plan; the batches are read one by one."""
     check_table(table)
     check_columns(table, columns)
     moment = timestamp_argument(timestamp)
@@ -56,7 +132,7 @@ def read_arrow(
             mode=mode,
             gap_policy=policy,
         )
-        return pa.Table.from_batches(read_chain(chain), chain.inputs.main.output_schema)
+        return chain.inputs.main.output_schema, read_chain(chain)
     layers = plan_table_read(table, version=version, timestamp=moment, columns=columns, where=where)
-    batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
-    return pa.Table.from_batches(batches, layers[0][0].output_schema)
+    batches = (batch for read, splits in layers for split in splits for batch in read_split(read, split))
+    return layers[0][0].output_schema, batches

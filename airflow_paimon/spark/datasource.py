@@ -53,6 +53,7 @@ from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
+from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
@@ -61,7 +62,6 @@ from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
 from airflow_paimon.spark.tasks import forgetting_zip_importers
-from airflow_paimon.spark.where_text import parse_condition, to_expression
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ from airflow_paimon.data.files import write as file_writes
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
-from airflow_paimon.spark.where_text import parse_condition, to_expression
+from airflow_paimon.data.where_text import parse_condition, to_expression
 from tests.core.tables import alter_table
 from tests.data.tables import make_table
 from tests.randomness import chance

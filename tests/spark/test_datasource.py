@@ -18,9 +18,9 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
-from airflow_paimon.spark.where_text import parse_condition, to_expression
 from tests.core.tables import alter_table
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from airflow_paimon.core.catalogs import Catalog, open_catalog, storage_only
 from airflow_paimon.core.errors import (
@@ -64,13 +64,13 @@ class Table:
         """``db.t`` or ``db.t$branch_b``: how messages name this view."""
         return self.name if self.branch_name == MAIN else f"{self.name}$branch_{self.branch_name}"
 
-    def branch(self, name: str) -> Table:
+    def branch(self, name: str) -> Self:
         """Return the same table seen on another branch. Does not check that the branch exists."""
-        return Table(self.store, self.name, name or MAIN, self.catalog, self.known_tags)
+        return replace(self, branch_name=name or MAIN)
 
-    def reading_tags_once(self) -> Table:
+    def reading_tags_once(self) -> Self:
         """Return the same view for one call in which ``tags_once`` reads each tag once, of any branch."""
-        return Table(self.store, self.name, self.branch_name, self.catalog, {})
+        return replace(self, known_tags={})
 
     # -- schemas ---------------------------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class Table:
         """Whether this branch of the table has a schema: without one no engine sees it."""
         return bool(self.schema_ids())
 
-    def require(self) -> Table:
+    def require(self) -> Self:
         """Return this view, or raise ``NotFoundError`` that says whether the table or the branch is missing."""
         if not self.exists():
             raise self.missing()

@@ -1,9 +1,9 @@
-"""Parses the data source's option ``where``, a condition as text; Python data sources have no Spark session for it."""
+"""Parses a condition as text: the data source's option ``where``, look-ups, notebooks. No Spark session is needed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -15,7 +15,10 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import scalar_of
+from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.row_columns import with_row_columns
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<quoted>`(?:[^`]|``)*`)|(?P<word>[^\W\d]\w*)|"""
@@ -33,13 +36,15 @@ _EXPRESSIONS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]]
 _HELP = "comparisons of a column with a literal, IN, BETWEEN, IS [NOT] NULL, AND, OR and parentheses"
 
 
-def parse_condition(text: str, schema: TableSchema) -> Predicate:
+def parse_condition(text: str, schema: TableSchema, *, floats: bool = False) -> Predicate:
     """Parse a condition; literals are in the column's type, dates and times as ISO text.
+
+    ``floats``: compare FLOAT and DOUBLE as well, where it doesn't matter that engines compare NaN differently.
 
     Raises:
         InvalidInputError: a syntax that ``_HELP`` does not list, an unknown column, or a literal not of its type.
     """
-    parser = _Parser(text, schema)
+    parser = _Parser(text, schema, {**_LITERALS, **(_FLOATS if floats else {})})
     found = parser.any_of()
     if parser.peek() is not None:
         raise parser.error(f"unexpected {parser.peek()!r}")
@@ -66,12 +71,35 @@ def to_expression(predicate: Predicate, schema: TableSchema) -> pc.Expression:
     return _EXPRESSIONS[predicate.op](field, pc.scalar(scalar_of(predicate.value, data_type)))
 
 
+def where_argument(
+    table: Table,
+    where: str | pc.Expression | None,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+) -> pc.Expression | None:
+    """Return a filter as an expression: a text is parsed with the columns of the version that is read. As in Arrow,
+    no comparison is true for NaN but ``!=``.
+
+    Raises:
+        InvalidInputError: neither an expression nor a text that ``parse_condition`` takes.
+    """
+    if where is None or isinstance(where, pc.Expression):
+        return where
+    if not isinstance(where, str):
+        raise InvalidInputError(
+            f"{table.label}: where is a condition as text or a pyarrow expression, not {type(where).__name__}"
+        )
+    schema = with_row_columns(read_schema(table, version, timestamp))
+    return to_expression(parse_condition(where, schema, floats=True), schema)
+
+
 class _Parser:
     """Recursive descent over the tokens: OR of ANDs of conditions."""
 
-    def __init__(self, text: str, schema: TableSchema) -> None:
+    def __init__(self, text: str, schema: TableSchema, literals: Mapping[str, Callable[[str], Any]]) -> None:
         self._text = text
         self._schema = schema
+        self._literals = literals
         self._tokens = list(self._split())
         self._at = 0
 
@@ -85,7 +113,10 @@ class _Parser:
             at = match.end()
 
     def error(self, what: str) -> InvalidInputError:
-        return InvalidInputError(f"where {self._text!r}: {what}; the option takes {_HELP}. For more use .where()")
+        return InvalidInputError(
+            f"where {self._text!r}: {what}; a condition as text takes {_HELP}. For more use .where() of a DataFrame "
+            f"or a pyarrow expression"
+        )
 
     def peek(self) -> str | None:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else None
@@ -161,7 +192,7 @@ class _Parser:
 
     def _comparable(self, name: str) -> AtomicType:
         data_type = self._schema.field(name).type
-        if not isinstance(data_type, AtomicType) or data_type.root not in _LITERALS:
+        if not isinstance(data_type, AtomicType) or data_type.root not in self._literals:
             raise self.error(f"column {name!r} of type {getattr(data_type, 'root', data_type)} can't be compared here")
         return data_type
 
@@ -175,11 +206,12 @@ class _Parser:
             raise self.error(f"a literal expected, not {token}")
         text = token[1:-1].replace("''", "'") if kind == "text" else token
         try:
-            return literal(_LITERALS[data_type.root](text), data_type)
+            return literal(self._literals[data_type.root](text), data_type)
         except (ValueError, KeyError, InvalidOperation):
             raise self.error(f"{text!r} is not a value of column {name!r} ({data_type})") from None
 
 
+_FLOATS = dict.fromkeys(("FLOAT", "DOUBLE"), float)
 _LITERALS: dict[str, Callable[[str], Any]] = {
     # not FLOAT and DOUBLE: engines compare NaN differently
     "BOOLEAN": lambda text: {"true": True, "false": False}[text.lower()],

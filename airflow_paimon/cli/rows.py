@@ -1,0 +1,53 @@
+"""Look-ups that read rows: the first ones of a table, and their number. The only module here that reads data files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.cli.listing import Listing
+from airflow_paimon.core.table.masking import masks_of
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_read import count_rows, read_batches
+from airflow_paimon.data.diff.keyed import json_rows
+from airflow_paimon.data.where_text import where_argument
+
+
+def head(
+    table: Table,
+    limit: int,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    columns: Sequence[str] | None = None,
+    where: str | pc.Expression | None = None,
+) -> Listing:
+    """List some rows as a reader sees them, ``limit`` at most; values of masked columns are hidden.
+
+    Raises:
+        PaimonError: as ``read_arrow``.
+    """
+    condition = where_argument(table, where, version, timestamp)
+    reader = read_batches(table, version, timestamp, columns, condition, limit=limit)
+    found = pa.Table.from_batches(reader, reader.schema)
+    masks = masks_of((table.branch(MAIN).schema(), table.schema()))
+    rows = [tuple(masks.row(row).values()) for row in json_rows(found)]
+    kinds = [("value number" if _is_number(field.type) else "value") for field in found.schema]
+    return Listing(title="rows", columns=tuple(zip(found.schema.names, kinds, strict=True)), rows=rows)
+
+
+def count(table: Table, version: int | str | None = None, where: str | pc.Expression | None = None) -> Listing:
+    """Count the rows that a reader sees: merged, and without deleted ones.
+
+    Raises:
+        PaimonError: as ``read_arrow``.
+    """
+    found = count_rows(table, version, where=where_argument(table, where, version))
+    return Listing(title="counts", columns=(("rows", "number"),), rows=[(found,)])
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -1,0 +1,141 @@
+"""Tags, options and diffs of a table: values of Python that a notebook shows as tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.cli.html import line_html
+from airflow_paimon.cli.listing import Listing
+from airflow_paimon.cli.lookups import tag_listing
+from airflow_paimon.core.errors import UnsupportedError
+from airflow_paimon.core.format.snapshot import Tag
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_result, is_small
+from airflow_paimon.data.diff.scan import plan_diff
+
+_PARTITIONS = 50
+_WITH_SAMPLES = 10
+_NOT_LISTED = "details has them"
+
+
+class Tags(list[Tag]):
+    """The tags of a branch, by snapshot."""
+
+    def __repr__(self) -> str:
+        return repr(tag_listing(self))
+
+    def _repr_html_(self) -> str:
+        return tag_listing(self).to_html("")
+
+
+class Options(dict[str, str]):
+    """The options that are set on a branch, as they are stored."""
+
+    def _listing(self) -> Listing:
+        rows = sorted(self.items())
+        return Listing(title="options", columns=(("option", "text"), ("value", "text")), rows=rows)
+
+    def _repr_html_(self) -> str:
+        return self._listing().to_html("")
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """``details``: those of the result of ``diff_branches`` (docs/reference/results.md)."""
+
+    details: Mapping[str, Any]
+
+    @property
+    def different(self) -> bool:
+        """Whether the two sides differ."""
+        return bool(self.details["different"])
+
+    @property
+    def total(self) -> Mapping[str, Any]:
+        """How many rows were added, changed and deleted, and how many are unchanged."""
+        total: Mapping[str, Any] = self.details["total"]
+        return total
+
+    def samples(self, kind: str) -> list[dict[str, Any]]:
+        """Return the sample rows that were ``added``, ``changed`` (``before`` and ``after``) or ``deleted``."""
+        return [row for partition in self.details["partitions"] for row in partition.get("samples", {}).get(kind, ())]
+
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), self._counts().to_text(_NOT_LISTED), *self._notes()])
+
+    def _repr_html_(self) -> str:
+        parts = [line_html(self._headline())]
+        if self.details["partitions"]:
+            parts.append(self._counts().to_html(_NOT_LISTED))
+        for name, kind, listing in self._samples():
+            parts += [line_html(f"{name or 'whole table'}, some {kind} rows"), listing.to_html(_NOT_LISTED)]
+        return "".join([*parts, *map(line_html, self._notes())])
+
+    def _headline(self) -> str:
+        found, total = self.details, self.total
+        sides = (
+            f"Branch {found['branch']} (snapshot {found['branch_snapshot']}) compared with {found['against']} "
+            f"(snapshot {found['against_snapshot']})"
+        )
+        if not found["different"]:
+            return f"{sides}: no row differs"
+        counts = ", ".join(f"{total[kind]:,} {kind}" for kind in KINDS)
+        exact = "" if total["unchanged_exact"] else "at most "
+        return f"{sides}: rows {counts}, {exact}{total['unchanged']:,} unchanged"
+
+    def _counts(self) -> Listing:
+        rows = [[p["partition"], *(p[kind] for kind in KINDS), p["unchanged"]] for p in self.details["partitions"]]
+        names = (("partition", "text"), *((kind, "number") for kind in (*KINDS, "unchanged")))
+        left = self.details["partitions_differing"] - len(rows[:_PARTITIONS])
+        return Listing(title="partitions", columns=names, rows=rows[:_PARTITIONS], left=left)
+
+    def _samples(self) -> list[tuple[str, str, Listing]]:
+        return [
+            (partition["partition"], kind, _sample(kind, rows))
+            for partition in self.details["partitions"][:_WITH_SAMPLES]
+            for kind, rows in partition.get("samples", {}).items()
+        ]
+
+    def _notes(self) -> list[str]:
+        return [f"Note: {note}" for note in self.details["notes"]]
+
+
+def _sample(kind: str, rows: Sequence[Mapping[str, Any]]) -> Listing:
+    """List sample rows; of a changed one both states, below each other."""
+    if kind == "changed":
+        states = [{"": side, **row[side]} for row in rows for side in ("before", "after")]
+    else:
+        states = [dict(row) for row in rows]
+    names = list(dict.fromkeys(name for row in states for name in row))
+    cells = [[row.get(name) for name in names] for row in states]
+    return Listing(title="rows", columns=[(name, "value") for name in names], rows=cells)
+
+
+def compare(
+    table: Table,
+    branch: str,
+    against: str,
+    partitions: Sequence[str],
+    sample: int,
+    mask: Sequence[str],
+    however_large: bool,
+) -> Diff:
+    """See ``ReadableTable.diff``."""
+    main = table.branch(MAIN)
+    request = DiffBranches(
+        table=main.name, branch=branch, against=against, partitions=tuple(partitions), sample=sample, mask=tuple(mask)
+    )
+    context = Context(request, main.require(), int(time.time() * 1000), time.monotonic())
+    plan = plan_diff(context, request)
+    if not however_large and not is_small(plan):
+        raise UnsupportedError(
+            f"{main.branch(branch).label}: what differs is too much for a diff in this process. Name partitions=, give "
+            f"however_large=True and wait, or run the job diff_branches, which has Spark"
+        )
+    return Diff(diff_result(context, request, plan, compare_here(plan, sample)).details)
