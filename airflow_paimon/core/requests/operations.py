@@ -79,12 +79,12 @@ _TABLE = (
     Operation(
         requests.ResetConsumer,
         "Set or delete the position of a streaming reader.",
-        "core.streaming.reset_consumers:reset_consumer",
+        "core.metadata_expiry.reset_consumers:reset_consumer",
     ),
     Operation(
         requests.ClearConsumers,
         "Delete positions of streaming readers, so that they keep no snapshot any more.",
-        "core.streaming.reset_consumers:clear_consumers",
+        "core.metadata_expiry.reset_consumers:clear_consumers",
     ),
     Operation(
         requests.AlterTable,
