@@ -19,7 +19,8 @@ _WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "replace_main", "creat
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
                              "rename_tag", "reset_consumer", "clear_consumers",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
-                             "remove_orphan_files", "repair_table", "check_branch_data", "storage_usage"})  # fmt: skip
+                             "remove_orphan_files", "repair_table", "check_branch_data", "storage_usage",
+                             "find_rows"})  # fmt: skip
 """Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
 _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch", "alter_branch",
                             "rename_tag", "reset_consumer", "clear_consumers",

@@ -172,6 +172,11 @@ _TABLE = (
         "core.metadata_expiry.storage_usage:storage_usage",
     ),
     Operation(
+        requests.FindRows,
+        "Find the stored files of all branches that hold rows of a condition, and who reaches them.",
+        "data.erasure.find_rows:find_rows",
+    ),
+    Operation(
         requests.RepairTable,
         "Repair the findings of check_table.",
         "core.check.check:repair_table",

@@ -401,6 +401,17 @@ class StorageUsage(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FindRows(Request):
+    operation = "find_rows"
+    where: str = flag(
+        'Condition on columns of main, e.g. "user_id = 17": comparisons with literals, IN, BETWEEN, IS [NOT] NULL, '
+        "AND, OR and parentheses",
+        "",
+    )
+    limit: int = flag("Files with such rows to list, those with the most first; 0 for all", 100, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
     finding: tuple[str, ...] = texts(

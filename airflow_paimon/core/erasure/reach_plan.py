@@ -1,0 +1,144 @@
+"""Who reaches some files of a table, and what its end takes from readers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_paimon.core.metadata_expiry.contents_plan import Contents, FileNumbers, Mask
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, TRASH, Root
+from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, UNDO_TAG_PREFIX, protects
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table.consumers import Consumer
+
+NEWEST, SNAPSHOTS, CHANGELOGS, PROTECTIVE_TAG, HOLDS = "newest", "snapshots", "changelogs", "protective tag", "holds"
+"""Kinds of holders, besides ``tag`` and ``trash``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reachable:
+    """What the roots of a table name."""
+
+    contents: Contents
+    roots: Sequence[Root]
+    consumers: Sequence[Consumer]
+
+    @property
+    def heads(self) -> Mapping[str, Root]:
+        """The newest snapshot of each branch: the rows that readers and writers see now."""
+        snapshots = sorted((r for r in self.roots if r.kind == SNAPSHOT), key=lambda r: r.snapshot.id)
+        return {r.branch: r for r in snapshots}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Roots of one kind that reach some of the files. ``files``: positions among these, ascending."""
+
+    kind: str
+    branch: str
+    name: str | None
+    roots: tuple[Root, ...]
+    files: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        ids = [r.snapshot.id for r in self.roots]
+        return {
+            "kind": self.kind,
+            "branch": self.branch,
+            "name": self.name,
+            "snapshots": len(ids),
+            "first_snapshot": min(ids),
+            "last_snapshot": max(ids),
+            "files": len(self.files),
+            "lost": lost_with(self),
+            "way": way_to_end(self),
+        }
+
+
+def holders_of(reachable: Reachable, numbers: Sequence[int | None]) -> list[Holder]:
+    """Group the roots that reach files, given by their numbers (None: no root names it); main first."""
+    known = [(at, number) for at, number in enumerate(numbers) if number is not None]
+    wanted: FileNumbers = np.array([number for _, number in known], np.int32)
+    groups: dict[tuple[str, str, str | None], list[tuple[Root, Mask]]] = {}
+    heads = {(r.path, r.data) for r in reachable.heads.values()}
+    order = sorted(range(len(reachable.roots)), key=lambda at: _place(reachable.roots[at]))
+    for at, held in zip(order, reachable.contents.each(order), strict=True):
+        reached = held[wanted]
+        if reached.any():
+            root = reachable.roots[at]
+            groups.setdefault(_group(root, newest=(root.path, root.data) in heads), []).append((root, reached))
+    return [
+        Holder(
+            kind=kind,
+            branch=branch,
+            name=name,
+            roots=tuple(root for root, _ in some),
+            files=tuple(known[at][0] for at in np.flatnonzero(np.logical_or.reduce([m for _, m in some]))),
+        )
+        for (kind, branch, name), some in groups.items()
+    ]
+
+
+def _place(root: Root) -> tuple[bool, str, int, str]:
+    return root.branch != MAIN, root.branch, root.snapshot.id, root.path
+
+
+def _group(root: Root, *, newest: bool) -> tuple[str, str, str | None]:
+    if root.kind == TAG:
+        return (TAG if protects(root.name) is None else PROTECTIVE_TAG), root.branch, root.name
+    kinds = {SNAPSHOT: NEWEST if newest else SNAPSHOTS, CHANGELOG: CHANGELOGS, HOLD: HOLDS}
+    return kinds.get(root.kind, TRASH), root.branch, None
+
+
+def lost_with(holder: Holder) -> str:
+    """Say what nobody can read any more once a holder has ended."""
+    first, last = holder.roots[0].snapshot, holder.roots[-1].snapshot
+    on = "" if holder.branch == MAIN else f" of branch {holder.branch}"
+    one = f"snapshot {last.id}{on}, committed {_time(last.time_millis)}"
+    texts = {
+        NEWEST: "nothing but the rows",
+        TAG: f"the version that tag {holder.name} names: {one}",
+        PROTECTIVE_TAG: f"branch {protects(holder.name or '')}, which shares files of {one}",
+        SNAPSHOTS: f"all snapshots{on} up to {last.id}: reads of a time before {_time(last.time_millis)}, streams that "
+        f"are not past snapshot {last.id}",
+        CHANGELOGS: f"changes{on} up to snapshot {last.id} for streams that begin earlier",
+        TRASH: f"readers that began before snapshots {first.id} to {last.id}{on} expired",
+    }
+    if holder.kind == TAG and (holder.name or "").startswith(UNDO_TAG_PREFIX):
+        return f"the undo of the publish after {one}"
+    if holder.kind == TAG and (holder.name or "").startswith(KEEP_TAG_PREFIX):
+        return "nothing: it keeps files that a publish or rollback brought back"
+    return texts.get(holder.kind, "what a publish that is running relies on")
+
+
+def way_to_end(holder: Holder) -> str:
+    """Say what ends a holder."""
+    on = "" if holder.branch == MAIN else f" --branch {holder.branch}"
+    ways = {
+        NEWEST: f"DELETE FROM the {'table' if holder.branch == MAIN else f'branch {holder.branch}'}, then compact{on}",
+        TAG: f"delete_tag --tag {holder.name}{on}",
+        PROTECTIVE_TAG: f"publish or delete the branch: delete_branch --branch {protects(holder.name or '')}",
+        SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
+        CHANGELOGS: "Paimon's own expiry, by the option changelog.time-retained",
+        TRASH: "any expiry, once the grace time is over",
+    }
+    return ways.get(holder.kind, "the end of the publishes that are running")
+
+
+def pinning_consumers(reachable: Reachable, holders: Iterable[Holder]) -> list[Consumer]:
+    """Return the consumers that keep snapshots which reach the files: their streams have yet to read them."""
+    last: dict[str, int] = {}
+    for holder in holders:
+        if holder.kind == SNAPSHOTS:
+            last[holder.branch] = max(r.snapshot.id for r in holder.roots)
+    return [c for c in reachable.consumers if c.next_snapshot <= last.get(c.branch, 0)]
+
+
+def _time(time_millis: int) -> str:
+    return datetime.fromtimestamp(time_millis / 1000, UTC).isoformat(timespec="seconds")

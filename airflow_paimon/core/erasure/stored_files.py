@@ -1,0 +1,173 @@
+"""All data and changelog files that a table still has: those that a root names, and those that only lie in its folder.
+
+The roots are gathered before the folder is listed: a file that is committed in between is listed and belongs to no root
+yet, so it is read as well, by the column names in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from airflow_paimon.core.erasure.reach_plan import Reachable
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
+from airflow_paimon.core.metadata_expiry.contents_plan import Contents
+from airflow_paimon.core.metadata_expiry.orphan_plan import CHANGELOG, DATA, TEMPORARY, Stored, sort_files
+from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
+from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
+from airflow_paimon.core.metadata_expiry.root_values import Root
+from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
+from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.scan import read_entries
+from airflow_paimon.core.table.table import Table
+
+OTHER = "other"
+"""Kind of a file among data files whose name no known writer gives."""
+_INDEX_SUFFIX = ".index"
+_WITHOUT_VALUES = frozenset({"deletion_vectors", "hash"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file that may hold rows. ``path``: below the table's folder, a URI for one outside of it.
+
+    ``kind``: ``data``, ``changelog``, ``temporary`` or ``other``. ``number``: in ``Contents``; None if no manifest that
+    is still read names it. Then it has no ``entry`` either, and no ``schema``: the one that it was written with.
+    ``problem``: why it can't be read for rows.
+    """
+
+    path: str
+    size: int
+    modified_ms: int | None
+    kind: str
+    number: int | None = None
+    entry: ManifestEntry | None = None
+    schema: TableSchema | None = None
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFiles:
+    """``files``: all that may hold rows; ``reachable``: the roots, and what each names.
+
+    ``schemas``: all versions of the columns, of all branches. ``indexes``: index files that hold values of rows, as
+    paths with their type.
+    """
+
+    files: tuple[StoredFile, ...]
+    reachable: Reachable
+    schemas: tuple[TableSchema, ...]
+    indexes: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+
+
+def read_stored_files(table: Table) -> StoredFiles:
+    """Read all metadata of all branches, and list the folder.
+
+    Raises:
+        FormatError: something that names files is unreadable; names it.
+    """
+    main = table.branch(MAIN)
+    reader = RootReader(main)
+    roots = reader.gather()
+    living, read = reader.of_living(roots.keeping, lambda some: (some, _read(main, some)))
+    return StoredFiles(
+        files=tuple(_files(main, read)),
+        reachable=Reachable(
+            contents=read.contents,
+            roots=tuple(living),
+            consumers=roots.consumers,
+        ),
+        schemas=tuple(_schemas(main, roots.branches)),
+        indexes=tuple(_indexes(read.names)),
+        warnings=tuple(unfinished_warnings(roots)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """``entries``: of each file one entry of a manifest, with the branch whose schemas it refers to."""
+
+    contents: Contents
+    numbered: NumberedFiles
+    names: Sequence[RootNames]
+    entries: Mapping[str, tuple[str, ManifestEntry]]
+
+
+def _read(main: Table, living: Sequence[Root]) -> _Read:
+    numbered = NumberedFiles({})
+    contents = read_contents(main, living, numbered)
+    names = read_names(main, living)
+    manifests = {m.file_name: (n.root.branch, m) for n in reversed(names) for m in (*n.state, *n.changelog)}
+    entries: dict[str, tuple[str, ManifestEntry]] = {}
+    for some in batches(list(manifests.values())):
+        for (branch, _), found in zip(some, read_entries(main, [m for _, m in some]), strict=True):
+            entries.update((entry.file.file_name, (branch, entry)) for entry in found)
+    return _Read(contents=contents, numbered=numbered, names=names, entries=entries)
+
+
+def _files(main: Table, read: _Read) -> Iterable[StoredFile]:
+    @cache
+    def schema_of(branch: str, schema_id: int) -> TableSchema:
+        try:
+            return main.branch(branch).schema(schema_id)
+        except NotFoundError:  # of a deleted branch
+            return main.schema(schema_id)
+
+    stored = (Stored(i.name, i.size, i.modified_ms) for i in main.store.files(""))
+    found = sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), file_prefixes(main))
+    listed = [(c.file, c.kind) for c in found.candidates] + [(f, OTHER) for f in found.unknown]
+    for file, kind in listed:
+        if kind not in (DATA, CHANGELOG, TEMPORARY, OTHER) or not _among_rows(file):
+            continue
+        branch, entry = read.entries.get(file.name, (MAIN, None))
+        problem = "a file that a writer has not finished" if kind == TEMPORARY else None
+        yield StoredFile(
+            path=file.path,
+            size=file.size,
+            modified_ms=file.modified_ms,
+            kind=kind,
+            number=read.numbered.numbers.get(file.name),
+            entry=entry,
+            schema=None if entry is None else schema_of(branch, entry.file.schema_id),
+            problem=problem,
+        )
+    for branch, entry in read.entries.values():
+        if entry.file.external_path is not None:
+            yield StoredFile(
+                path=entry.file.external_path,
+                size=entry.file.file_size,
+                modified_ms=None,
+                kind=DATA,
+                number=read.numbered.numbers.get(entry.file.file_name),
+                entry=entry,
+                schema=schema_of(branch, entry.file.schema_id),
+            )
+
+
+def _among_rows(file: Stored) -> bool:
+    """Whether a file lies where rows lie, and is no index of such a file."""
+    parent = file.path.rpartition("/")[0].rpartition("/")[2]
+    return parent.startswith("bucket-") and not file.name.endswith(_INDEX_SUFFIX)
+
+
+def _schemas(main: Table, branches: Iterable[str]) -> Iterable[TableSchema]:
+    for view in (main, *map(main.branch, branches)):
+        try:
+            yield from view.schemas()
+        except NotFoundError:  # an incomplete branch
+            continue
+
+
+def _indexes(names: Sequence[RootNames]) -> Iterable[tuple[str, str]]:
+    found = {(e.external_path or f"{INDEX_DIR}/{e.file_name}"): e.index_type for n in names for e in n.index}
+    return sorted((path, kind) for path, kind in found.items() if kind.lower() not in _WITHOUT_VALUES)

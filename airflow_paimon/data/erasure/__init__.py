@@ -1,0 +1,1 @@
+"""Searches stored files for rows, and erases them."""

@@ -1,0 +1,51 @@
+"""Operators about rows that are to be gone for good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_paimon.cli.listing import size_text
+from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+
+__all__ = ["FindRowsOperator"]
+
+_LOGGED = 20
+
+
+class FindRowsOperator(PaimonOperator):
+    """
+    Find the stored files that hold rows of a condition, of all branches, and who reaches them; change nothing.
+
+    It reads physical rows: also those behind deletion vectors and deletes, old versions of a key, changelogs, files
+    that only old snapshots, tags or nothing refers to any more. ``details["proven"]`` is true when no file holds such a
+    row and every file could be told; see :doc:`/howto/erase-rows`. No result, log or XCom holds a value of a row.
+
+    :param where: condition on columns of main, such as ``user_id = 17``: comparisons with literals, ``IN``,
+        ``BETWEEN``, ``IS [NOT] NULL``, ``AND``, ``OR`` and parentheses (templated)
+    :param limit: files to list, those with the most such rows first; 0 for all (templated)
+    """
+
+    operation = "find_rows"
+
+    @keeps_arguments
+    def __init__(self, *, where: str, limit: int | str = 100, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        return found_lines(result["details"])
+
+
+def found_lines(found: Mapping[str, Any]) -> list[str]:
+    """Say in a log what was found."""
+    files = found["files"]
+    lines = [
+        f"{files['with_rows']:,} of {files['held']:,} files hold {found['rows']:,} such rows "
+        f"({size_text(files['with_rows_bytes'])}); read: {files['read']:,} files, the others by their statistics"
+    ]
+    lines += [f"branch {b['branch']}: {b['files']:,} files with {b['rows']:,} rows" for b in found["branches"]]
+    lines += [
+        f"{h['kind']} {h['name'] or ''} of {h['branch']} keeps {h['files']:,} files: {h['way']}"
+        for h in found["holders"][:_LOGGED]
+    ]
+    return lines + [f"not read: {one['path']}: {one['reason']}" for one in found["unchecked"][:_LOGGED]]

@@ -1,0 +1,156 @@
+"""find_rows: the stored files with rows of a condition, compared with a read of every file in the folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.commit.files import commit_overwrite
+from airflow_paimon.core.erasure.report import report_markdown
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow
+from tests.core.tables import run
+from tests.data.erasure.tables import COLUMNS, WHERE, find, found, holding, keyed, plain, upsert
+from tests.data.tables import make_table
+from tests.stores import _Wrapper
+
+UNLISTED = "data-4b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0.parquet"
+
+
+def reached(details: Any, path: str) -> list[str]:
+    return next(one["reached_by"] for one in details["found"] if one["path"] == path)
+
+
+def test_every_stored_file_counts_with_who_reaches_it(tmp_path: Path) -> None:
+    """Main has deleted the rows: tags, a branch, the trash, an orphan still have them."""
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    upsert(table, "c", range(4))
+    (only,) = (path for path in holding(table) if path.startswith("dt=c/"))
+    orphan = f"dt=a/bucket-0/{UNLISTED}"
+    shutil.copy(next(tmp_path.rglob("dt=a/bucket-0/*.parquet")), tmp_path / "d.db/t" / orphan)
+    (tmp_path / "d.db/t/dt=b/bucket-0/.data-1.7b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a.tmp").write_bytes(b"half")
+    upsert(table, "d", range(20, 24))
+    commit_overwrite(table, [], partitions=[{"dt": dt} for dt in "abc"])
+    run(table, "expire_snapshots", older_than="0 s", retain_min=1)
+
+    details = find(table)
+    assert found(details) == holding(table) and len(details["found"]) == 4
+    assert reached(details, orphan) == [] and details["files"]["unreached"] == 1
+    assert reached(details, only) == ["trash 1 to 4 of main"]
+    in_a = next(p for p in holding(table) if p.startswith("dt=a/") and p != orphan)
+    assert {"tag month of main", "newest snapshot (2) of branch fix", "trash 1 to 4 of main"} <= set(
+        reached(details, in_a)
+    )
+    assert details["state"] == {"fix": 2, "main": 5}
+    assert details["branches"] == [{"branch": "fix", "snapshot": 2, "files": 2, "rows": 2}]
+    assert [(u["path"], details["proven"]) for u in details["unchecked"]] == [
+        ("dt=b/bucket-0/.data-1.7b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a.tmp", False)
+    ]
+    ways = {(h["kind"], h["branch"], h["name"]): h["way"] for h in details["holders"]}
+    assert ways["tag", "main", "month"] == "delete_tag --tag month"
+    assert ways["protective tag", "main", "airflow-paimon-branch-fix"].endswith("delete_branch --branch fix")
+
+
+@pytest.mark.parametrize("options", [{}, {"changelog_producer": "input"}], ids=str)
+def test_rows_that_nobody_sees_any_more_are_found(tmp_path: Path, options: dict[str, str]) -> None:
+    """Under deletes of level 0, as overwritten versions, in changelogs."""
+    table = keyed(tmp_path, **options)
+    upsert(table, "a", [3], kind="-D")
+    upsert(table, "b", [3], person={3: "somebody else"})
+    shown = read_arrow(table).column("person").to_pylist()
+    assert "secret" not in shown and "somebody else" in shown
+    details = find(table)
+    assert found(details) == holding(table)
+    assert {path.partition("/")[0] for path in found(details)} == {"dt=a", "dt=b"}
+    assert {one["kind"] for one in details["found"]} == (
+        {"data", "changelog"} if "changelog_producer" in options else {"data"}
+    )
+    assert [b["branch"] for b in details["branches"]] == ["main"], "the newest snapshot still has the files"
+
+
+class Opened(_Wrapper):
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.paths: list[str] = []
+
+    def open_input(self, path: str) -> Any:
+        self.paths.append(path)
+        return super().open_input(path)
+
+
+def opened(table: Table, where: str) -> tuple[list[str], Any]:
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    context = open_context(build_request("find_rows", {"warehouse": warehouse, "table": table.name, "where": where}))
+    store = Opened(context.table.store)
+    seen = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
+    return store.paths, perform(seen, seen.request, None).details
+
+
+def test_only_files_that_can_hold_such_rows_are_read(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    for dt in "cdef":
+        upsert(table, dt, range(100, 110))
+    paths, details = opened(table, "k = 3")
+    assert sorted(p.partition("/")[0] for p in paths) == ["dt=a", "dt=b"], "statistics rule the others out"
+    assert (details["files"]["read"], details["files"]["held"], details["files"]["read_ratio"]) == (2, 6, 0.3333)
+    paths, details = opened(table, "dt = 'a' AND k >= 0")
+    assert [p.partition("/")[0] for p in paths] == ["dt=a"] and details["rows"] == 10
+    paths, details = opened(table, "dt = 'c'")
+    assert paths == [] and details["rows"] == 10, "a partition alone needs no read"
+    paths, details = opened(table, "k = 12345")
+    assert paths == [] and details["proven"] and details["found"] == []
+
+
+def test_a_renamed_column_is_found_in_old_files_and_in_one_that_no_manifest_names(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    source = next(tmp_path.rglob("dt=a/bucket-0/*.parquet"))
+    shutil.copy(source, source.with_name(UNLISTED))
+    run(table, "alter_table", change=("rename column person to who",))
+    details = find(table, "who = 'secret'")
+    assert found(details) == holding(table) and len(found(details)) == 3
+    run(table, "alter_table", change=("add column person STRING",))
+    details = find(table, "who = 'secret'")
+    assert len(found(details)) == 2, "two columns had that name"
+    assert [u["path"] for u in details["unchecked"]] == [f"dt=a/bucket-0/{UNLISTED}"]
+
+
+def test_what_can_not_be_searched_is_refused_or_named(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    with pytest.raises(InvalidInputError, match="needs where"):
+        run(table, "find_rows")
+    with pytest.raises(InvalidInputError, match="no column 'nobody'"):
+        run(table, "find_rows", where="nobody = 1")
+    file = next(tmp_path.rglob("dt=a/bucket-0/*.parquet"))
+    file.write_bytes(file.read_bytes()[:-20])
+    details = find(table)
+    assert not details["proven"] and [u["path"].partition("/")[0] for u in details["unchecked"]] == ["dt=a"]
+    tracked = make_table(tmp_path / "x", COLUMNS, row_tracking__enabled="true", data_evolution__enabled="true")
+    with pytest.raises(UnsupportedFeatureError, match=r"d\.t: with data-evolution\.enabled"):
+        run(tracked, "find_rows", where=WHERE)
+
+
+def test_the_report_names_files_and_holders(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    result = run(table, "find_rows", where=WHERE)
+    text = report_markdown(result.to_json())
+    assert "**2 files hold 2 such rows; 0 could not be read.**" in text and "secret" not in text
+    assert "| tag month of main (snapshot 2) | 2 |" in text
+    assert all(path in text for path in holding(table))
+    nothing = report_markdown(run(table, "find_rows", where="k = 77").to_json())
+    assert "**No stored file holds such a row.**" in nothing and "## Files" not in nothing
+
+
+def test_the_list_may_be_cut(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    details = run(table, "find_rows", where=WHERE, limit=1).details
+    assert (len(details["found"]), details["found_left_out"], details["files"]["with_rows"]) == (1, 1, 2)

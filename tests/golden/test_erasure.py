@@ -1,0 +1,34 @@
+"""find_rows on a table of Paimon's connector: rows behind deletion vectors are still in their file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data import read_arrow
+from tests.data.erasure.tables import find, found, holding
+from tests.data.test_compact import run as compacted
+
+Golden = Callable[[str], Path]
+
+
+@pytest.fixture
+def table(golden: Golden, tmp_path: Path) -> Table:
+    """Rows 1 to 3 in two files; snapshot 2 deletes row 2 by a vector."""
+    shutil.copytree(golden("paimon-2.0.0") / "wh" / "d.db" / "dva", tmp_path / "d.db" / "dva")
+    return open_table(str(tmp_path), "d.dva")
+
+
+def test_a_row_behind_a_deletion_vector_is_found(table: Table) -> None:
+    assert read_arrow(table).column("k").to_pylist() == [1, 3]
+    details = find(table, "k = 2")
+    assert found(details) == holding(table, "k", 2) and len(details["found"]) == 1
+    assert details["branches"] == [{"branch": "main", "snapshot": 2, "files": 1, "rows": 1}]
+    compacted(table)
+    details = find(table, "k = 2")
+    assert found(details) == holding(table, "k", 2), "the compaction has left it to earlier snapshots"
+    assert details["branches"] == [] and [h["kind"] for h in details["holders"]] == ["snapshots"]
