@@ -42,6 +42,7 @@ LOOKUPS = {
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
     "storage": "bytes that each branch, tag and range of snapshots holds, and what its end would free",
+    "health": "how a table fares, with reasons; without --table all tables, the worst first",
 }
 
 
@@ -136,7 +137,7 @@ def _parser() -> _Parser:
         if name not in ("databases", "tables"):
             known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
             text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
-            command.add_argument("--table", required=True, help=text)
+            command.add_argument("--table", required=name != "health", help=text)
         if name in ("schema", "tags", "snapshots", "partitions", "files"):
             command.add_argument("--branch", help="branch; default main")
     return parser
@@ -175,17 +176,16 @@ def _limit(text: str) -> int:
 
 def _look_up(options: argparse.Namespace) -> Any:
     # Imported here: --help and mistakes need no Arrow.
-    from airflow_paimon.cli import lookups
+    from airflow_paimon.cli import health, lookups
     from airflow_paimon.core.requests.arguments import read_storage_options
     from airflow_paimon.core.table.paths import MAIN
     from airflow_paimon.core.table.table import open_table, resolve_version, split_version
 
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
-    if options.what == "databases":
-        return lookups.databases(options.warehouse, storage, limit)
-    if options.what == "tables":
-        return lookups.tables(options.warehouse, storage, limit)
+    if getattr(options, "table", None) is None:
+        of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": health.tables}
+        return of_all[options.what](options.warehouse, storage, limit)
     name, version = split_version(options.table)
     if version is not None and options.what not in _OF_A_VERSION:
         raise InvalidInputError(
@@ -210,4 +210,4 @@ def _look_up(options: argparse.Namespace) -> Any:
         view, snapshot = resolve_version(table, version)
         assert snapshot is not None  # or it was not found
         return lookups.OF_A_VERSION[options.what](view, limit, snapshot)
-    return lookups.OF_A_TABLE[options.what](table, limit)
+    return health.one(table, limit) if options.what == "health" else lookups.OF_A_TABLE[options.what](table, limit)

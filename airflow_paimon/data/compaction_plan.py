@@ -11,11 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO, BucketSplit, count_sorted_runs
 from airflow_paimon.data.merge.sections import Section
-
-SMALL = 0.7
-"""A file is small below this part of the target size, as for Paimon (``compaction.small-file-ratio``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ def plan_bins(splits: Sequence[BucketSplit], deleted: Collection[str], target: i
     bins: list[Bin] = []
     for split in splits:
         ordered = split.total_buckets > 0
-        small = [f for f in split.files if f.file_name in deleted or f.file_size < SMALL * target]
+        small = [f for f in split.files if f.file_name in deleted or f.file_size < SMALL_FILE_RATIO * target]
         if len(small) < min_files:
             small = [f for f in small if f.file_name in deleted]
         runs = _neighbours(split.files, small) if ordered else [sorted(small, key=_age)]
@@ -96,7 +93,7 @@ class BucketMerge:
 
 def sorted_runs(files: Sequence[DataFile]) -> int:
     """Count the runs of a bucket as Paimon does: each file of level 0, and each higher level."""
-    return sum(f.level == 0 for f in files) + len({f.level for f in files} - {0})
+    return count_sorted_runs(f.level for f in files)
 
 
 def top_level(files: Sequence[DataFile], num_levels: int) -> int:
@@ -120,7 +117,7 @@ def plan_parts(
             f.level != top or f.file_name in marked or (f.delete_row_count != 0 and not keep_deletes)
             for f in section.files
         )
-        if not due and section.files[0].file_size >= SMALL * target:
+        if not due and section.files[0].file_size >= SMALL_FILE_RATIO * target:
             if is_due or len(pending) > 1:
                 parts.append(tuple(pending))
             pending, is_due = [], False

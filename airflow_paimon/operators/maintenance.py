@@ -22,6 +22,7 @@ __all__ = [
     "ResetConsumerOperator",
     "SnapshotExpireOperator",
     "StorageUsageOperator",
+    "TableHealthOperator",
     "TagExpireOperator",
 ]
 
@@ -173,6 +174,30 @@ class StorageUsageOperator(PaimonOperator):
         return lines + [
             f"{holder_text(one)} frees {size_text(one['frees_bytes'])} of {size_text(one['bytes'])}: {one['way']}"
             for one in found["holders"][:_LOGGED_HOLDERS]
+        ]
+
+
+class TableHealthOperator(PaimonOperator):
+    """
+    Judge a table by its files and metadata: ``details`` have a score from 0 to 100, and its reasons.
+
+    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a figure and its limit,
+    the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
+
+    :param storage: also list the table's folder, and count what nothing refers to (templated)
+    """
+
+    operation = "table_health"
+
+    @keeps_arguments
+    def __init__(self, *, storage: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        return [
+            f"Score {found['score']}",
+            *(f"{one['id']} takes off {one['points']}: {one['text']}" for one in found["reasons"]),
         ]
 
 

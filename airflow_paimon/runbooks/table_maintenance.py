@@ -91,13 +91,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    from airflow_paimon.core.table.table import find_databases, find_tables
+    from airflow_paimon.core.table.table import matching_tables
 
-    def wanted(name: str) -> bool:
-        return _matches(name, patterns) and not _matches(name, exclude)
-
-    catalog = hook.get_conn()
-    return [t.name for database in find_databases(catalog) for t in find_tables(catalog, database, wanted)]
+    return [t.name for t in matching_tables(hook.get_conn(), patterns, exclude)]
 
 
 def _nothing(hook: PaimonHook, asked: Sequence[str], exclude: Sequence[str]) -> str:

@@ -141,6 +141,21 @@ def test_storage(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "main's newest state: " in lines[3]
 
 
+@pytest.mark.damages_metadata
+def test_health(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(8):
+        append(open_table(str(warehouse), "d.t"), "1")
+    make_table(warehouse, "e.broken").store.replace("schema/schema-0", b"{")
+    rows = data(capsys, "health", f"--warehouse={warehouse}")
+    assert [r["table"] for r in rows] == ["e.broken", "d.c", "d.t"]
+    assert rows[0]["score"] is None and rows[0]["why"].startswith("unreadable: ")
+    assert rows[1]["why"].startswith("stale-partitions -30") and 0 < rows[2]["score"] < 100
+    (reason,) = data(capsys, "health", *on(warehouse))
+    assert (reason["reason"], reason["job"], reason["figure"]) == ("sorted-runs", "compact", 9)
+    lines = show(capsys, "health", *on(warehouse))
+    assert lines[-1].startswith(f"Score {rows[2]['score']}: 10 files with ") and "1 branches" in lines[-1]
+
+
 def test_schema(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     columns = {c["column"]: c for c in data(capsys, "schema", *on(warehouse), "--branch=fix")}
     assert list(columns) == ["k", "v", "dt"]

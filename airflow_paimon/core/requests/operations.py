@@ -177,6 +177,11 @@ _TABLE = (
         "data.erasure.find_rows:find_rows",
     ),
     Operation(
+        requests.TableHealthCheck,
+        "Judge a table by its files and metadata: a score, its reasons, and what mends them.",
+        "core.health.table_health:table_health",
+    ),
+    Operation(
         requests.RepairTable,
         "Repair the findings of check_table.",
         "core.check.check:repair_table",

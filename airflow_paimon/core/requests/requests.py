@@ -412,6 +412,12 @@ class FindRows(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableHealthCheck(Request):
+    operation = "table_health"
+    storage: bool = switch("Also list the table's folder, and count what nothing refers to")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
     operation = "repair_table"
     finding: tuple[str, ...] = texts(

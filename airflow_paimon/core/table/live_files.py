@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,6 +10,9 @@ from typing import Any, NamedTuple
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
+
+SMALL_FILE_RATIO = 0.7
+"""A file is small below this part of the target size, as for Paimon (``compaction.small-file-ratio``)."""
 
 
 class BucketKey(NamedTuple):
@@ -84,6 +88,12 @@ def added_twice(where: str, file_name: str) -> FormatError:
 def never_added(where: str, file_name: str) -> FormatError:
     """Return the error for a deletion of a file that is not live."""
     return FormatError(f"{where} deletes file {file_name}, which it never added; run check_table")
+
+
+def count_sorted_runs(levels: Iterable[int]) -> int:
+    """Count the runs of a bucket as Paimon does, by its files' levels: each file of level 0, each higher level."""
+    files = Counter(levels)
+    return files[0] + len(files.keys() - {0})
 
 
 def group_by_bucket(

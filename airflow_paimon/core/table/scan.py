@@ -210,7 +210,11 @@ def live_columns(table: Table, snapshot: Snapshot | None) -> EntryColumns:
     Raises:
         FormatError: as ``live_entries``.
     """
-    parts = read_columns(table, all_manifests(table, snapshot) if snapshot is not None else [])
+    return live_of_parts(table, snapshot, read_columns(table, all_manifests(table, snapshot) if snapshot else []))
+
+
+def live_of_parts(table: Table, snapshot: Snapshot | None, parts: Sequence[EntryColumns]) -> EntryColumns:
+    """Merge what ``read_columns`` gave of a snapshot's manifests; raises as ``live_entries`` does."""
     fields = zip(*parts, strict=True) if parts else ((),) * len(EntryColumns._fields)
     columns = EntryColumns._make(list(chain.from_iterable(f)) for f in fields)
     return live_columns_of(columns, f"{table.label}: snapshot {snapshot.id}" if snapshot is not None else table.label)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from airflow_paimon.core.catalogs import Catalog, open_catalog, storage_only
@@ -526,3 +527,18 @@ def find_tables(catalog: Catalog, database: str, wanted: Callable[[str], bool] =
     found = zip(names, catalog.locate(database, names), strict=True)
     views = [Table(store, f"{database}.{name}", catalog=catalog) for name, store in found if store is not None]
     return [view for view in views if view.exists()]
+
+
+def matching_tables(catalog: Catalog, patterns: Sequence[str], exclude: Sequence[str] = ()) -> list[Table]:
+    """Return the tables of a catalog whose whole name ``db.table`` matches a pattern, and none of ``exclude``.
+
+    Patterns are those of a shell: ``sales.*``, ``*.orders_202?``, ``*`` for all tables.
+
+    Raises:
+        NotFoundError: the catalog has no database.
+    """
+
+    def wanted(name: str) -> bool:
+        return any(fnmatchcase(name, p) for p in patterns) and not any(fnmatchcase(name, p) for p in exclude)
+
+    return [t for database in find_databases(catalog) for t in find_tables(catalog, database, wanted)]

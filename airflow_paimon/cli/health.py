@@ -1,0 +1,98 @@
+"""The look-up health: why a table's score is what it is, or all tables of a warehouse, the worst first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.cli.listing import Listing, limited, size_text
+from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.health.gather import read_health
+from airflow_paimon.core.health.health_plan import Reason, TableHealth
+from airflow_paimon.core.health.table_health import TableReport, read_healths
+from airflow_paimon.core.table.table import Table, matching_tables
+
+
+def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
+    """List the tables of a warehouse's catalog; those that can't be read come first, then the worst.
+
+    Raises:
+        NotFoundError: it has no database.
+    """
+    found = read_healths(matching_tables(open_catalog(warehouse, storage_options), ["*"]), _now_ms())
+    shown, left = limited(found, limit)
+    columns = (
+        ("table", "text"),
+        ("score", "number"),
+        ("files", "number"),
+        ("size", "size"),
+        ("snapshots", "number"),
+        ("branches", "number"),
+        ("costs", "size"),
+        ("why", "text"),
+    )
+    return Listing(title="tables", columns=columns, rows=[_row(report) for report in shown], left=left)
+
+
+def _row(report: TableReport) -> list[Any]:
+    health = report.health
+    if health is None:
+        assert report.error is not None
+        return [report.table, *[None] * 6, f"unreadable: {report.error.message}"]
+    why = ", ".join(f"{r.id} -{r.points}" for r in health.reasons)
+    held, files = health.held, health.files
+    return [report.table, health.score, files.files, files.bytes, held.snapshots, held.branches, health.cost_bytes, why]
+
+
+def one(table: Table, limit: int) -> Listing:
+    """List the reasons of a table's score, those that cost the most points first."""
+    health = read_health(table, _now_ms())
+    shown, left = limited(health.reasons, limit)
+    rows = [[r.id, r.points, r.figure, r.limit, r.unit, job_of(r), r.cost_bytes, r.text] for r in shown]
+    columns = (
+        ("reason", "text"),
+        ("points", "number"),
+        ("figure", "number"),
+        ("limit", "number"),
+        ("unit", "text"),
+        ("job", "text"),
+        ("costs", "size"),
+        ("why", "text"),
+    )
+    return Listing(title="reasons", columns=columns, rows=rows, left=left, note=facts_text(health))
+
+
+def job_of(reason: Reason) -> str | None:
+    """Spell the job that mends it, as ``python -m airflow_paimon job`` takes it; None: no job does."""
+    if reason.operation is None or reason.branch == "main":
+        return reason.operation
+    return f"{reason.operation} --branch {reason.branch}"
+
+
+def facts_text(health: TableHealth) -> str:
+    """Say in a line what a table is made of."""
+    files, held = health.files, health.held
+    facts = [
+        f"Score {health.score}: {files.files:,} files with {size_text(files.bytes)}",
+        f"{files.small_files:,} of them small",
+        f"{files.most_runs:,} sorted runs at most" if files.most_runs else "",
+        f"{files.waiting_rows:,} rows wait for a compaction" if files.waiting_rows else "",
+        f"{held.snapshots:,} snapshots, {held.tags:,} tags, {held.branches:,} branches",
+        f"{health.manifests.count:,} manifests",
+        _oldest_text(health),
+    ]
+    return "; ".join(filter(None, facts))
+
+
+def _oldest_text(health: TableHealth) -> str:
+    oldest = health.held.oldest
+    if oldest is None:
+        return ""
+    day = datetime.fromtimestamp(oldest.since_ms / 1000, UTC).date().isoformat()
+    return f"the oldest state, of {day}, is held by {oldest.kind} {oldest.name}"
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

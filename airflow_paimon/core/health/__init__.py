@@ -1,0 +1,1 @@
+"""How tables fare: figures of their files and metadata, a score with reasons, and what mends them."""

@@ -1,0 +1,344 @@
+"""How healthy a table is: a score from 0 to 100 with its reasons, by figures that were read of it. Pure.
+
+Each reason takes off ``most * (1 - limit / figure)`` points: none at its limit, half of its most at twice the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestFile
+from airflow_paimon.core.health.files_plan import (
+    DeletionFigures,
+    FileFigures,
+    FileGroup,
+    FileRules,
+    count_deletions,
+    count_files,
+)
+
+COMPACT, COMPACT_CHAIN = "compact", "compact_chain_table"
+EXPIRE_SNAPSHOTS, EXPIRE_TAGS, EXPIRE_BRANCHES = "expire_snapshots", "expire_tags", "expire_branches"
+REMOVE_ORPHANS, CHECK_CHAIN = "remove_orphan_files", "check_chain_table"
+
+MIN_FILES = 5
+"""From so many small files of a bucket on ``compact`` writes them together by default."""
+DELETED_PERCENT = 10
+OLD_PIN_DAYS = 90
+CHAIN_DELTAS = 31
+"""Deltas after the newest full partition that a chain may have: a month of days."""
+BUCKET_SKEW, PARTITION_SKEW = 4, 10
+ORPHAN_PERCENT = 5
+_LARGE_PARTITION = 10
+"""A partition of so many files of the target size is large enough for its skew to matter."""
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a table is not healthy: ``figure`` is over ``limit``, both in ``unit``.
+
+    ``points``: what it takes off the score. ``operation``: the job that mends it, on ``branch``; None: no job does.
+    ``cost_bytes``: how much that reads, and writes again, at most; 0 for metadata.
+    """
+
+    id: str
+    text: str
+    figure: float
+    limit: float
+    unit: str
+    points: int
+    operation: str | None = None
+    branch: str = "main"
+    cost_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """What keeps the files of a state as old as ``since_ms`` (epoch milliseconds): ``kind`` snapshot, tag or branch."""
+
+    kind: str
+    name: str
+    branch: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldFigures:
+    """What holds old states of the table, over all branches.
+
+    ``due_*``: what the table's options and the retentions of tags and branches let expire now. ``blocked_snapshots``:
+    those that would be due if ``blocked_by``, a stream's consumer, didn't need them. ``trash``: snapshots and tags that
+    have expired and whose files wait for the end of the grace time. ``replaced_bytes``: data files of main's oldest
+    snapshot that its newest doesn't have; older snapshots hold at least these. ``oldest``: what holds the oldest state,
+    ``unlimited``: the same among what no retention ends.
+    """
+
+    snapshots: int = 0
+    tags: int = 0
+    branches: int = 0
+    consumers: int = 0
+    trash: int = 0
+    due_snapshots: int = 0
+    due_tags: int = 0
+    due_branches: int = 0
+    blocked_snapshots: int = 0
+    blocked_by: str | None = None
+    replaced_bytes: int = 0
+    oldest: Pin | None = None
+    unlimited: Pin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestFigures:
+    """The manifests of the newest snapshot. ``small``: those that a commit may still merge with others."""
+
+    count: int = 0
+    bytes: int = 0
+    small: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainFigures:
+    """A chain table. ``longest``: deltas after a group's newest full partition; ``errors``: of ``check_chain_table``.
+
+    ``stale_bytes`` and ``pending_bytes``: of the stale partitions, and of the deltas of chains that are too long.
+    """
+
+    stale: int = 0
+    stale_bytes: int = 0
+    longest: int = 0
+    pending: int = 0
+    pending_bytes: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageFigures:
+    """By a listing of the folder: all ``bytes``, and those that nothing refers to for longer than a day."""
+
+    bytes: int
+    orphan_files: int
+    orphan_bytes: int
+    expired_bytes: int
+    """What the end of all of main's snapshots but the newest frees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableHealth:
+    """How a table fares at the moment. ``reasons``: those that cost the most points first; no reason is 100.
+
+    ``chain``: of chain tables. ``storage``: only where it was asked for.
+    """
+
+    table: str
+    score: int
+    reasons: tuple[Reason, ...]
+    snapshot: int | None
+    committed_ms: int | None
+    files: FileFigures
+    deletions: DeletionFigures
+    held: HeldFigures
+    manifests: ManifestFigures
+    chain: ChainFigures | None = None
+    storage: StorageFigures | None = None
+
+    @property
+    def cost_bytes(self) -> int:
+        """What all that the reasons ask for costs at most."""
+        return sum(r.cost_bytes for r in self.reasons)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What was read of a table: values, no store. ``manifests``: of main's newest snapshot, base and delta."""
+
+    table: str
+    now_ms: int
+    snapshot: int | None
+    committed_ms: int | None
+    rules: FileRules
+    merge_min_count: int
+    manifest_target: int
+    most_snapshots: int
+    groups: Sequence[FileGroup]
+    index: Sequence[IndexEntry]
+    manifests: Sequence[ManifestFile]
+    held: HeldFigures
+    chain: ChainFigures | None = None
+    storage: StorageFigures | None = None
+
+
+def plan_health(seen: Observed) -> TableHealth:
+    """Judge a table by what was read of it."""
+    files, deletions = count_files(seen.groups, seen.rules), count_deletions(seen.groups, seen.index)
+    manifests = ManifestFigures(
+        count=len(seen.manifests),
+        bytes=sum(m.file_size for m in seen.manifests),
+        small=sum(m.file_size < seen.manifest_target for m in seen.manifests),
+    )
+    found = [
+        *_of_files(files, seen.rules),
+        *_of_deletions(deletions, files),
+        *_of_held(seen, files),
+        *_of_manifests(manifests, seen),
+        *_of_chain(seen.chain),
+        *_of_skew(files, seen.rules),
+        *_of_storage(seen.storage),
+    ]
+    reasons = sorted((r for r in found if r.points > 0), key=lambda r: (-r.points, r.id))
+    return TableHealth(
+        table=seen.table,
+        score=max(0, 100 - sum(r.points for r in reasons)),
+        reasons=tuple(reasons),
+        snapshot=seen.snapshot,
+        committed_ms=seen.committed_ms,
+        files=files,
+        deletions=deletions,
+        held=seen.held,
+        manifests=manifests,
+        chain=seen.chain,
+        storage=seen.storage,
+    )
+
+
+def points_of(figure: float, limit: float, most: int) -> int:
+    """Return the points that a figure takes off: 0 up to its limit, nearly ``most`` far beyond it; at least 1 above."""
+    return 0 if figure <= limit else max(1, round(most * (1 - limit / figure)))
+
+
+def _reason(id_: str, text: str, figure: float, limit: float, unit: str, most: int, **more: Any) -> Reason:
+    points = points_of(figure, limit, most)
+    return Reason(id=id_, text=text, figure=figure, limit=limit, unit=unit, points=points, **more)
+
+
+def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
+    usual = (rules.min_files - 1) * files.crowded_buckets
+    yield _reason(
+        "small-files",
+        f"{files.crowded_files:,} small files in {files.crowded_buckets:,} partitions or buckets, where up to "
+        f"{rules.min_files - 1} each are left alone",
+        *(files.crowded_files, usual, "files", 40),
+        operation=COMPACT,
+        branch=files.crowded_branch,
+        cost_bytes=files.crowded_bytes,
+    )
+    yield _reason(
+        "sorted-runs",
+        f"{files.deep_buckets:,} buckets have more than {rules.most_runs} sorted runs, one of them "
+        f"{files.most_runs:,}: each read merges them",
+        *(files.most_runs, rules.most_runs, "runs", 40),
+        operation=COMPACT,
+        branch=files.deep_branch,
+        cost_bytes=files.deep_bytes,
+    )
+    hidden = _percent(files.hidden_rows, files.rows)
+    yield _reason(
+        "hidden-rows",
+        f"{files.hidden_rows:,} rows are committed, and batch readers don't see them before a compaction",
+        *(hidden, 1, "% of rows", 20),
+    )
+
+
+def _of_deletions(deletions: DeletionFigures, files: FileFigures) -> Iterator[Reason]:
+    yield _reason(
+        "deleted-rows",
+        f"{deletions.rows:,} deleted rows are still in {deletions.files:,} data files",
+        *(_percent(deletions.rows, files.rows), DELETED_PERCENT, "% of rows", 20),
+        operation=COMPACT,
+        cost_bytes=deletions.bytes,
+    )
+
+
+def _of_held(seen: Observed, files: FileFigures) -> Iterator[Reason]:
+    held = seen.held
+    yield _reason(
+        "snapshots-due",
+        f"{held.due_snapshots:,} of {held.snapshots:,} snapshots are older than the table keeps them",
+        *(held.snapshots, held.snapshots - held.due_snapshots, "snapshots", 15),
+        operation=EXPIRE_SNAPSHOTS,
+    )
+    yield _reason("tags-due", f"{held.due_tags:,} tags are past their retention", held.due_tags, 0, "tags", 5,
+                  operation=EXPIRE_TAGS)  # fmt: skip
+    yield _reason("branches-due", f"{held.due_branches:,} branches are past their retention", held.due_branches, 0,
+                  "branches", 5, operation=EXPIRE_BRANCHES)  # fmt: skip
+    yield _reason(
+        "consumer-behind",
+        f"consumer {held.blocked_by} keeps {held.blocked_snapshots:,} snapshots that would expire; stop its stream for "
+        f"good and delete it, or set the table option consumer.expiration-time",
+        *(held.blocked_snapshots, seen.most_snapshots, "snapshots", 10),
+    )
+    yield _reason(
+        "replaced-files",
+        "older snapshots hold more data files that the newest one doesn't have than it has itself",
+        *(held.replaced_bytes, max(files.bytes, seen.rules.target), "bytes", 10),
+        operation=EXPIRE_SNAPSHOTS if held.due_snapshots else None,
+    )
+    if held.unlimited is not None:
+        yield _old_state(held.unlimited, seen.now_ms)
+
+
+def _old_state(pin: Pin, now_ms: int) -> Reason:
+    days = max(0, now_ms - pin.since_ms) // _DAY_MS
+    where = f" of branch {pin.branch}" if pin.kind == "tag" and pin.branch != "main" else ""
+    text = f"{pin.kind} {pin.name}{where} keeps the files of a state that is {days:,} days old, and has no retention"
+    return _reason("old-state", text, days, OLD_PIN_DAYS, "days", 5,
+                   operation=f"delete_{pin.kind}", branch=pin.branch)  # fmt: skip
+
+
+def _of_manifests(manifests: ManifestFigures, seen: Observed) -> Iterator[Reason]:
+    limit = 2 * seen.merge_min_count
+    yield _reason(
+        "manifests",
+        f"{manifests.small:,} small manifests, which each plan of a read reads; commits merge them from "
+        f"{seen.merge_min_count} on (manifest.merge-min-count)",
+        *(manifests.small, limit, "manifests", 10),
+    )
+
+
+def _of_chain(chain: ChainFigures | None) -> Iterator[Reason]:
+    if chain is None:
+        return
+    yield _reason("stale-partitions", f"{chain.stale:,} full partitions were built of data that has changed since",
+                  chain.stale, 0, "partitions", 30, operation=COMPACT_CHAIN,
+                  cost_bytes=chain.stale_bytes)  # fmt: skip
+    yield _reason(
+        "long-chain",
+        f"{chain.longest:,} deltas after the newest full partition of a group: a read merges them all",
+        *(chain.longest, CHAIN_DELTAS, "deltas", 20),
+        operation=COMPACT_CHAIN,
+        cost_bytes=chain.pending_bytes,
+    )
+    yield _reason("chain-errors", f"check_chain_table has {chain.errors:,} errors", chain.errors, 0, "errors", 40,
+                  operation=CHECK_CHAIN)  # fmt: skip
+
+
+def _of_skew(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
+    yield _reason(
+        "bucket-skew",
+        f"the largest bucket of a partition holds {files.bucket_skew:,.1f} times the mean: choose another bucket-key",
+        *(files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
+    )
+    if files.largest_partition_bytes >= _LARGE_PARTITION * rules.target:
+        yield _reason(
+            "partition-skew",
+            f"the largest partition holds {files.partition_skew:,.1f} times the mean",
+            *(files.partition_skew, PARTITION_SKEW, "times the mean", 5),
+        )
+
+
+def _of_storage(storage: StorageFigures | None) -> Iterator[Reason]:
+    if storage is None:
+        return
+    yield _reason(
+        "orphan-files",
+        f"{storage.orphan_files:,} files that nothing refers to, written longer than a day ago",
+        *(_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
+        operation=REMOVE_ORPHANS,
+    )
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 1) if whole else 0.0
