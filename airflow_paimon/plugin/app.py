@@ -37,6 +37,7 @@ _HEADERS = {
 }
 User = Annotated[BaseUser, Depends(get_user)]
 Search = Annotated[str, Query(max_length=200)]
+Sort = Annotated[str, Query(max_length=20)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
 Millis = Annotated[int | None, Query(ge=0, le=1 << 53)]
 
@@ -80,9 +81,14 @@ def _add_listings(app: FastAPI, pages: Pages, reader: Reader) -> None:
         return _answer(pages.render(request, "listing.html", title=connection_id, sheet=sheet, trail=[connection_id]))
 
     @app.get("/{connection_id}/{database}", dependencies=[auth.signed_in, auth.may_read_connection])
-    def tables(request: Request, connection_id: str, database: str, q: Search = "", page: Page = 1) -> Response:
+    def tables(
+        request: Request, connection_id: str, database: str, q: Search = "", page: Page = 1, sort: Sort = ""
+    ) -> Response:
         warehouse = catalog.Warehouse(connection_id)
-        sheet, pending = listing.tables(warehouse, reader, database, q, page)
+        if sort == "health":
+            sheet, pending = listing.healths(warehouse, reader, database, q, page), False
+        else:
+            sheet, pending = listing.tables(warehouse, reader, database, q, page)
         trail = [connection_id, database]
         return _answer(
             pages.render(request, "listing.html", title=database, sheet=sheet, trail=trail, pending=pending)
@@ -101,7 +107,7 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
         branch: Search = MAIN,
         q: Search = "",
         page: Page = 1,
-        sort: Annotated[str, Query(max_length=20)] = "",
+        sort: Sort = "",
         since: Millis = None,
         until: Millis = None,
         at: Annotated[str, Query(max_length=250)] = "",

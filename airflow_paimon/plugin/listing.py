@@ -8,9 +8,12 @@ from functools import partial
 from urllib.parse import quote
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.plugin.catalog import Glance, Known, Warehouse, glance
+from airflow_paimon.core.health.table_health import TableReport, read_healths
+from airflow_paimon.core.table.table import find_tables
+from airflow_paimon.plugin.catalog import Glance, Known, Warehouse, checked_name, glance
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, paged, text
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, paged, size, text
+from airflow_paimon.plugin.tabs.health import SERVES_SECONDS, score_cell
 
 _ROWS = 50
 _TABLES = (
@@ -21,7 +24,19 @@ _TABLES = (
     Column("Snapshot", number=True),
     Column("Last commit (UTC)"),
     Column("Rows", number=True, help="As files count them, before any merge"),
+    Column("Health", href="?sort=health", help="Sort all tables of the database by their health, the worst first"),
 )
+_HEALTHS = (
+    Column("Table", href="?"),
+    Column("Health", number=True, order="ascending", help="A score from 0 to 100"),
+    Column("Files", number=True),
+    Column("Size", number=True),
+    Column("Snapshots", number=True),
+    Column("Costs", number=True, help="What the jobs that mend it read and write again at most"),
+    Column("Why", roomy=True),
+)
+_TABLE_BYTES = 3000
+"""About what a table's health takes in memory."""
 
 
 def connections(known: Sequence[Known], q: str, page: int) -> Sheet:
@@ -82,6 +97,53 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     return sheet, len(read) < len(jobs)
 
 
+def healths(warehouse: Warehouse, reader: Reader, database: str, q: str, page: int) -> Sheet:
+    """List the tables of a database by their health, the worst first. All are read, and shown for a minute.
+
+    Raises:
+        StillReadingError: they are being read. PaimonError: the storage can't be reached, or the name is none.
+    """
+    checked_name(f"{database}.t")
+    until, catalog, reader = _soon(), warehouse.catalog(), ScopedReader(reader, warehouse.scope)
+    reports: list[TableReport] = reader.get(
+        ("healths", catalog.label, database),
+        lambda: read_healths(find_tables(catalog, database), int(time.time() * 1000)),
+        until=until,
+        fresh=SERVES_SECONDS,
+        weigh=lambda found: _TABLE_BYTES * (1 + len(found)),
+    )
+    found = [r for r in reports if q.lower() in r.table.lower()]
+    page, pages, first, last = paged(len(found), page, _ROWS)
+    rows = [_health_row(warehouse, report) for report in found[first:last]]
+    return Sheet(columns=_HEALTHS, rows=rows, total=len(found), page=page, pages=pages, search=q, empty="No tables",
+                 hidden={"sort": "health"})  # fmt: skip
+
+
+def _health_row(warehouse: Warehouse, report: TableReport) -> list[Cell]:
+    name = report.table.partition(".")[2]
+    link = table_link(warehouse, report.table)
+    health = report.health
+    if health is None:
+        assert report.error is not None
+        why = Cell(f"unreadable: {warehouse.without_secrets(report.error.message)}", mark="bad")
+        return [Cell(name, href=link), score_cell(None), *[Cell("")] * 4, why]
+    why = Cell(", ".join(f"{r.id} -{r.points}" for r in health.reasons))
+    return [
+        Cell(name, href=link),
+        score_cell(health.score, href=f"{link}?tab=health"),
+        number(health.files.files),
+        size(health.files.bytes),
+        number(health.held.snapshots),
+        size(health.cost_bytes or None),
+        why,
+    ]
+
+
+def table_link(warehouse: Warehouse, name: str) -> str:
+    """Spell the address of a table's page below the page's root."""
+    return "/".join(quote(part, safe="") for part in (warehouse.conn_id, *name.split(".", 1)))
+
+
 def _row(warehouse: Warehouse, link: Cell, what: object, now_ms: int) -> list[Cell]:
     rest = len(_TABLES) - 2
     if isinstance(what, PaimonError):
@@ -99,6 +161,7 @@ def _row(warehouse: Warehouse, link: Cell, what: object, now_ms: int) -> list[Ce
         text(what.newest.id if what.newest else None),
         moment(what.newest.time_millis if what.newest else None, now_ms),
         number(what.rows),
+        Cell("see", href=f"{link.href}?tab=health"),
     ]
 
 

@@ -19,6 +19,7 @@ TABS = (
     "files",
     "options",
     "storage",
+    "health",
     "grid",
     "corrections",
     "check",

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow_paimon.plugin.urls import TABS
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
+from tests.strict_metadata import damaged_on_purpose
 
 pytestmark = pytest.mark.airflow
 
@@ -184,6 +186,35 @@ def test_storage_says_what_would_become_free(get: Get) -> None:
     )
     assert "main's newest state: " in shown or "main&#39;s newest state" in shown
     assert "branch fix" not in texts(get(f"{T}?tab=storage&q=undo").text).split("found")[1]
+
+
+def test_health_says_why_and_what_mends_it(get: Get, lake: Path) -> None:
+    shown = texts(get("/paimon/lake/d/c?tab=health").text)
+    assert re.search(r"stale-partitions 30 1 0 partitions compact_chain_table 11 B 1 full partitions", shown)
+    assert "Score 70: " in shown
+    assert "Nothing takes points off" in texts(get(f"{T}?tab=health").text)
+
+
+def test_tables_are_listed_by_health_the_worst_first(get: Get, lake: Path) -> None:
+    """A database of its own: other tests change the tables of theirs."""
+    for name, files in (("fine", 2), ("sick", 9)):
+        table = make_table(lake, f"health.{name}", primary=False)
+        for _ in range(files):
+            append(table, "1")
+    broken = make_table(lake, "health.broken")
+    append(broken, "1")
+    broken.store.replace("snapshot/snapshot-1", b"{")
+    damaged_on_purpose(lake / "health.db" / "broken")
+    assert 'href="?sort=health"' in get("/paimon/lake/health").text
+    for _ in range(100):
+        page = get("/paimon/lake/health?sort=health").text
+        if "found" in page:
+            break
+        time.sleep(0.1)
+    shown = texts(page)
+    assert re.search(r"broken - unreadable: .* sick 78 9 99 B 9 99 B small-files -22 fine 100 2 22 B", shown), shown
+    assert 'href="/paimon/lake/health/sick?tab=health"' in page
+    assert "sick" not in texts(get("/paimon/lake/health?sort=health&q=fine").text).split("found")[1]
 
 
 def test_history_has_a_lane_a_branch_and_tells_who_approved(get: Get) -> None:
