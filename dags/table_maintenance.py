@@ -1,7 +1,8 @@
 """Nightly maintenance of many tables: compact, expire branches, tags and snapshots, remove orphan files once a week.
 
 find_tables -> for each table: compact -> expire_branches -> expire_tags -> expire_snapshots -> remove_orphan_files;
-then summary -> nothing_failed. A step that fails ends the night of its own table: what is damaged is not deleted from.
+then summary -> nothing_failed. With a budget find_tables measures the tables, and leaves those that need nothing.
+A step that fails ends the night of its own table: what is damaged is not deleted from.
 docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry run* first.
 
 | failed | mostly | what to do |
@@ -17,7 +18,7 @@ Clearing a table's tasks, or the whole run, is safe: what is done is not done ag
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -64,6 +65,11 @@ PARAMS = {
         "The day, by the run's logical date, on which files that nothing refers to are removed.",
         [*night.DAYS, night.EVERY_DAY, night.NEVER],
         "sunday",
+    ),
+    "budget": text(
+        "Budget",
+        "Measure the tables first and do only what is worth it, the worst first: bytes that compactions may rewrite, "
+        "such as 500 gb, their time from the run's start, such as 2 h, or: unlimited. Left empty, all is done for all.",
     ),
     "dry_run": switch("Dry run", "Only say what would be compacted and deleted."),
     "exclude": Param(
@@ -150,14 +156,29 @@ def skip(context: Context, reason: str) -> NoReturn:
     raise AirflowSkipException(reason)
 
 
+def only_as_planned(context: Context) -> None:
+    """Skip a step that a night with a budget leaves out."""
+    task = context["task"]
+    plan = context["ti"].xcom_pull(task_ids="find_tables", key="plan")
+    reason = night.why_not_planned(plan, task.task_id.rpartition(".")[2], task.table)
+    if reason is not None:
+        skip(context, reason)
+
+
+def why_no_time(context: Context) -> str | None:
+    """Say that the budget's time is over."""
+    return night.why_out_of_time(context["params"], context["dag_run"].start_date, datetime.now(UTC))
+
+
 class CompactIfNeeded(CompactOperator):
     """Skips a table that needs no compaction, or can't have one, before a job is submitted."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Look at the table first."""
+        only_as_planned(context)
         with in_airflows_terms():
             retried = context["ti"].try_number > 1
-            reason = night.why_not_compacted(context["params"], self.table, retried=retried)
+            reason = why_no_time(context) or night.why_not_compacted(context["params"], self.table, retried=retried)
         if reason is not None:
             skip(context, reason)
         return super().execute(context)
@@ -165,20 +186,31 @@ class CompactIfNeeded(CompactOperator):
 
 @task
 def find_tables(**context: Any) -> list[str]:
-    """Check the form, and find the tables that it names."""
+    """Check the form, and find the tables that it names; with a budget, those that have something to do."""
+    ti, params = context["ti"], context["params"]
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
-        found = night.choose_tables(context["params"])
-    report_lines(f"{len(found['tables']):,} tables", *found["tables"])
-    context["ti"].xcom_push(key="missed", value=found["missed"])
-    return list(found["tables"])
+        found = night.choose_tables(params)
+        plan = night.measure(params, found["tables"], day_of(context))
+    ti.xcom_push(key="missed", value=found["missed"])
+    if plan is None:
+        report_lines(f"{len(found['tables']):,} tables", *found["tables"])
+        return list(found["tables"])
+    report_lines(*night.describe_night(plan))
+    ti.xcom_push(key="plan", value=night.night_json(plan))
+    return [one.table for one in plan.tables]
+
+
+def day_of(context: Context) -> datetime:
+    """Return the run's day in the DAG's timezone."""
+    run = context["dag_run"]
+    day: datetime = (run.logical_date or run.run_after).astimezone(context["dag"].timezone)
+    return day
 
 
 def only_on_its_day(context: Context) -> None:
     """Skip the removal of orphan files on all days but one of the week."""
-    run = context["dag_run"]
-    when = (run.logical_date or run.run_after).astimezone(context["dag"].timezone)
-    reason = night.why_no_orphan_cleaning(context["params"]["orphan_day"], when)
+    reason = night.why_no_orphan_cleaning(context["params"]["orphan_day"], day_of(context)) or why_no_time(context)
     if reason is not None:
         skip(context, reason)
 
@@ -206,9 +238,10 @@ def maintain(table: str) -> None:
     expiry: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in ("all_branches", "grace", "writers_stopped")}
     limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
     idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
-    branches = BranchExpireOperator(task_id="expire_branches", **idle, **here)
-    tags = TagExpireOperator(task_id="expire_tags", **expiry, **here)
-    snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **here)
+    planned: dict[str, Any] = {"pre_execute": only_as_planned, **here}
+    branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
+    tags = TagExpireOperator(task_id="expire_tags", **expiry, **planned)
+    snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **planned)
     orphans = RemoveOrphanFilesOperator(
         task_id="remove_orphan_files",
         older_than="{{ params.orphans_older_than }}",
@@ -222,12 +255,12 @@ def maintain(table: str) -> None:
 def summary(**context: Any) -> dict[str, Any]:
     """Sum up what was freed, of which table; a run that is not a dry run leaves it in an asset event, too."""
     ti, dry_run = context["ti"], context["params"]["dry_run"]
-    tables = ti.xcom_pull(task_ids="find_tables")
-    if not tables:
+    tables, plan = ti.xcom_pull(task_ids="find_tables"), ti.xcom_pull(task_ids="find_tables", key="plan")
+    if not tables and plan is None:
         raise AirflowFailException("No tables were found: the log of find_tables says why")
     missed = ti.xcom_pull(task_ids="find_tables", key="missed")
-    nights = night.gather_nights(context, GROUP, tables)
-    found = night.summarize(nights, missed or (), dry_run=dry_run)
+    nights = night.gather_nights(context, GROUP, tables or ())
+    found = night.summarize(nights, missed or (), dry_run=dry_run, plan=plan)
     subject, markdown = night.render_summary(found)
     report_lines(subject, *markdown.splitlines())
     ti.xcom_push(key="markdown", value=markdown)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.form import check_policy, request_for
+from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night
 from airflow_paimon.runbooks.markdown import counted, escape, table
 from airflow_paimon.task_run import ERROR_KEY
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table.table import Table
 
 STEPS = ("compact", "expire_branches", "expire_tags", "expire_snapshots", "remove_orphan_files")
 """The tasks of each table, in their order."""
@@ -63,14 +70,103 @@ def choose_tables(params: Mapping[str, Any]) -> dict[str, Any]:
     chosen = sorted({*found, *(name for name in named if not _matches(name, exclude))})
     if not chosen:
         raise NotFoundError(_nothing(hook, asked, exclude))
-    most = conf.getint("core", "max_map_length", fallback=1024)
-    if len(chosen) > most:
-        raise InvalidInputError(
-            f"{len(chosen):,} tables match, and Airflow maps at most {most:,}: divide them among several DAGs by "
-            f"patterns, or raise [core] max_map_length"
-        )
+    if parse_budget(params["budget"]) is None:
+        check_number(len(chosen), "match")
     missed = [p for p in patterns if not any(fnmatchcase(name, p) for name in found)]
     return {"tables": chosen, "missed": missed}
+
+
+def check_number(tables: int, verb: str) -> None:
+    """Refuse more tables than Airflow maps.
+
+    Raises:
+        InvalidInputError: there are more.
+    """
+    most = conf.getint("core", "max_map_length", fallback=1024)
+    if tables > most:
+        raise InvalidInputError(
+            f"{tables:,} tables {verb}, and Airflow maps at most {most:,}: divide them among several DAGs by "
+            f"patterns, or raise [core] max_map_length"
+        )
+
+
+def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> NightPlan | None:
+    """Judge the tables, side by side, and plan the night by it; None without a budget: all steps of all tables.
+
+    Raises:
+        InvalidInputError: a budget or an age is none, or more tables have something to do than Airflow maps.
+    """
+    from airflow_paimon.core.health.gather import HealthRules
+    from airflow_paimon.core.health.table_health import read_healths
+    from airflow_paimon.core.metadata_expiry.expiry import time_before
+
+    budget = parse_budget(params["budget"])
+    if budget is None:
+        return None
+    now_ms = int(time.time() * 1000)
+    rules = HealthRules(
+        min_files=params["min_files"],
+        most_runs=params["max_sorted_runs"],
+        older_than_ms=time_before(params["older_than"] or None, now_ms, "older_than"),
+        retain_min=params["retain_min"],
+        retain_max=params["retain_max"],
+    )
+    reports = read_healths(open_tables(params["paimon_conn_id"], names), now_ms, rules)
+    orphans = why_no_orphan_cleaning(params["orphan_day"], when) is None
+    night = plan_night(reports, budget, params, STEPS, orphans=orphans)
+    check_number(len(night.tables), "have something to do")
+    return night
+
+
+def open_tables(paimon_conn_id: str, names: Sequence[str]) -> list[Table]:
+    """Open tables by their names, those of a database at once; reads nothing of them."""
+    from airflow_paimon.core.store.none import NoStore
+    from airflow_paimon.core.table.table import Table
+
+    catalog = PaimonHook(paimon_conn_id).get_conn()
+    found = []
+    for database, pairs in groupby(sorted(name.split(".", 1) for name in names), key=itemgetter(0)):
+        short = [name for _, name in pairs]
+        for name, store in zip(short, catalog.locate(database, short), strict=True):
+            where = NoStore(catalog.label) if store is None else store
+            found.append(Table(where, f"{database}.{name}", catalog=catalog))
+    return found
+
+
+def why_not_planned(night: Mapping[str, Any] | None, step: str, name: str) -> str | None:
+    """Say why a step of a table is left out of a night with a budget; ``night``: the plan as JSON, None without."""
+    reason: str | None = night["skipped"].get(name, {}).get(step) if night else None
+    return reason
+
+
+def why_out_of_time(params: Mapping[str, Any], started: datetime | None, now: datetime) -> str | None:
+    """Say that the time of the budget is over; None while it isn't, and with any other budget."""
+    budget = parse_budget(params["budget"])
+    if budget is None or budget.time is None or started is None or now - started < budget.time:
+        return None
+    return f"the budget of {params['budget'].strip()} since the run's start is used up; it waits for another night"
+
+
+def night_json(night: NightPlan) -> dict[str, Any]:
+    """Return a plan as JSON values for the tasks of the tables and the summary."""
+    return {
+        "measured": night.measured,
+        "scores": {plan.table: plan.score for plan in night.tables},
+        "skipped": {plan.table: dict(plan.skipped) for plan in night.tables},
+        "waiting": [
+            {"table": p.table, "score": p.score, "bytes": p.compact_bytes, "why": p.skipped["compact"]}
+            for p in night.waiting
+        ],
+    }
+
+
+def describe_night(night: NightPlan) -> list[str]:
+    """Say what a night with a budget will do, a summary first."""
+    lines = [f"{counted(night.measured, 'table')} measured, {len(night.tables):,} with something to do"]
+    for plan in night.tables[:_LISTED]:
+        steps = ", ".join(step for step in STEPS if step not in plan.skipped)
+        lines.append(f"{plan.table}: {'unreadable' if plan.score is None else f'score {plan.score}'}: {steps}")
+    return lines + [f"{plan.table}: no compaction: {plan.skipped['compact']}" for plan in night.waiting[:_LISTED]]
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
@@ -166,11 +262,14 @@ def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str])
     ]
 
 
-def summarize(nights: Sequence[TableNight], missed: Sequence[str], *, dry_run: bool) -> dict[str, Any]:
+def summarize(
+    nights: Sequence[TableNight], missed: Sequence[str], *, dry_run: bool, plan: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Sum up the run, as plain JSON values for the asset event: totals, each table, and what ``failed``, in words.
 
     ``freed_files`` and ``freed_bytes`` were deleted; ``waiting``: entries of the trash whose files go in a later run;
-    ``expiring_soon``: branches, the first ones first.
+    ``expiring_soon``: branches, the first ones first. ``plan``: of a night with a budget (``night_json``):
+    ``measured`` tables, and ``waiting_for_budget``, those whose compaction didn't fit.
     """
     rows = sorted((_figures(night) for night in nights), key=lambda row: (not row["failed"], -row["freed_bytes"]))
     summed = ("snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
@@ -185,6 +284,7 @@ def summarize(nights: Sequence[TableNight], missed: Sequence[str], *, dry_run: b
         "by_table": rows[:_LISTED],
         "expiring_soon": soon[:_LISTED],
         "failed": failed[:_LISTED],
+        **({} if plan is None else {"measured": plan["measured"], "waiting_for_budget": plan["waiting"][:_LISTED]}),
     }
 
 
@@ -226,6 +326,8 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
         f"{counted(found['tables'], 'table')}, {found['tables_failed']} failed: "
         f"{counted(found['freed_files'], 'file')} with {found['freed_bytes']:,} bytes {would}deleted"
     )
+    if "measured" in found:
+        subject = f"{counted(found['measured'], 'table')} measured; worked on: {subject}"
     rows = [
         [
             escape(row["table"]),
@@ -237,7 +339,7 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
         for row in found["by_table"]
     ]
     headers = ("Table", "Files compacted", "Snapshots", "Tags", "Branches", "Files freed", "Bytes freed", "Notes")
-    parts = [escape(subject), table(headers, rows)]
+    parts = [escape(subject), *([table(headers, rows)] if rows else [])]
     if found["tables"] > len(rows):
         parts.append(f"and {counted(found['tables'] - len(rows), 'more table')}")
     soon = [
@@ -245,6 +347,11 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     ]
     if soon:
         parts += ["These branches expire soon:", table(("Table", "Branch", "Owner", "Expires at"), soon)]
+    late = [
+        [escape(one["table"]), str(one["score"]), escape(one["why"])] for one in found.get("waiting_for_budget", ())
+    ]
+    if late:
+        parts += ["These compactions wait for another night:", table(("Table", "Score", "Why"), late)]
     if found["waiting"]:
         parts.append(f"{counted(found['waiting'], 'snapshot or tag file')} wait in the trash for a later run.")
     return subject, "\n\n".join(parts)
@@ -253,4 +360,5 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
 def _notes(row: Mapping[str, Any]) -> str:
     failed = [f"**{escape(step)} failed**: {escape(why)}" for step, why in row["failed"].items()]
     compact = row["skipped"].get("compact")
+    compact = None if compact == NOT_DUE else compact
     return "; ".join([*failed, *([f"not compacted: {escape(compact)}"] if compact else [])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -15,9 +16,12 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import plan_scan
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.runbooks import table_maintenance as night
+from airflow_paimon.runbooks.maintenance_plan import Budget, parse_budget
+from tests.core.tables import append
+from tests.core.tables import make_table as make_metadata_table
 from tests.core.tables import run as operate
 from tests.dags.conftest import load_dag, run_dag, states
 from tests.soundness import assert_sound, files_on_disk
@@ -137,6 +141,154 @@ def test_orphan_files_have_their_day() -> None:
     assert night.why_no_orphan_cleaning("never", sunday) == "the form says never"
     told = night.why_no_orphan_cleaning("sunday", sunday + timedelta(days=1))
     assert told == "it is Monday; orphan files go on Sunday"
+
+
+# -- a budget -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        (" ", None),
+        (None, None),
+        ("unlimited", Budget()),
+        ("500 GB", Budget(bytes=500 << 30)),
+        ("2 h", Budget(time=timedelta(hours=2))),
+        ("90 min", Budget(time=timedelta(minutes=90))),
+    ],
+)
+def test_a_budget_is_bytes_or_a_time(text: str | None, budget: Budget | None) -> None:
+    assert parse_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["5", "90 m", "0 gb", "0 s", "a lot", "5 g"])
+def test_a_budget_without_a_clear_unit_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match=r"neither a size with its unit, such as 500 gb, nor a time"):
+        parse_budget(text)
+
+
+SUNDAY = datetime(2026, 11, 22, 3, tzinfo=UTC)
+MONDAY = SUNDAY + timedelta(days=1)
+
+
+@pytest.fixture
+def many(warehouse: Path) -> Path:
+    """500 tables, one of them sick: d.t017 has many small files, and a tag that is past its retention."""
+    first = make_metadata_table(warehouse, "d.t000", primary=False)
+    for _ in range(3):
+        append(first, "a")
+    for number in range(1, 500):
+        shutil.copytree(place(first), warehouse / "d.db" / f"t{number:03}")
+    sick = open_table(str(warehouse), "d.t017")
+    for _ in range(9):
+        append(sick, "a")
+    operate(sick, "create_tag", tag="old", time_retained="1 d", now="2026-01-01T00:00:00+00:00")
+    return warehouse
+
+
+def test_of_500_tables_only_the_sick_one_gets_work(many: Path) -> None:
+    run = run_dag(DAG, {"tables": ["*"], "budget": "1 gb", "orphan_day": "never", "dry_run": True})
+    assert run.state == "success"
+    assert run.xcom("find_tables") == ["d.t017"]
+    assert {step: states(run)[f"maintain.{step}[0]"] for step in night.STEPS} == {
+        "compact": "skipped",
+        "expire_branches": "skipped",
+        "expire_tags": "success",
+        "expire_snapshots": "skipped",
+        "remove_orphan_files": "skipped",
+    }
+    summary = run.xcom("summary")
+    (row,) = summary["by_table"]
+    assert row["skipped"]["compact"] == "dry run: 12 files in 1 partition would be written again"
+    assert row["skipped"]["expire_snapshots"] == "nothing is due" and row["tags"] == 1
+    assert (summary["measured"], summary["waiting_for_budget"]) == (500, [])
+
+    fine = run_dag(DAG, {"tables": ["*"], "exclude": ["d.t017"], "budget": "2 h", "orphan_day": "never"})
+    assert fine.state == "success" and fine.xcom("find_tables") == []
+    assert (fine.xcom("summary")["measured"], fine.xcom("summary")["tables"]) == (499, 0)
+    assert fine.xcom("summary", key="markdown").startswith("499 tables measured; worked on: 0 tables")
+
+
+def planned(names: list[str], when: datetime = MONDAY, **conf: Any) -> Any:
+    found = night.measure(form(**conf), names, when)
+    assert found is not None
+    return found
+
+
+def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> None:
+    """Due snapshots, a tag, a branch with a retention, an entry of the trash, a changelog, a stream's consumer."""
+    names = ["snapshots", "tag", "branch", "trash", "changelog", "consumer", "fine", "gone"]
+    tables = {}
+    for name in names[:-1]:
+        tables[name] = make_metadata_table(warehouse, f"d.{name}", **{"snapshot.num-retained.min": "1"})
+        append(tables[name], "a")
+        append(tables[name], "a")
+    operate(tables["tag"], "create_tag", tag="old", time_retained="1 d", now="2026-01-01T00:00:00+00:00")
+    operate(tables["branch"], "create_branch", branch="old", retention="1 d")
+    operate(tables["trash"], "create_tag", tag="old", time_retained="1 d", now="2026-01-01T00:00:00+00:00")
+    operate(tables["trash"], "expire_tags")
+    shutil.copytree(place(tables["changelog"]) / "snapshot", place(tables["changelog"]) / "changelog")
+    (place(tables["changelog"]) / "changelog" / "snapshot-1").rename(
+        place(tables["changelog"]) / "changelog" / "changelog-1"
+    )
+    tables["consumer"].store.create("consumer/consumer-c", b'{"nextSnapshot": 2}')
+    full = [f"d.{name}" for name in names]
+    found = {p.table: set(night.STEPS) - set(p.skipped) for p in planned(full, budget="1 b").tables}
+    assert found == {
+        "d.tag": {"expire_tags"},
+        "d.branch": {"expire_branches"},
+        "d.trash": {"expire_snapshots"},
+        "d.changelog": {"expire_snapshots"},
+        "d.consumer": {"expire_snapshots"},
+        "d.gone": set(night.STEPS),
+    }, "a table that isn't there, or can't be read, has all steps, and they say so"
+    by_form = planned(["d.snapshots"], budget="1 b", older_than="0 s").tables
+    assert [set(night.STEPS) - set(p.skipped) for p in by_form] == [{"expire_snapshots"}]
+    on_sunday = planned(full, SUNDAY, budget="1 b").tables
+    assert len(on_sunday) == 8 and all("remove_orphan_files" not in p.skipped for p in on_sunday)
+
+
+def test_the_worst_compactions_come_first_and_others_wait(warehouse: Path) -> None:
+    for name, files in (("a", 10), ("b", 40), ("c", 20)):
+        table = make_metadata_table(warehouse, f"d.{name}", primary=False)
+        for _ in range(files):
+            append(table, "x")
+    names = ["d.a", "d.b", "d.c"]
+
+    def compacted(**conf: Any) -> list[str]:
+        return [p.table for p in planned(names, **conf).tables if "compact" not in p.skipped]
+
+    assert compacted(budget="unlimited") == ["d.b", "d.c", "d.a"]
+    assert compacted(budget="1 kb") == ["d.b", "d.c", "d.a"]
+    assert compacted(budget="600 b") == ["d.b", "d.a"], "440 bytes, then 220 that don't fit, then 110"
+    assert compacted(budget="unlimited", compact=False) == []
+    assert compacted(budget="unlimited", min_files=30) == ["d.b"]
+    found = planned(names, budget="600 b")
+    (waiting,) = night.night_json(found)["waiting"]
+    assert (waiting["table"], waiting["bytes"]) == ("d.c", 220)
+    assert waiting["why"] == "it rewrites up to 220 B, and 160 B of the budget of 600 B are left"
+    assert "d.c: no compaction: it rewrites up to 220 B" in "\n".join(night.describe_night(found))
+    assert night.measure(form(budget=None), names, MONDAY) is None
+
+
+def test_more_tables_than_airflow_maps_are_fine_while_few_need_something(
+    found: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__MAX_MAP_LENGTH", "2")
+    chosen = night.choose_tables(form(tables=["*"], budget="1 gb"))["tables"]
+    assert len(chosen) == 3 and planned(chosen, budget="1 gb").tables == ()
+    with pytest.raises(InvalidInputError, match="3 tables have something to do, and Airflow maps at most 2"):
+        planned(chosen, SUNDAY, budget="1 gb")
+
+
+def test_when_the_time_is_over_compactions_wait() -> None:
+    params, start = form(budget="2 h"), MONDAY
+    assert night.why_out_of_time(params, start, start + timedelta(minutes=119)) is None
+    assert "2 h since the run's start is used up" in (
+        night.why_out_of_time(params, start, start + timedelta(hours=2)) or ""
+    )
+    assert night.why_out_of_time(form(budget="1 gb"), start, start + timedelta(days=9)) is None
+    assert night.why_out_of_time(form(), start, start + timedelta(days=9)) is None
 
 
 # -- the night ----------------------------------------------------------------------------------------------------

@@ -37,11 +37,13 @@ from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.lineage import Lineage, read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
+    CHANGELOG_PREFIX,
     HOLD_TAG_PREFIX,
     KEEP_TAG_PREFIX,
     MAIN,
     STAGING_BRANCH_PREFIX,
     UNDO_TAG_PREFIX,
+    numbered,
     protects,
 )
 from airflow_paimon.core.table.scan import all_manifests, live_of_parts, read_columns, read_entry_names, read_index
@@ -55,12 +57,16 @@ _TRIES = 3
 class HealthRules:
     """What a caller compacts with, if not with the defaults; ``storage``: also count what nothing refers to.
 
-    ``most_runs``: None = as many sorted runs as the table's writers leave.
+    ``most_runs``: None = as many sorted runs as the table's writers leave. ``older_than_ms`` (epoch milliseconds),
+    ``retain_min`` and ``retain_max`` say which snapshots are due, where given; otherwise each table's options do.
     """
 
     min_files: int = MIN_FILES
     most_runs: int | None = None
     storage: bool = False
+    older_than_ms: int | None = None
+    retain_min: int | None = None
+    retain_max: int | None = None
 
 
 def read_health(table: Table, now_ms: int, rules: HealthRules | None = None) -> TableHealth:
@@ -107,7 +113,7 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
         groups=groups,
         index=read_index(main, head),
         manifests=contents.manifests,
-        held=_held(main, views, contents, now_ms),
+        held=_held(main, views, contents, now_ms, rules),
         chain=None if check is None else _chain_figures(check),
         storage=_storage(main, now_ms) if rules.storage else None,
     )
@@ -166,6 +172,7 @@ class _View:
     ids: Sequence[int]
     tags: Sequence[Tag]
     consumers: Sequence[Consumer]
+    changelogs: int
     record: Lineage | None
 
     @property
@@ -187,14 +194,15 @@ def _read_view(view: Table, options: TableOptions | None) -> _View:
         ids=view.snapshot_ids(),
         tags=view.tags(),
         consumers=tuple(read_consumers(view)),
+        changelogs=len(numbered(view.store.names(view.paths.changelog_dir), CHANGELOG_PREFIX)),
         record=None if view.branch_name == MAIN else read_lineage(view, view.branch_name),
     )
 
 
-def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int) -> HeldFigures:
+def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int, rules: HealthRules) -> HeldFigures:
     records = {v.name: v.record for v in views}
-    due = {v.name: _due_snapshots(v, now_ms) for v in views}
-    blocked = {v.name: _due_snapshots(v, now_ms, consumers=False) - due[v.name] for v in views if v.consumers}
+    due = {v.name: _due_snapshots(v, now_ms, rules) for v in views}
+    blocked = {v.name: _due_snapshots(v, now_ms, rules, consumers=False) - due[v.name] for v in views if v.consumers}
     worst = max(blocked, key=blocked.__getitem__, default=None)
     oldest = _oldest(views[0])
     pins = [*_pins(views, records), *([] if oldest is None else [_snapshot_pin(views[0], oldest)])]
@@ -203,7 +211,9 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int)
     return HeldFigures(
         snapshots=sum(len(v.ids) for v in views),
         tags=sum(len(v.tags) for v in views),
+        keep_tags=sum(t.name.startswith(KEEP_TAG_PREFIX) for v in views for t in v.tags),
         branches=len(views) - 1,
+        changelogs=sum(v.changelogs for v in views),
         consumers=sum(len(v.consumers) for v in views),
         trash=len(main.store.walk(TRASH_DIR)),
         due_snapshots=sum(due.values()),
@@ -255,15 +265,22 @@ def _first_consumer(views: Sequence[_View], branch: str | None) -> str | None:
     return min(found, key=lambda c: c.next_snapshot).name if found else None
 
 
-def _due_snapshots(view: _View, now_ms: int, *, consumers: bool = True) -> int:
-    """Count the snapshots that ``expire_snapshots`` may take away by the branch's options.
+def _due_snapshots(view: _View, now_ms: int, rules: HealthRules, *, consumers: bool = True) -> int:
+    """Count the snapshots that ``expire_snapshots`` may take away by the rules and the branch's options.
 
     It keeps some of these where an operation of the last day may be tried again.
     """
     if view.options is None or not view.ids:
         return 0
-    rule = expiry_rule(view.options, view.table.label, now_ms=now_ms, older_than_ms=None, retain_min=None,
-                       retain_max=None, max_deletes=None)  # fmt: skip
+    rule = expiry_rule(
+        view.options,
+        view.table.label,
+        now_ms=now_ms,
+        older_than_ms=rules.older_than_ms,
+        retain_min=rules.retain_min,
+        retain_max=rules.retain_max,
+        max_deletes=None,
+    )
     pins = [t.snapshot.id + 1 for t in view.tags if t.name.startswith(UNDO_TAG_PREFIX)]
     pins += [c.next_snapshot for c in view.consumers] if consumers else []
     if view.record is not None and view.record.snapshot_id is not None:

@@ -69,6 +69,8 @@ class Pin:
 class HeldFigures:
     """What holds old states of the table, over all branches.
 
+    ``keep_tags``: of the tags, those of publishes, which an expiry ends when they have done their work. ``changelogs``:
+    long-lived ones.
     ``due_*``: what the table's options and the retentions of tags and branches let expire now. ``blocked_snapshots``:
     those that would be due if ``blocked_by``, a stream's consumer, didn't need them. ``trash``: snapshots and tags that
     have expired and whose files wait for the end of the grace time. ``replaced_bytes``: data files of main's oldest
@@ -78,7 +80,9 @@ class HeldFigures:
 
     snapshots: int = 0
     tags: int = 0
+    keep_tags: int = 0
     branches: int = 0
+    changelogs: int = 0
     consumers: int = 0
     trash: int = 0
     due_snapshots: int = 0
