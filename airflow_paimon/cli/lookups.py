@@ -17,6 +17,8 @@ from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.metadata_expiry.storage_usage import Totals, holder_json, read_usage
 from airflow_paimon.core.publish.replace_main import main_state, main_state_text
 from airflow_paimon.core.table.inspect import inspect
+from airflow_paimon.core.table.masking import shown_option
+from airflow_paimon.core.table.option_names import default_of, is_known, unknown_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
@@ -51,7 +53,7 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
         ("branches", "number"),
         ("snapshot", "number"),
         ("committed", "utc"),
-        ("rows", "number"),
+        ("stored rows", "number"),
         ("state of", "text"),
     )
     return Listing(title="tables", columns=columns, rows=[_table_row(t) for t in shown], left=left)
@@ -147,6 +149,19 @@ def schema(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     return Listing(title="columns", columns=columns, rows=shown, left=left)
 
 
+def options(table: Table, limit: int) -> Listing:
+    """List the options that are set on the branch, with Paimon's defaults; unknown ones first, with what was meant."""
+    found = table.schema().options
+    keys = sorted(found, key=lambda key: (is_known(key), key))
+    rows = [
+        (key, shown_option(key, found[key]), default_of(key) or None, None if is_known(key) else unknown_text(key))
+        for key in keys
+    ]
+    shown, left = limited(rows, limit)
+    columns = (("option", "text"), ("value", "text"), ("default", "text"), ("remark", "text"))
+    return Listing(title="options", columns=columns, rows=shown, left=left)
+
+
 def _roles(found: TableSchema, column: str) -> list[str]:
     keys = (("partition", found.partition_keys), ("primary", found.primary_keys))
     return [f"{kind} key {names.index(column) + 1}" for kind, names in keys if column in names]
@@ -175,7 +190,7 @@ def tag_listing(tags: Sequence[Tag], limit: int = 0) -> Listing:
         ("tag", "text"),
         ("snapshot", "number"),
         ("committed", "utc"),
-        ("rows", "number"),
+        ("stored rows", "number"),
         ("created", "time"),
         ("kept", "text"),
     )
@@ -203,8 +218,8 @@ def snapshots(table: Table, limit: int) -> Listing:
         ("committed", "utc"),
         ("kind", "text"),
         ("operation", "text"),
-        ("rows", "number"),
-        ("change", "number"),
+        ("stored rows", "number"),
+        ("stored change", "number"),
         ("schema", "number"),
         ("user", "text"),
     )
@@ -218,7 +233,7 @@ def partitions(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     shown, left = limited([[r[n] for n in names] for r in rows], limit)
     columns = (
         ("partition", "text"),
-        ("rows", "number"),
+        ("stored rows", "number"),
         ("files", "number"),
         ("size", "size"),
         ("newest file", "time"),
@@ -236,7 +251,7 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
         ("partition", "text"),
         ("bucket", "number"),
         ("level", "number"),
-        ("rows", "number"),
+        ("stored rows", "number"),
         ("size", "size"),
         ("schema", "number"),
         ("source", "text"),
@@ -285,6 +300,7 @@ def _elsewhere(table: Table) -> str:
 
 OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {
     "schema": schema,
+    "options": options,
     "branches": branches,
     "tags": tags,
     "snapshots": snapshots,

@@ -13,15 +13,21 @@ from typing import Any, NoReturn
 
 from airflow_paimon import __version__
 from airflow_paimon.bundled import job_names, job_path, job_summaries
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedError, error_to_json
 from airflow_paimon.core.requests.arguments import plain_message
 
 _DEFAULT_LIMIT = 50
 _HELP = "--help lists the commands and flags"
 JOB = "job"
-_OF_A_VERSION = ("schema", "partitions", "files")
+_FIRST_ROWS = 10
+_OF_ROWS = ("head", "count")
+"""Look-ups that read rows."""
+_OF_A_VERSION = ("schema", "partitions", "files", *_OF_ROWS)
 """Look-ups that show a table as of a version."""
-_FLAGS = ("--warehouse", "--table", "--branch", "--storage-options", "--limit", "--json", "--help", "--version")
+_FLAGS = (
+    "--warehouse", "--table", "--branch", "--columns", "--where", "--storage-options", "--limit", "--json", "--help",
+    "--version",
+)  # fmt: skip
 _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
        python -m airflow_paimon job --path NAME
@@ -35,10 +41,13 @@ LOOKUPS = {
     "tables": "tables of the warehouse",
     "databases": "databases of the warehouse, empty ones too",
     "schema": "columns of a branch: types and keys",
+    "head": "some rows of a branch, as a reader sees them; masked columns are hidden",
+    "count": "number of rows of a branch, as a reader sees them",
+    "options": "options that are set on a branch, with their defaults; unknown ones are pointed out",
     "branches": "branches of a table, main included",
     "tags": "tags of a branch",
     "snapshots": "snapshots of a branch, newest first",
-    "partitions": "partitions of a branch: rows, files, bytes",
+    "partitions": "partitions of a branch: stored rows, files, bytes",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
     "storage": "bytes that each branch, tag and range of snapshots holds, and what its end would free",
@@ -132,14 +141,20 @@ def _parser() -> _Parser:
         command.add_argument(
             "--limit",
             type=_limit,
-            help=f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
+            help=f"rows to show, 0 = all; default {_FIRST_ROWS}"
+            if name == "head"
+            else f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
         )
         if name not in ("databases", "tables"):
             known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
             text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
             command.add_argument("--table", required=name != "health", help=text)
-        if name in ("schema", "tags", "snapshots", "partitions", "files"):
+        if name in ("schema", "options", "tags", "snapshots", "partitions", "files", *_OF_ROWS):
             command.add_argument("--branch", help="branch; default main")
+        if name == "head":
+            command.add_argument("--columns", metavar="NAME,...", help="only these columns; default all")
+        if name in _OF_ROWS:
+            command.add_argument("--where", metavar="CONDITION", help="only rows like \"dt = '2026-11-18' AND id > 3\"")
     return parser
 
 
@@ -163,7 +178,8 @@ def _check_flags(argv: Sequence[str]) -> None:
     for word in argv:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in _FLAGS:
-            near = get_close_matches(flag, _FLAGS[:-2], 1)
+            short = [known for known in _FLAGS if known.startswith(flag) and flag != "--"]
+            near = short if len(short) == 1 else get_close_matches(flag, _FLAGS[:-2], 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_FLAGS)}"
             raise InvalidInputError(f"There is no flag {flag}; {hint} ({_HELP})")
 
@@ -206,8 +222,25 @@ def _look_up(options: argparse.Namespace) -> Any:
         from airflow_paimon.cli.chain import chain
 
         return chain(table.branch(MAIN), limit)
+    if options.what in _OF_ROWS:
+        return _look_at_rows(table, options, version)
     if version is not None:
         view, snapshot = resolve_version(table, version)
         assert snapshot is not None  # or it was not found
         return lookups.OF_A_VERSION[options.what](view, limit, snapshot)
     return health.one(table, limit) if options.what == "health" else lookups.OF_A_TABLE[options.what](table, limit)
+
+
+def _look_at_rows(table: Any, options: argparse.Namespace, version: int | str | None) -> Any:
+    try:
+        from airflow_paimon.cli import rows
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{options.what} reads data files, which needs pyarrow: pip install pyarrow ({error})"
+        ) from error
+    if options.what == "count":
+        return rows.count(table, version, options.where)
+    names = None if options.columns is None else [name.strip() for name in options.columns.split(",")]
+    return rows.head(
+        table, _FIRST_ROWS if options.limit is None else options.limit, version, columns=names, where=options.where
+    )

@@ -25,13 +25,13 @@ def head(
     columns: Sequence[str] | None = None,
     where: str | pc.Expression | None = None,
 ) -> Listing:
-    """List some rows as a reader sees them, ``limit`` at most; values of masked columns are hidden.
+    """List some rows as a reader sees them, ``limit`` at most (0: all); values of masked columns are hidden.
 
     Raises:
         PaimonError: as ``read_arrow``.
     """
     condition = where_argument(table, where, version, timestamp)
-    reader = read_batches(table, version, timestamp, columns, condition, limit=limit)
+    reader = read_batches(table, version, timestamp, columns, condition, limit=limit or None)
     found = pa.Table.from_batches(reader, reader.schema)
     masks = masks_of((table.branch(MAIN).schema(), table.schema()))
     rows = [tuple(masks.row(row).values()) for row in json_rows(found)]

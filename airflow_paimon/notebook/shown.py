@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import UnsupportedError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_result, is_small
@@ -35,11 +36,14 @@ class Tags(list[Tag]):
 
 
 class Options(dict[str, str]):
-    """The options that are set on a branch, as they are stored."""
+    """The options that are set on a branch, as they are stored; what is shown hides those that may be secrets."""
 
     def _listing(self) -> Listing:
-        rows = sorted(self.items())
+        rows = [(name, shown_option(name, value)) for name, value in sorted(self.items())]
         return Listing(title="options", columns=(("option", "text"), ("value", "text")), rows=rows)
+
+    def __repr__(self) -> str:
+        return repr(self._listing())
 
     def _repr_html_(self) -> str:
         return self._listing().to_html("")

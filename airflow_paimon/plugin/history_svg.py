@@ -31,7 +31,7 @@ def describe(commit: Commit, branch: str) -> str:
     lines = [f"{branch} {commit.id}: {commit.kind}{what}", exact_text(commit.millis)]
     if commit.total is not None or commit.rows is not None:
         total = "?" if commit.total is None else f"{commit.total:,}"
-        lines.append(f"rows: {total} ({signed(commit.rows)})")
+        lines.append(f"stored rows: {total} ({signed(commit.rows)})")
     lines += [f"user: {commit.user}"] if commit.user else []
     lines += [f"approved by: {commit.approved_by}"] if commit.approved_by else []
     lines += [f"tags: {_some(commit.tags)}"] if commit.tags else []
@@ -51,7 +51,7 @@ def describe_all(mark: Mark, branch: str) -> str:
         f"{branch}: {len(mark.commits):,} commits, {first.id} to {last.id}",
         f"{exact_text(first.millis)} to {exact_text(last.millis)}",
         ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common()),
-        f"rows: {signed(sum(c.rows or 0 for c in mark.commits))}",
+        f"stored rows: {signed(sum(c.rows or 0 for c in mark.commits))}",
         f"users: {_some([user for user, _ in users.most_common()])}",
     ]
     roles = Counter(c.role for c in mark.commits)

@@ -23,7 +23,7 @@ _TABLES = (
     Column("Branches", number=True),
     Column("Snapshot", number=True),
     Column("Last commit (UTC)"),
-    Column("Rows", number=True, help="As files count them, before any merge"),
+    Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
     Column("Health", href="?sort=health", help="Sort all tables of the database by their health, the worst first"),
 )
 _HEALTHS = (

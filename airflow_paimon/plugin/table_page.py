@@ -162,7 +162,7 @@ def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
         facts.append(("partitioned by", ", ".join(schema.partition_keys)))
     if head is not None:
         facts += [("snapshot", head.id), ("committed", moment(head.time_millis, context.now_ms))]
-        facts.append(("rows", number(head.total_record_count)))
+        facts.append(("stored rows", number(head.total_record_count)))
     if basics.state is not None:
         facts.append(("main is", basics.state))
     if schema.comment:

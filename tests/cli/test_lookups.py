@@ -7,14 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.cli.listing import Listing, limited, size_text
 from airflow_paimon.cli.main import LOOKUPS, run
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
+from airflow_paimon.data import write_arrow
 from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
@@ -64,14 +68,16 @@ def test_tables(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = make_table(warehouse, "e.broken")
     broken.store.replace("schema/schema-0", b"{")
     rows = data(capsys, "tables", f"--warehouse={warehouse}")
-    assert [(r["table"], r["kind"].partition(":")[0], r["branches"], r["rows"]) for r in rows] == [
+    assert [(r["table"], r["kind"].partition(":")[0], r["branches"], r["stored_rows"]) for r in rows] == [
         ("d.c", "chain", 2, None),
         ("d.t", "primary key", 1, 1201),
         ("e.broken", "unreadable", None, None),
     ]
     assert rows[1]["committed"].endswith("Z")
     lines = show(capsys, "tables", f"--warehouse={warehouse}", "--limit=1")
-    assert " ".join(lines[0].split()) == "TABLE KIND PARTITIONED BY BRANCHES SNAPSHOT COMMITTED (UTC) ROWS STATE OF"
+    assert " ".join(lines[0].split()) == (
+        "TABLE KIND PARTITIONED BY BRANCHES SNAPSHOT COMMITTED (UTC) STORED ROWS STATE OF"
+    )
     name, kind, *keys, branches, snapshot, day, _, count, _ = lines[1].split()
     assert (name, kind, keys, branches, snapshot, count) == ("d.c", "chain", ["region,", "dt"], "2", "-", "-")
     assert day.startswith("20"), "its branches' newest commit"
@@ -191,13 +197,13 @@ def test_jobs_run_from_the_command_line(warehouse: Path, tmp_path: Path) -> None
 
 def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     snapshots = data(capsys, "snapshots", *on(warehouse))
-    assert [(s["snapshot"], s["kind"], s["rows"], s["change"]) for s in snapshots] == [
+    assert [(s["snapshot"], s["kind"], s["stored_rows"], s["stored_change"]) for s in snapshots] == [
         (2, "APPEND", 1201, 1),
         (1, "APPEND", 1200, 1200),
     ]
     assert [s["snapshot"] for s in data(capsys, "snapshots", *on(warehouse), "--limit=1")] == [2]
     partitions = data(capsys, "partitions", *on(warehouse), "--branch=fix")
-    assert [(p["partition"], p["rows"], p["files"], p["size"]) for p in partitions] == [
+    assert [(p["partition"], p["stored_rows"], p["files"], p["size"]) for p in partitions] == [
         ("dt=2", 1, 1, 11),
         ("dt=1", 1200, 1, 11),
     ]
@@ -208,7 +214,7 @@ def test_snapshots_partitions_and_files(warehouse: Path, capsys: pytest.CaptureF
         ("dt=1", 0, "dt=1/bucket-0"),
     ]
     old = data(capsys, "partitions", *on(warehouse, "d.t@1"))
-    assert [(p["partition"], p["rows"]) for p in old] == [("dt=1", 1200)]
+    assert [(p["partition"], p["stored_rows"]) for p in old] == [("dt=1", 1200)]
     assert [f["partition"] for f in data(capsys, "files", *on(warehouse, "d.t@1"))] == ["dt=1"]
     for version in ("2", "before", "fix.2"):
         assert data(capsys, "files", *on(warehouse, f"d.t@{version}")) == files
@@ -284,7 +290,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["tags", "--warehouse=WH"], 2, "invalid-input: the following arguments are required: --table"),
         (["tags", "--ware=WH", "--table=d.t"], 2, "invalid-input: There is no flag --ware; did you mean --warehouse?"),
         (["tags", "--brnch=x"], 2, "invalid-input: There is no flag --brnch; did you mean --branch?"),
-        (["tags", "--colour=x"], 2, "invalid-input: There is no flag --colour; there are --warehouse, --table,"),
+        (["tags", "--paint=x"], 2, "invalid-input: There is no flag --paint; there are --warehouse, --table,"),
         (
             ["tags", "--warehouse=WH", "--table=d.t$branch_fix", "--branch=main"],
             2,
@@ -301,6 +307,17 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["files", "--warehouse=WH", "--table=d.t@none"], 2, "not-found: d.t has no tag 'none'"),
         (["files", "--warehouse=WH", "--table=d.t@"], 2, "invalid-input: 'd.t@' names no version"),
         (["tags", "--warehouse=WH", "--table=d.t@1"], 2, "invalid-input: --table d.t@1: tags takes no version"),
+        (
+            ["head", "--warehouse=WH", "--table=d.t", "--where=nope = 1"],
+            2,
+            "invalid-input: where 'nope = 1': there",
+        ),
+        (["head", "--warehouse=WH", "--table=d.t", "--columns=k,nope"], 2, "invalid-input: d.t has no column 'nope'"),
+        (
+            ["tags", "--warehouse=WH", "--table=d.t", "--where=k = 1"],
+            2,
+            "invalid-input: unrecognized arguments: --wh",
+        ),
         (["fly"], 2, "invalid-input: There is no command 'fly'; there are job, tables,"),
         (["tabels", "--warehouse=WH"], 2, "invalid-input: There is no command 'tabels'; did you mean tables?"),
         (["create_tag"], 2, "invalid-input: create_tag is a job: python -m airflow_paimon job create_tag --help"),
@@ -344,6 +361,62 @@ def test_as_a_program_without_spark_and_airflow(warehouse: Path, tmp_path: Path)
     helped = program("--help", env=env)
     assert helped.returncode == 0
     assert all(name in helped.stdout for name in LOOKUPS)
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Three people in four stored rows; one of them has another city on the branch fix, and mails are masked."""
+    columns = [("id", "INT NOT NULL"), ("Mail address", "STRING"), ("city", "STRING"), ("pay", "DECIMAL(8, 2)")]
+    options = {"bucket": "1", "airflow-paimon.masked-columns": "Mail address"}
+    table = create_table(str(tmp_path / "wh"), "hr.people", columns, primary_keys=["id"], options=options)
+    pay = pa.array([None, Decimal("1234.50"), Decimal(3)], pa.decimal128(8, 2))
+    rows = {"id": [1, 2, 1003], "Mail address": ["a@x", "b@x", "c@x"], "city": ["Rome", None, "Bern"], "pay": pay}
+    write_arrow(table, pa.table(rows))
+    write_arrow(table, pa.table(rows).slice(1, 1))
+    operate(table, "create_tag", tag="first", snapshot=1)
+    operate(table, "create_branch", branch="fix", tag="first")
+    write_arrow(table.branch("fix"), pa.table({**rows, "city": ["Rome", "Oslo", "Bern"]}).slice(1, 1))
+    return tmp_path / "wh"
+
+
+def test_head_and_count(people: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = on(people, "hr.people")
+    rows = {row["id"]: row for row in data(capsys, "head", *asked)}
+    assert sorted(rows) == [1, 2, 1003]
+    assert rows[2] == {"id": 2, "Mail address": "***", "city": None, "pay": "1234.50"}
+    only = ["--columns=id, city", "--where=id = 2"]
+    lines = [line.split() for line in show(capsys, "head", *asked, *only)]
+    assert lines == [["id", "city"], ["2", "null"]], "the names as they are, and numbers that can be copied"
+    assert data(capsys, "head", *asked, *only, "--branch=fix") == [{"id": 2, "city": "Oslo"}]
+    assert len(data(capsys, "head", *asked, "--limit=1")) == 1
+    assert show(capsys, "head", *asked, "--where=id = 7")[-1] == "(no rows)"
+    assert data(capsys, "count", *asked) == [{"rows": 3}]
+    assert data(capsys, "tables", f"--warehouse={people}")[0]["stored_rows"] == 4
+    assert data(capsys, "count", *on(people, "hr.people@first"), "--where=city IS NULL") == [{"rows": 1}]
+    assert data(capsys, "count", *asked, "--branch=fix", "--where=city IS NULL") == [{"rows": 0}]
+
+
+def test_rows_without_arrow(people: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delitem(sys.modules, "airflow_paimon.cli.rows", raising=False)
+    monkeypatch.delattr("airflow_paimon.cli.rows", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert run(["head", *on(people, "hr.people")]) == 2
+    assert "unsupported: head reads data files, which needs pyarrow: pip install pyarrow" in capsys.readouterr().err
+
+
+def test_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = {"snapshot.tme-retained": "1 h", "snapshot.num-retained.min": "5", "s3.secret-key": "hidden", "x": "y"}
+    create_table(str(tmp_path), "d.t", [("id", "INT NOT NULL")], primary_keys=["id"], options=odd)
+    table = open_table(str(tmp_path), "d.t")
+    operate(table, "create_branch", branch="empty")
+    rows = data(capsys, "options", *on(tmp_path))
+    assert [tuple(row.values()) for row in rows] == [
+        ("snapshot.tme-retained", "1 h", None, "unknown: did you mean snapshot.time-retained?"),
+        ("x", "y", None, "unknown"),
+        ("s3.secret-key", "***", None, None),
+        ("snapshot.num-retained.min", "5", "10", None),
+    ]
+    assert len(data(capsys, "options", *on(tmp_path), "--branch=empty")) >= 4
 
 
 def test_a_reader_that_has_seen_enough(warehouse: Path) -> None:

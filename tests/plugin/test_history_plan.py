@@ -152,7 +152,7 @@ def test_a_fold_sums_up_what_is_in_it() -> None:
     picture = lay_out([lane], columns=4)
     said = describe_all(picture.marks[0], "main")
     assert "main: 10 commits, 1 to 10" in said
-    assert "rows: +100" in said
+    assert "stored rows: +100" in said
     assert "tags: t" in said
     assert "Open to zoom in" in said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import MASKED_OPTION
 
+_SECRET = re.compile(r"secret|token|password|credential|access[-_.]?key|account[-_.]?key|sas[-_.]", re.IGNORECASE)
 HIDDEN = "***"
 CHANGED = "*** (changed)"
 """Stands for the later value of two that differ."""
@@ -55,3 +57,8 @@ def masks_of(schemas: Iterable[TableSchema], more: Iterable[str] = ()) -> Masks:
 def shown_value(schema: TableSchema, name: str, value: Any) -> str:
     """Return a value for a message, without that of a hidden column."""
     return HIDDEN if name.lower() in masks_of([schema]).columns else repr(value)
+
+
+def shown_option(key: str, value: str) -> str:
+    """Blank out the value of an option whose name speaks of a secret (``primary-key`` doesn't)."""
+    return HIDDEN if _SECRET.search(key) else value

@@ -42,8 +42,8 @@ _COLUMNS = (
     Column("Created (UTC)"),
     Column("Last commit (UTC)"),
     Column("Snapshot", number=True),
-    Column("Ahead of main", number=True, help="Buckets that it changed since it parted from main, and rows more"),
-    Column("Behind main", number=True, help="Buckets that main changed since then, and rows more"),
+    Column("Ahead of main", number=True, help="Buckets that it changed since they parted, and stored rows more"),
+    Column("Behind main", number=True, help="Buckets that main changed since then, and stored rows more"),
     Column("Expires (UTC)", help="When expire_branches may delete it: its retention, counted from its creation"),
     Column("Protected by", help="Who protects it: to delete, rename, replace or publish it needs force"),
     Column("Files kept", help="Whether a tag on main keeps the files that the branch shares with main"),
@@ -219,7 +219,7 @@ def _side_cell(far: Distance | PaimonError | None, which: str) -> Cell:
     if not side.buckets:
         return Cell("0", title="No bucket differs")
     noun = "bucket" if side.buckets == 1 else "buckets"
-    return Cell(f"{side.buckets:,} {noun}, {signed(side.rows)} rows")
+    return Cell(f"{side.buckets:,} {noun}, {signed(side.rows)} stored rows")
 
 
 def _state(made: Lineage | None, head: Snapshot | None, state: Publishable | PaimonError | None) -> Cell:

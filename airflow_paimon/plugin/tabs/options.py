@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
+from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
-
-_SECRET = re.compile(r"secret|token|password|credential|access[-_.]?key|account[-_.]?key|sas[-_.]", re.IGNORECASE)
-
-
-def shown_value(key: str, value: str) -> str:
-    """Blank out the value of an option whose name speaks of a secret (``primary-key`` doesn't)."""
-    return "***" if _SECRET.search(key) else value
 
 
 def show(context: PageContext) -> Panel:
@@ -32,10 +24,10 @@ def show(context: PageContext) -> Panel:
 
 
 def _value(key: str, value: str | None) -> Cell:
-    return text(None) if value is None else text(shown_value(key, value))
+    return text(None) if value is None else text(shown_option(key, value))
 
 
 def _main(key: str, here: str | None, main: str | None) -> Cell:
     if here == main:
         return Cell("same", mark="muted")
-    return Cell("not set", mark="warn") if main is None else Cell(shown_value(key, main), mark="warn")
+    return Cell("not set", mark="warn") if main is None else Cell(shown_option(key, main), mark="warn")

@@ -18,7 +18,10 @@ _MANY_SMALL = 10
 """Small files in each bucket, on average, from which the page speaks of compaction."""
 _PARTITIONS = (
     ("partition", Column("Partition")),
-    ("rows", Column("Rows", number=True, help="As files count them, before any merge")),
+    (
+        "rows",
+        Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
+    ),
     ("files", Column("Files", number=True)),
     ("bytes", Column("Size", number=True)),
     ("average", Column("Average file", number=True)),
@@ -29,7 +32,7 @@ _FILES = (
     ("partition", Column("Partition")),
     ("bucket", Column("Bucket", number=True)),
     ("level", Column("Level", number=True)),
-    ("rows", Column("Rows", number=True)),
+    ("rows", Column("Stored rows", number=True)),
     ("bytes", Column("Size", number=True)),
     ("schema", Column("Schema", number=True)),
     ("source", Column("Written by")),

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import with_nullable
+from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, text
-from airflow_paimon.plugin.tabs.options import shown_value
 from airflow_paimon.plugin.tabs.schema_diff_plan import schema_changes
 
 _VERSIONS = 25
@@ -45,7 +45,7 @@ def show(context: PageContext) -> Panel:
 
 
 def _without_secrets(schema: TableSchema) -> TableSchema:
-    return replace(schema, options={k: shown_value(k, v) for k, v in schema.options.items()})
+    return replace(schema, options={k: shown_option(k, v) for k, v in schema.options.items()})
 
 
 def _columns(schema: TableSchema) -> list[list[Cell]]:

@@ -17,7 +17,7 @@ _COLUMNS = (
     Column("What for"),
     Column("Snapshot", number=True),
     Column("Committed (UTC)"),
-    Column("Rows", number=True, help="As files count them, before any merge"),
+    Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
     Column("Expires (UTC)"),
 )
 
