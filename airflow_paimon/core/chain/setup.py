@@ -24,6 +24,7 @@ from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterChainTable, CreateChainTable
+from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes, new_schema
 from airflow_paimon.core.schema.text import parse_change, parse_column, parse_options
 from airflow_paimon.core.table.history import branch_point
@@ -65,6 +66,7 @@ def create_chain_table(
         raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
     now_ms = int(time.time() * 1000)
     _execute(table, _plan_set_up(table, settings, new, now_ms))
+    warn_of_options(table.name, settings.options)
     register(table, table.schema())
     return table
 
@@ -81,7 +83,8 @@ def create_chain(context: Context, request: CreateChainTable) -> OperationResult
         options=parse_options(request.option),
     )
     plan = _plan_set_up(context.table, settings, _new_columns(request), context.now_ms, request.operation_id)
-    result = _execute_once(context, plan, {"created": bool(request.column), **plan.summary})
+    warned = warn_of_options(context.table.name, settings.options)
+    result = _execute_once(context, plan, {"created": bool(request.column), **plan.summary, **warned})
     if not request.dry_run:
         register(context.table, context.table.schema())
     return result
@@ -231,13 +234,15 @@ def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSch
             does not exist. ConflictError: a branch was altered meanwhile: run it again.
     """
     _execute(table, _plan_alter(table, changes, int(time.time() * 1000)))
+    warn_of_changes(table.name, changes)
     return table.schema()
 
 
 def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
     """Run ``alter_chain_table`` for a job or operator."""
-    plan = _plan_alter(context.table, [parse_change(text) for text in request.change], context.now_ms)
-    return _execute_once(context, plan, dict(plan.summary))
+    changes = [parse_change(text) for text in request.change]
+    plan = _plan_alter(context.table, changes, context.now_ms)
+    return _execute_once(context, plan, {**plan.summary, **warn_of_changes(context.table.name, changes)})
 
 
 def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:

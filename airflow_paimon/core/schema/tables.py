@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterTable
 from airflow_paimon.core.schema.alter_plan import Altered, OpenBranch, has_made, plan_alter_table, publishable
 from airflow_paimon.core.schema.option_checks import check_options
+from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, check_opening, new_schema
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.history import branch_point
@@ -42,6 +43,8 @@ def create_table(
 ) -> Table:
     """Create a table in the catalog of a warehouse. ``columns``: (name, type in Paimon's notation), in order.
 
+    Options that no engine knows, misspelt ones for instance, are set all the same; the log warns of them.
+
     Raises:
         AlreadyExistsError: it exists (with ``if_exists="skip"``: with other columns or keys). InvalidInputError: a rule
             is broken (also of chain tables), or ``if_exists`` is neither fail nor skip (a table is never replaced).
@@ -65,6 +68,7 @@ def create_table(
     check_opening(schema)
     _check_alone(schema, table.name)
     check_new_table(schema, table.name)
+    warn_of_options(table.name, schema.options)
     try:
         if table.exists():
             raise AlreadyExistsError(f"Table {table.name} exists")
@@ -194,6 +198,7 @@ def _receipt(
         "schema_id": schema.id,
         "columns": [f"{f.name} {f.type}" for f in schema.fields],
         "publish": _publish(context, altered, new, changes),
+        **warn_of_changes(altered.table, changes),
     }
     return context.result(
         plan,

@@ -49,6 +49,16 @@ def test_a_new_chain_table() -> None:
     assert again.details["snapshot_branch"] == "snapshot"
 
 
+def test_options_that_no_engine_knows_are_warned_of() -> None:
+    folder = warehouse()
+    result = setup(folder, **{**NEW, "option": [*NEW.get("option", ()), "snapshot.tme-retained=1 h"]})
+    assert "did you mean snapshot.time-retained?" in result.details["warnings"][0]
+    table = open_table(folder, "d.t")
+    altered = run(table, "alter_chain_table", change=["set target-file-sise=1 mb"])
+    assert "did you mean target-file-size?" in altered.details["warnings"][0]
+    assert "warnings" not in run(table, "alter_chain_table", change=["set target-file-size=1 mb"]).details
+
+
 def test_the_python_function() -> None:
     folder = warehouse()
     settings = ChainSettings(

@@ -150,3 +150,20 @@ def test_a_branch_with_deletion_vectors_is_not_published_onto_a_main_without(tmp
     assert table.latest_snapshot_id() == 1
     run(table, "alter_table", change=["set deletion-vectors.enabled=true"])
     assert run(table, "merge_branch", branch="fix").changed
+
+
+def test_an_option_that_no_engine_knows_is_set_with_a_warning(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    result = run(table, "alter_table", change=["set snapshot.tme-retained=1 h", "set snapshot.num-retained.max=50"])
+    (warning,) = result.details["warnings"]
+    assert "'snapshot.tme-retained'" in warning and "did you mean snapshot.time-retained?" in warning
+    assert [record.getMessage() for record in caplog.records] == [f"d.t: {warning}"]
+    assert table.schema().options["snapshot.tme-retained"] == "1 h", "a newer Paimon may know it"
+    assert "warnings" not in run(table, "alter_table", change=["reset snapshot.tme-retained"]).details
+    assert run(table, "alter_table", change=["set x=y"], dry_run=True).details["warnings"]
+
+
+def test_a_new_table_with_an_option_that_no_engine_knows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    make_table(tmp_path)
+    assert caplog.records == []
+    make_table(tmp_path, "d.u", merge__engin="first-row")
+    assert "d.u: " in caplog.text and "did you mean merge-engine?" in caplog.text
