@@ -79,7 +79,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
 
 def _kind(params: Mapping[str, Any]) -> str | None:
     """Return the kind of the form's statement; None for a SELECT or a function."""
-    from airflow_paimon.runbooks.select_list import statement_kind
+    from airflow_paimon.core.correction.sql_words import statement_kind
 
     return statement_kind(params["sql"]) if params["sql"] else None
 

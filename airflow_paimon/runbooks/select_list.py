@@ -1,4 +1,4 @@
-"""What can be said of SQL without Spark: what kind of statement it is, and the names of columns that it gives or sets.
+"""What can be said of a form's SQL without Spark: whether it is one statement, and the columns that it gives or sets.
 
 Whatever this can't read for sure it leaves to Spark: it never refuses a query that Spark would run.
 """
@@ -10,41 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from airflow_paimon.core.correction.sql_words import QUERIES, Token, nesting, tokens_of, without_comments
 from airflow_paimon.core.errors import InvalidInputError
 
-_TOKEN = re.compile(
-    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
-    |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
-    |`(?P<quoted>(?:[^`]|``)+)`
-    |(?P<number>[0-9][0-9A-Za-z_.]*)
-    |(?P<word>[^\W0-9]\w*)
-    |(?P<mark>.)""",
-    re.VERBOSE | re.DOTALL,
-)
-_QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
 # Spark takes most of these as names of columns, too: where one comes before FROM, the list is not read any further.
 _CLAUSES = frozenset({"where", "group", "having", "order", "limit", "union", "intersect", "except", "minus", "lateral",
                       "window", "sort", "cluster", "distribute", "offset", "qualify", "using"})  # fmt: skip
 _VALUES = frozenset({"null", "true", "false", "current_date", "current_time", "current_timestamp", "localtimestamp",
                      "current_user", "session_user", "user", "current_catalog", "current_database",
                      "current_schema", "current_timezone"})  # fmt: skip
-_STATEMENTS = ("update", "delete", "merge", "insert")
-_INNER_COMMENT = re.compile(r"/\*(?:(?!\*/|/\*).)*\*/", re.DOTALL)
 _NESTED_COMMENT = re.compile(r"/\*(?:(?!\*/).)*/\*", re.DOTALL)
 _VIEWS = ("branch", "main")
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-
-    def is_word(self, *words: str) -> bool:
-        return self.kind == "word" and self.text.lower() in words
-
-    @property
-    def names(self) -> bool:
-        return self.kind in ("word", "quoted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,38 +31,14 @@ class Column:
     source: str | None = None
 
 
-def statement_kind(sql: str) -> str | None:
-    """Return UPDATE, DELETE, MERGE or INSERT for SQL that changes rows by itself; None for a SELECT or unclear SQL.
-
-    Only the words outside of parentheses are looked at: ``WITH x AS (SELECT ...) UPDATE branch ...`` is an UPDATE.
-    """
-    tokens, depth = _tokens(_plain(sql)), 0
-    if not tokens or not tokens[0].is_word("with", *_STATEMENTS):
-        return None
-    for token in tokens:
-        depth += _step(token)
-        if depth == 0 and token.is_word(*_STATEMENTS):
-            return token.text.upper()
-        if depth == 0 and token.is_word(*_QUERIES) and not token.is_word("with"):
-            return None
-    return None
-
-
-def _plain(sql: str) -> str:
-    """Take the comments out, nested ones as well."""
-    while (shorter := _INNER_COMMENT.sub(" ", sql)) != sql:
-        sql = shorter
-    return sql
-
-
 def check_is_query(sql: str) -> None:
     """Check that SQL which is none of the statements is a query.
 
     Raises:
         InvalidInputError: it begins as something else, such as ``DROP``.
     """
-    tokens = _tokens(_plain(sql))
-    if tokens and not (tokens[0].is_word(*_QUERIES) or tokens[0].text == "("):
+    tokens = tokens_of(without_comments(sql))
+    if tokens and not (tokens[0].is_word(*QUERIES) or tokens[0].text == "("):
         raise InvalidInputError(
             f"SQL starts with {tokens[0].text!r}: give one UPDATE, DELETE, MERGE or INSERT on branch, or one SELECT"
         )
@@ -99,7 +51,7 @@ def check_statement(sql: str, kind: str, columns: Sequence[str] | None, table: s
     :param all_rows: an UPDATE or DELETE may take every row
     :raises InvalidInputError: several statements, every row without ``all_rows``, or an UPDATE of an unknown column
     """
-    tokens = _tokens(_plain(sql))
+    tokens = tokens_of(without_comments(sql))
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     if any(t.kind == "mark" and t.text == ";" for t in tokens):
@@ -119,16 +71,16 @@ def check_statement(sql: str, kind: str, columns: Sequence[str] | None, table: s
             )
 
 
-def _outside_parentheses(tokens: Sequence[_Token]) -> list[_Token]:
+def _outside_parentheses(tokens: Sequence[Token]) -> list[Token]:
     found, depth = [], 0
     for token in tokens:
-        depth += _step(token)
+        depth += nesting(token)
         if depth == 0:
             found.append(token)
     return found
 
 
-def _set_columns(tokens: Sequence[_Token]) -> list[str]:
+def _set_columns(tokens: Sequence[Token]) -> list[str]:
     """Return the columns that an UPDATE sets, without those that may be something else, such as fields of a struct."""
     begin = next((at for at, t in enumerate(tokens) if t.is_word("update")), len(tokens))
     start = next((at for at, t in enumerate(tokens) if at > begin and t.is_word("set")), len(tokens))
@@ -151,12 +103,12 @@ def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], tabl
     """
     if _NESTED_COMMENT.search(sql):
         return
-    tokens = _tokens(sql)
+    tokens = tokens_of(sql)
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     if not tokens:
         raise InvalidInputError("SQL holds no statement; give one SELECT")
-    if not (tokens[0].is_word(*_QUERIES) or tokens[0].text == "("):
+    if not (tokens[0].is_word(*QUERIES) or tokens[0].text == "("):
         raise InvalidInputError(f"SQL starts with {tokens[0].text!r}; give one SELECT, which is all that runs")
     if any(t.kind == "mark" and t.text == ";" for t in tokens):
         raise InvalidInputError("SQL holds several statements; give one SELECT")
@@ -195,13 +147,13 @@ def _unknown(name: str, columns: Sequence[str]) -> str:
     return f"no column {name}" + (f" (did you mean {meant[0]}?)" if meant else "")
 
 
-def select_list(tokens: Sequence[_Token]) -> list[Column | None] | None:
+def select_list(tokens: Sequence[Token]) -> list[Column | None] | None:
     """Return the first SELECT's items, None for a ``*``; None when the statement is of another form."""
     if not tokens[0].is_word("select"):
         return None
     end, depth = len(tokens), 0
     for at, token in enumerate(tokens[1:], 1):
-        depth += _step(token)
+        depth += nesting(token)
         if depth or tokens[at - 1].text == ".":
             continue
         if token.is_word("from"):
@@ -218,17 +170,11 @@ def select_list(tokens: Sequence[_Token]) -> list[Column | None] | None:
     return [_column(item, single) for item in _split(listed)]
 
 
-def _step(token: _Token) -> int:
-    if token.kind != "mark":
-        return 0
-    return (token.text in "([") - (token.text in ")]")
-
-
-def _split(tokens: Sequence[_Token]) -> list[list[_Token]]:
-    items: list[list[_Token]] = [[]]
+def _split(tokens: Sequence[Token]) -> list[list[Token]]:
+    items: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:
-        depth += _step(token)
+        depth += nesting(token)
         if depth == 0 and token.kind == "mark" and token.text == ",":
             items.append([])
         else:
@@ -236,14 +182,14 @@ def _split(tokens: Sequence[_Token]) -> list[list[_Token]]:
     return items
 
 
-def _reads_one_view(rest: Sequence[_Token]) -> bool:
+def _reads_one_view(rest: Sequence[Token]) -> bool:
     """Whether FROM names one of our two views and nothing else: then a bare name is a column of the table."""
     if len(rest) < 2 or not rest[0].is_word("from") or not rest[1].is_word(*_VIEWS):
         return False
     return len(rest) == 2 or rest[2].is_word("where")
 
 
-def _column(item: Sequence[_Token], single: bool) -> Column | None:
+def _column(item: Sequence[Token], single: bool) -> Column | None:
     if any(t.kind == "mark" and t.text == "*" and _is_star(item, at) for at, t in enumerate(item)):
         return None
     path = [t for t in item if t.names]
@@ -259,15 +205,6 @@ def _column(item: Sequence[_Token], single: bool) -> Column | None:
     return Column(name=None)
 
 
-def _is_star(item: Sequence[_Token], at: int) -> bool:
+def _is_star(item: Sequence[Token], at: int) -> bool:
     """A star that stands for columns, not a multiplication: at the start, or after a view's dot."""
     return at == 0 or item[at - 1].text == "."
-
-
-def _tokens(sql: str) -> list[_Token]:
-    found = []
-    for match in _TOKEN.finditer(sql):
-        kind = match.lastgroup
-        if kind is not None and kind != "skip":
-            found.append(_Token(kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
-    return found

@@ -39,6 +39,7 @@ from airflow_paimon.operators.chain import (
     CheckChainTableOperator,
     CreateChainTableOperator,
 )
+from airflow_paimon.operators.correction import PlanCorrectionOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator, RepairTableOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.tables import append, make_table, message, names, rewrite, run
@@ -49,7 +50,7 @@ OPERATORS: dict[str, type[PaimonOperator]] = {
     cls.operation: cls
     for module in (branch_operators, chain_operators, check, erasure, maintenance, replay)
     for cls in (getattr(module, name) for name in module.__all__)
-}
+} | {PlanCorrectionOperator.operation: PlanCorrectionOperator}
 
 
 def dag(name: str, build: Callable[[], Any], **defaults: Any) -> DAG:

@@ -58,7 +58,7 @@ def test_every_argument_may_be_a_parameter_of_a_form(warehouse: Path, operation:
     fields = {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request) if f.name not in unlike}
     given = {name: _value(spec) for name, spec in fields.items()}
     given |= {"rules": None} if operation == "check_branch_data" else {}
-    given |= {"function": None} if operation in ("correct_branch", "replay_branch") else {}
+    given |= {"function": None} if operation in ("correct_branch", "plan_correction", "replay_branch") else {}
     arguments = {cls.attribute_names.get(name, name): f"{{{{ params.{name} }}}}" for name in fields}
     with dag(native):
         settings = {"spark_conf": "{{ params.conf }}", "spark_options": "{{ params.no_options }}"}

@@ -137,6 +137,11 @@ _TABLE = (
         connector="spark.connector.correct_branch:correct_branch",
     ),
     Operation(
+        requests.PlanCorrection,
+        "Say what a correction will read, write and meet, and how long it will take, by metadata alone.",
+        "data.plan_correction:plan_correction",
+    ),
+    Operation(
         requests.ReplayBranch,
         "Run a function or statements over upstream tables, from a point on, into branches.",
         "spark.jobs.replay_branch:replay_branch",

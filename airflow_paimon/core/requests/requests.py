@@ -344,6 +344,21 @@ class CorrectBranch(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanCorrection(Request):
+    operation = "plan_correction"
+    branch: str | None = flag(
+        "Branch that will be corrected; where there is none of that name yet, or none is given, main as it is now",
+        may_be_blank=True,
+    )
+    sql: str | None = flag("Path of the file that correct_branch will get")
+    function: str | None = flag("module:name that correct_branch will get; it is not called")
+    view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
+    mode: str = flag("Of a SELECT: overwrite or upsert", "overwrite", choices=("overwrite", "upsert"))
+    partitions: tuple[str, ...] = texts("Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)")
+    cores: int | None = flag("Cores of the Spark that will run it; by default those of the last correction", minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compact(Request):
     operation = "compact"
     branch: str = flag("Branch to compact", "main")

@@ -50,6 +50,7 @@ from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_idempotently,
+    keep_timing,
     made_of,
     properties,
     read_base,
@@ -126,7 +127,9 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
             check_frame(rows, base.schema, branch.label)
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
             results = _run_tasks(spark, request, base, rows)
-        return with_column_sources(_finish(context, request, base, results, identity, made), sources)
+        done = _finish(context, request, base, results, identity, made)
+        _keep_timing(spark, context, request, sql, base, done)
+        return with_column_sources(done, sources)
 
     return correct_idempotently(context, request, sql, correct)
 
@@ -173,7 +176,9 @@ def _by_statement(
         with rows(base) as frame:
             check_frame(frame, base.schema, branch.label)
             made = made_of(asked, branch, statement.text)
-            return _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity, made)
+            done = _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity, made)
+        _keep_timing(spark, context, asked, statement.text, base, done)
+        return done
 
     def frames(base: Base) -> dict[str, DataFrame]:
         refuse_blurred(base)
@@ -182,6 +187,18 @@ def _by_statement(
 
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
     return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite)
+
+
+def _keep_timing(
+    spark: SparkSession,
+    context: Context,
+    request: CorrectBranch,
+    sql: str | None,
+    base: _Base,
+    done: OperationResult,
+) -> None:
+    if done.changed and not done.dry_run and not done.details.get("replayed"):
+        keep_timing(context, request, sql, base.live, base.choice, cores_of(spark))
 
 
 def _read_base(spark: SparkSession, context: Context, request: CorrectBranch, branch: Table) -> _Base:

@@ -22,6 +22,7 @@ from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
     correct_idempotently,
+    keep_timing,
     made_of,
     properties,
     read_heads,
@@ -37,6 +38,7 @@ from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import registered
+from airflow_paimon.spark.tasks import cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,6 +158,8 @@ def _change(
         return properties(request, made, _details(statement, base, outcome))
 
     receipt, outcome = commit_statement(spark, statement, base.table, tables, identity, described, limits)
+    if receipt.snapshot is not None and not receipt.replayed:
+        keep_timing(context, request, statement.text, outcome.read, base.choice, cores_of(spark))
     return _result(context, request, base, receipt, _details(statement, base, outcome))
 
 

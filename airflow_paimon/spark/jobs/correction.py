@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_paimon.core.chain.guard import report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.errors import (
-    InvalidInputError,
-    UnsafeOperationError,
-)
+from airflow_paimon.core.correction.checks import check_mode
+from airflow_paimon.core.correction.estimate_plan import Timing
+from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, Asked
+from airflow_paimon.core.correction.sql_asked import read_sql as asked_by_sql
+from airflow_paimon.core.correction.timings import record_timing
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
@@ -28,8 +32,12 @@ from airflow_paimon.core.table.properties import (
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
 )
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.correction_work import work_of
 from airflow_paimon.spark.jobs.correction_sources import function_version, text_digest
+
+log = logging.getLogger(__name__)
 
 COLUMN_SOURCES = "column_sources"
 _NAMED_PARTITIONS = 100
@@ -103,7 +111,7 @@ def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
 def read_base(context: Context, request: CorrectBranch, branch: Table) -> Base:
     """Read the heads of the branch and of main, and check the request against the schema."""
     found = read_heads(context, request, branch)
-    _check_request(branch, found.schema, request)
+    check_mode(found.schema, request.mode, request.partitions, branch.label)
     return found
 
 
@@ -154,6 +162,29 @@ def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> Ope
     )
 
 
+def keep_timing(
+    context: Context, request: CorrectBranch, sql: str | None, scan: ScanPlan, choice: PartitionChoice, cores: int
+) -> None:
+    """Note how long a correction took that has committed, for the estimate of the next one (``plan_correction``).
+
+    ``scan``: the live files that it was planned on. One that reads other tables is left out: it isn't known here how
+    large they are.
+    """
+    try:
+        asked = Asked(kind=FUNCTION) if sql is None else asked_by_sql(sql, scan.schema)
+        if request.view or set(asked.relations) - {BRANCH}:
+            return
+        work = work_of(scan, asked, mode=request.mode, choice=choice)
+        seconds = time.monotonic() - context.started
+        record_timing(
+            context.table,
+            Timing(at_ms=int(time.time() * 1000), kind=asked.kind, seconds=round(seconds, 3), work_bytes=work.bytes,
+                   cores=cores),
+        )  # fmt: skip
+    except PaimonError as error:  # what was committed stands all the same
+        log.warning("%s: how long this took could not be noted: %s", context.table.name, error.message)
+
+
 def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:
     """Add which columns the written ones come from, where known; it is part neither of the plan nor of the commit."""
     return dataclasses.replace(result, details={**result.details, COLUMN_SOURCES: dict(sources)}) if sources else result
@@ -181,16 +212,3 @@ def properties(request: CorrectBranch, made: Mapping[str, str], details: dict[st
         **made,
     }
     return out | ({OPERATION_ID_PROPERTY: request.operation_id} if request.operation_id else {})
-
-
-def _check_request(branch: Table, schema: TableSchema, request: CorrectBranch) -> None:
-    """Refuse an upsert without keys, and an overwrite that names no partition of a partitioned table."""
-    if request.mode == "upsert" and not schema.primary_keys:
-        raise InvalidInputError(
-            f"{branch.label} has no primary key to upsert by; use --mode overwrite with --partitions"
-        )
-    if request.mode == "overwrite" and schema.partition_keys and not request.partitions:
-        raise InvalidInputError(
-            f"{branch.label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite "
-            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=..."
-        )

@@ -1,0 +1,69 @@
+"""The plan of a correction as lines for people: the log, the look-up and the task of a DAG show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_paimon.cli.listing import size_text
+
+_SHOWN = 10
+
+
+def plan_lines(details: Mapping[str, Any]) -> list[str]:
+    """Return what ``plan_correction`` found, one fact a line; ``details`` is that of its result."""
+    reads, replaces, writes = details["reads"], details["replaces"], details["writes"]
+    most = "at most " if details["at_most"] else ""
+    lines = [
+        f"Reads {most}{_amount(reads)}",
+        *(f"Reads of {name} at most {_amount(one)}" for name, one in details["other_tables"].items()),
+        f"Replaces {most}{_amount(replaces)}{_partitions(replaces)}",
+        f"The branch will hold {most}{size_text(writes['bytes'])} of its own; the replaced files stay until the "
+        f"snapshots that have them expire",
+        _time(details["estimate"]),
+        _sentence(details["streaming_readers"]["note"]),
+    ]
+    lines += [
+        f"Consumer {c['name']} reads snapshot {c['next_snapshot']} next, {c['snapshots_behind']:,} behind"
+        for c in details["streaming_readers"]["consumers"]
+    ]
+    lines += [_conflict(one) for one in details["conflicts"]]
+    if details["changed_on_main_count"]:
+        where = _listed(details["changed_on_main"], details["changed_on_main_count"])
+        lines.append(f"CONFLICT: main has changed {where} since the branch was made, so merge_branch will refuse")
+    lines += [
+        f"{one['table']} was replayed from this table (as {one['source']}, from snapshot {one['snapshot']} on)"
+        for one in details["replays"]
+    ]
+    return lines + [_sentence(note) for note in details["notes"]]
+
+
+def _amount(amount: Mapping[str, Any]) -> str:
+    return f"{amount['files']:,} files with {size_text(amount['bytes'])} and {amount['rows']:,} stored rows"
+
+
+def _partitions(replaces: Mapping[str, Any]) -> str:
+    names = [name for name in replaces["partitions"] if name]
+    return f", in {_listed(names, replaces['partition_count'])}" if names else ""
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if count <= _SHOWN else f"{shown} and {count - _SHOWN:,} more"
+
+
+def _time(estimate: Mapping[str, Any]) -> str:
+    return f"Takes about {estimate['seconds']:,.0f} s on {estimate['cores']} cores, by {estimate['source']}"
+
+
+def _conflict(one: Mapping[str, Any]) -> str:
+    if one["unreadable"]:
+        return f"Branch {one['branch']} can't be compared: {one['unreadable']}"
+    return (
+        f"CONFLICT: branch {one['branch']} changes {_listed(one['buckets'], one['bucket_count'])} as well: the second "
+        f"of the two to be published will be refused"
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,86 @@
+"""Words of SQL without Spark, and what kind of statement they make.
+
+Whatever this can't read for sure is left to Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
+    |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+    |`(?P<quoted>(?:[^`]|``)+)`
+    |(?P<number>[0-9][0-9A-Za-z_.]*)
+    |(?P<word>[^\W0-9]\w*)
+    |(?P<mark>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_INNER_COMMENT = re.compile(r"/\*(?:(?!\*/|/\*).)*\*/", re.DOTALL)
+QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
+"""Words that begin a query."""
+STATEMENTS = ("update", "delete", "merge", "insert")
+"""Words that begin a statement which changes rows by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``kind``: ``word``, ``quoted`` (a name in backquotes), ``text``, ``number`` or ``mark``."""
+
+    kind: str
+    text: str
+
+    def is_word(self, *words: str) -> bool:
+        return self.kind == "word" and self.text.lower() in words
+
+    @property
+    def names(self) -> bool:
+        return self.kind in ("word", "quoted")
+
+
+def tokens_of(sql: str) -> list[Token]:
+    """Split SQL into its words and marks, without blanks and comments."""
+    found = []
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup
+        if kind is not None and kind != "skip":
+            found.append(Token(kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
+    return found
+
+
+def nesting(token: Token) -> int:
+    """Return by how much the depth of parentheses changes after this token."""
+    if token.kind != "mark":
+        return 0
+    return (token.text in "([") - (token.text in ")]")
+
+
+def without_comments(sql: str) -> str:
+    """Take the comments out, nested ones as well."""
+    while (shorter := _INNER_COMMENT.sub(" ", sql)) != sql:
+        sql = shorter
+    return sql
+
+
+def statement_kind(sql: str) -> str | None:
+    """Return UPDATE, DELETE, MERGE or INSERT for SQL that changes rows by itself; None for a SELECT or unclear SQL.
+
+    Only the words outside of parentheses are looked at: ``WITH x AS (SELECT ...) UPDATE branch ...`` is an UPDATE.
+    """
+    return kind_of(tokens_of(without_comments(sql)))
+
+
+def kind_of(tokens: Sequence[Token]) -> str | None:
+    """Return what ``statement_kind`` does, of words."""
+    depth = 0
+    if not tokens or not tokens[0].is_word("with", *STATEMENTS):
+        return None
+    for token in tokens:
+        depth += nesting(token)
+        if depth == 0 and token.is_word(*STATEMENTS):
+            return token.text.upper()
+        if depth == 0 and token.is_word(*QUERIES) and not token.is_word("with"):
+            return None
+    return None

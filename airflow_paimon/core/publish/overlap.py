@@ -1,0 +1,101 @@
+"""What would be a conflict if a correction changed certain buckets: open branches that change them, and main itself.
+
+It asks what a publish asks (``sides``, ``bucket_merge_plan.merge_buckets``), before there is anything to publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.bucket_merge_plan import key_scope, neutral_kinds, within_reach
+from airflow_paimon.core.publish.file_merge_plan import merges_by_file
+from airflow_paimon.core.publish.sides import Compared, gather_sides
+from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
+from airflow_paimon.core.table.features import is_chain_part
+from airflow_paimon.core.table.history import Difference, branch_point, really_changed, snapshots_between
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """Buckets that a correction may change, in canonical form, and of a table without keys its files by name."""
+
+    buckets: frozenset[BucketKey] = frozenset()
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """``buckets``: those that the branch changed as well; ``unreadable``: why it can't be told."""
+
+    branch: str
+    buckets: frozenset[BucketKey] = frozenset()
+    unreadable: str | None = None
+
+
+def open_branches(main: Table, touched: Touched, but: str | None) -> list[Overlap]:
+    """Return the unpublished branches that change the same buckets; of tables without keys, the same files.
+
+    Of two such branches the one that is published second meets a conflict. ``but``: the branch to leave out.
+    """
+    schema, found = main.schema(), []
+    options = TableOptions(schema.options)
+    for name in main.branch_names():
+        if name == but or is_chain_part(options, name):
+            continue
+        try:
+            compared = _compare(main, main.branch(name), schema)
+        except PaimonError as error:
+            found.append(Overlap(branch=name, unreadable=error.message))
+            continue
+        if compared is not None:
+            sides = compared.sides
+            hit = _common(sides.theirs, sides.ours, sides.theirs_real, touched, schema)
+            found += [Overlap(branch=name, buckets=hit)] if hit else []
+    return found
+
+
+def changed_on_main(main: Table, branch: Table, touched: Touched) -> frozenset[BucketKey]:
+    """Return those buckets that main has changed since the branch was made: its publish would meet a conflict."""
+    schema, compared = main.schema(), _compare(main, branch, main.schema())
+    if compared is None:
+        return frozenset()
+    mine, neutral = compared.sides.ours, neutral_kinds(schema)
+    near = within_reach(mine.buckets, set(touched.buckets), schema)
+    real = really_changed(main, snapshots_between(main, compared.base.id, compared.head.id), near, neutral)
+    return _common(mine, compared.sides.theirs, real, touched, schema)
+
+
+def _compare(main: Table, branch: Table, schema: TableSchema) -> Compared | None:
+    head, theirs = main.latest_snapshot(), branch.latest_snapshot()
+    base = None if head is None or theirs is None else branch_point(main, branch)
+    if head is None or theirs is None or base is None:
+        return None
+    return gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
+
+
+def _common(
+    mine: Difference, others: Difference, real: Collection[BucketKey], touched: Touched, schema: TableSchema
+) -> frozenset[BucketKey]:
+    if merges_by_file(schema):
+        return frozenset(b for b in mine.buckets if _files_in(mine, others, b) & touched.files)
+    scope = key_scope(schema)
+    scopes = {scope(b) for b in touched.buckets}
+    return frozenset(b for b in real if scope(b) in scopes and not mine.same_in(b, others))
+
+
+def _files_in(mine: Difference, others: Difference, bucket: BucketKey) -> set[str]:
+    """Return the files of a bucket that one side removed, or put a deletion vector on, and the other one did not."""
+    gone, both = ({origin_name(f.file_name) for f in side.removed.get(bucket, ())} for side in (mine, others))
+    marked = {
+        origin_name(r.data_file)
+        for entry in mine.index.get(bucket, ())
+        for r in entry.deletion_vector_ranges or ()
+        if r is not None
+    }
+    return (gone - both) | (marked if not mine.same_index_in(bucket, others) else set())

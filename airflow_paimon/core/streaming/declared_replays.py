@@ -1,0 +1,59 @@
+"""Replays that were made of a table's rows: by the records in the folders of the tables that they wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.snapshot import parse_json
+from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.streaming.replays import REPLAYS_DIR, ReplayRecord
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table, find_tables
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredReplay:
+    """``table`` was written by a replay that read the source, as ``source``, from ``snapshot`` on."""
+
+    table: str
+    source: str
+    snapshot: int
+
+
+def replays_of(source: Table) -> tuple[list[DeclaredReplay], int]:
+    """Return the replays that read this table, and how many tables were looked at: all of the same database.
+
+    A record names its sources as the replay's author did; a snapshot that it started from tells which table that is.
+    """
+    if source.catalog is None:
+        return [], 0
+    main = source.branch(MAIN)
+    others = [t for t in find_tables(source.catalog, source.name.partition(".")[0]) if t.name != source.name]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        records = list(pool.map(_records, others))
+    known = dict[int, str | None]()
+    found = set[DeclaredReplay]()
+    for table, one in ((t, r) for t, some in zip(others, records, strict=True) for r in some):
+        for name, start in one.starts.items():
+            if start and start not in known:
+                snapshot = main.find_snapshot(start)
+                known[start] = snapshot.identity if snapshot is not None else None
+            if start and known[start] is not None and known[start] == one.identities.get(name):
+                found.add(DeclaredReplay(table=table.name, source=name, snapshot=start))
+    return sorted(found, key=dataclasses.astuple), len(others)
+
+
+def _records(table: Table) -> Sequence[ReplayRecord]:
+    """Read the records in a table's folder; one that can't be read says nothing."""
+    try:
+        names = [n for n in table.store.names(REPLAYS_DIR) if n.endswith(".json") and not n.startswith(".")]
+        blobs = read_present(table.store, [f"{REPLAYS_DIR}/{name}" for name in names])
+        return [ReplayRecord(**parse_json(data)) for data in blobs.values()]
+    except (PaimonError, ValueError, TypeError):
+        return ()

@@ -1,0 +1,196 @@
+"""Which files a correction will read, replace and write: by its condition, the manifests and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_paimon.core.correction.sql_asked import (
+    DELETE,
+    FUNCTION,
+    INSERT,
+    INSERT_OVERWRITE,
+    MERGE,
+    SELECT,
+    UPDATE,
+    Asked,
+)
+from airflow_paimon.core.errors import UnsupportedError
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.overlap import Touched
+from airflow_paimon.core.table.partitions import (
+    PartitionChoice,
+    Selection,
+    StoredPartitions,
+    choose_partitions,
+    shown_partition,
+)
+from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate, columns_of, may_match, restrict
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.data.files.pruning import partition_bounds
+from airflow_paimon.data.scan import plan_read
+
+_OF_ROWS = (UPDATE, DELETE, MERGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """Data files. ``rows``: as files count them, before any merge."""
+
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(files=self.files + other.files, bytes=self.bytes + other.bytes, rows=self.rows + other.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """``reads``: files of the branch that may hold a row that is asked for. ``replaces``: live files that new ones take
+    the place of, with their ``partitions``; ``writes``: the new ones, without ``files``. ``at_most``: which of these
+    really hold such rows is known when they are read. ``merges``: replaced files are read once more, to be written.
+    """
+
+    reads: Amount
+    replaces: Amount
+    writes: Amount
+    partitions: Mapping[str, Amount] = field(default_factory=dict)
+    touched: Touched = field(default_factory=Touched)
+    at_most: bool = True
+    merges: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of files that are read and written."""
+        return self.reads.bytes + self.writes.bytes + (self.replaces.bytes if self.merges else 0)
+
+
+def selection_for(asked: Asked, mode: str, choice: PartitionChoice, schema: TableSchema) -> Selection | None:
+    """Return the partitions that matter, None: all. Values that the condition names let whole manifests be skipped."""
+    if asked.kind in (SELECT, FUNCTION) and choice.specs:
+        return choice.selection(schema)
+    if asked.kind == INSERT_OVERWRITE:
+        return _overwritten(asked, schema).selection(schema) if asked.partition else None
+    if asked.kind in (SELECT, FUNCTION) and mode == "overwrite":
+        return None
+    predicate = restrict(asked.predicate, frozenset(schema.partition_keys))
+    return None if predicate is None else _selection(predicate, schema)
+
+
+def _selection(predicate: Predicate, schema: TableSchema) -> Selection:
+    stored, types = StoredPartitions(schema), {f.name: f.type for f in schema.partition_fields}
+    conditions = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
+    for one in conditions:
+        if isinstance(one, Condition) and one.op in ("=", "in"):
+            values = one.value if one.op == "in" else (one.value,)
+            return stored.selection([{one.column: value} for value in values])
+    return stored.where(lambda values: may_match(predicate, partition_bounds(schema, values), types))
+
+
+def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice, engine: str = "embedded") -> Work:
+    """Plan what a correction of the branch does, of the live files in ``scan``; no file is read.
+
+    ``mode`` and ``choice``: of a SELECT or function, how and where its rows are written.
+    """
+    schema = scan.schema
+    found = _Found(scan, asked, embedded=engine == "embedded")
+    if asked.kind in _OF_ROWS:
+        return _of_rows(scan, asked, found)
+    if asked.kind == INSERT:
+        keyed = bool(schema.primary_keys)
+        note = "which buckets hold the inserted keys, and so are written again, is known when the rows are computed"
+        return Work(reads=Amount(), replaces=Amount(), writes=Amount(), notes=(note,) if keyed else ())
+    if mode == "upsert" and asked.kind != INSERT_OVERWRITE:
+        splits = [s for s in found.splits if choice.matches(s.values)]
+        return _replacing(schema, found.reads, splits, at_most=True, merges=True)
+    taken = choice if asked.kind != INSERT_OVERWRITE else _overwritten(asked, schema)
+    splits = [s for s in scan.splits if taken.matches(s.values)]
+    return _replacing(schema, found.reads, splits, at_most=False)
+
+
+def _of_rows(scan: ScanPlan, asked: Asked, found: _Found) -> Work:
+    """UPDATE, DELETE and MERGE: whole buckets of a table with keys, else single files, are written again."""
+    schema = scan.schema
+    if asked.kind == DELETE and asked.whole and _is_of_partitions(asked.predicate, schema):
+        dropped = _replacing(schema, Amount(), found.splits, at_most=False)
+        note = "the DELETE takes whole partitions: their files are dropped, and none is read"
+        return Work(reads=Amount(), replaces=dropped.replaces, writes=Amount(), partitions=dropped.partitions,
+                    touched=dropped.touched, at_most=False, notes=(note,))  # fmt: skip
+    notes = ("rows that a MERGE inserts come on top",) if asked.kind == MERGE else ()
+    keyed = bool(schema.primary_keys)
+    splits = found.splits if keyed else found.pruned
+    return _replacing(schema, found.reads, splits, at_most=True, merges=keyed, notes=notes)
+
+
+def _is_of_partitions(predicate: Predicate | None, schema: TableSchema) -> bool:
+    return predicate is None or columns_of(predicate) <= frozenset(schema.partition_keys)
+
+
+def _overwritten(asked: Asked, schema: TableSchema) -> PartitionChoice:
+    return choose_partitions(schema, (asked.partition,) if asked.partition else (), "PARTITION")
+
+
+class _Found:
+    """The buckets that may hold rows of the condition: with all their files, and with those that may hold such rows."""
+
+    def __init__(self, scan: ScanPlan, asked: Asked, *, embedded: bool) -> None:
+        keyed = bool(scan.schema.primary_keys)
+        try:
+            if not embedded:
+                raise UnsupportedError("the connector prunes by its own rules")
+            _, read = plan_read(
+                scan, predicate=asked.predicate, time_travel=True, layered=True, chained=True, whole_buckets=keyed
+            )
+        except UnsupportedError:
+            types = {f.name: f.type for f in scan.schema.partition_fields}
+            self.splits = [s for s in scan.splits if may_match(
+                asked.predicate, partition_bounds(scan.schema, s.values), types)]  # fmt: skip
+            self.pruned = self.splits
+        else:
+            self.splits = [s.bucket for s in read]
+            self.pruned = [s.bucket if len(s.files) == len(s.bucket.files) else _with_files(s.bucket, s.files)
+                           for s in read]  # fmt: skip
+        self.reads = _amount(f for s in self.pruned for f in s.files)
+
+
+def _with_files(split: BucketSplit, files: tuple[DataFile, ...]) -> BucketSplit:
+    return BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, files)
+
+
+def _replacing(
+    schema: TableSchema,
+    reads: Amount,
+    splits: Iterable[BucketSplit],
+    *,
+    at_most: bool,
+    merges: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Work:
+    """Replace these files by new ones with about as many rows and bytes."""
+    stored, splits = StoredPartitions(schema), list(splits)
+    partitions: dict[str, Amount] = {}
+    for split in splits:
+        name = shown_partition(schema, split.values)
+        partitions[name] = partitions.get(name, Amount()) + _amount(split.files)
+    total = sum(partitions.values(), Amount())
+    return Work(
+        reads=reads,
+        replaces=total,
+        writes=Amount(bytes=total.bytes, rows=total.rows),
+        partitions=dict(sorted(partitions.items())),
+        touched=Touched(
+            buckets=frozenset(BucketKey(stored.canonical(s.partition), s.bucket) for s in splits),
+            files=frozenset(f.file_name for s in splits for f in s.files),
+        ),
+        at_most=at_most,
+        merges=merges,
+        notes=notes,
+    )
+
+
+def _amount(files: Iterable[DataFile]) -> Amount:
+    found = list(files)
+    return Amount(files=len(found), bytes=sum(f.file_size for f in found), rows=sum(f.row_count for f in found))

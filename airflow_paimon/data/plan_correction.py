@@ -1,0 +1,212 @@
+"""plan_correction: what a correction will read, write and meet, and how long it will take. Reads metadata only.
+
+The branch need not exist: then it is planned on main, which it will be made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_paimon.core.correction.checks import check_mode
+from airflow_paimon.core.correction.estimate_plan import estimate
+from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
+from airflow_paimon.core.correction.timings import read_timings
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange, bucket_namer
+from airflow_paimon.core.publish.overlap import Overlap, changed_on_main, open_branches
+from airflow_paimon.core.publish.streaming_readers import streaming_readers
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import PlanCorrection
+from airflow_paimon.core.streaming.declared_replays import replays_of
+from airflow_paimon.core.table.consumers import read_consumers
+from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import BucketKey, ScanPlan, live_columns, plan_snapshot
+from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
+from airflow_paimon.data.correction_work import Amount, Work, selection_for, work_of
+
+_NAMED_PARTITIONS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """The branch as it will be corrected. ``view``: main where the branch is not there yet."""
+
+    view: Table
+    schema: TableSchema
+    head: Snapshot
+    choice: PartitionChoice
+
+    @property
+    def exists(self) -> bool:
+        return self.view.branch_name != MAIN
+
+
+def plan_correction(context: Context, request: PlanCorrection) -> OperationResult:
+    """Plan a correction. Changes nothing.
+
+    Raises:
+        InvalidInputError, UnsupportedFeatureError, UnsafeOperationError: what correct_branch would say as well.
+    """
+    sql = _sql(request)
+    target = _target(context.table, request)
+    asked = Asked(kind=FUNCTION) if sql is None else read_sql(sql, target.schema)
+    if asked.kind in (SELECT, FUNCTION):
+        check_mode(target.schema, request.mode, request.partitions, target.view.label)
+    scan = plan_snapshot(
+        target.view, target.head, target.schema, selection_for(asked, request.mode, target.choice, target.schema)
+    )
+    work = work_of(scan, asked, mode=request.mode, choice=target.choice, engine=request.engine)
+    others = _others(context.table, request, asked)
+    total = work.bytes + sum(amount.bytes for amount in others.values())
+    foreseen = estimate(total, read_timings(context.table), asked.kind, request.cores)
+    details = {
+        "statement": asked.kind,
+        "mode": request.mode if asked.kind in (SELECT, FUNCTION) else None,
+        "branch_exists": target.exists,
+        **_work_json(work),
+        "other_tables": {name: asdict(amount) for name, amount in others.items()},
+        "estimate": {**asdict(foreseen), "bytes": total},
+        "streaming_readers": _streams(context.table, target, scan, work),
+        **_conflicts(context.table, target, request, work),
+        **_replays(context.table),
+        "notes": list(work.notes),
+    }
+    return context.result(
+        None,
+        branch=request.branch or MAIN,
+        changed=False,
+        before=target.head.id,
+        after=target.head.id,
+        details=details,
+    )
+
+
+def _sql(request: PlanCorrection) -> str | None:
+    """Read the SQL's file; None: a function gives the rows."""
+    if (request.sql is None) == (request.function is None):
+        raise InvalidInputError("plan_correction takes --sql FILE or --function module:name, one of the two")
+    if request.sql is None:
+        return None
+    try:
+        return Path(request.sql).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidInputError(f"{request.table}: --sql {request.sql!r} can't be read: {why}") from None
+
+
+def _target(main: Table, request: PlanCorrection) -> _Target:
+    if request.branch == MAIN:
+        raise InvalidInputError(
+            f"{main.name}: correct_branch writes a branch, which is published when it is right; leave --branch out to "
+            f"plan on main"
+        )
+    branch = main.branch(request.branch) if request.branch else main
+    view = branch if branch.exists() else main
+    schema, head = view.schema(), view.latest_snapshot()
+    if view is main and TableOptions(schema.options).chain_table:
+        raise InvalidInputError(
+            f"{main.name} is a chain table, whose rows are in its branches: name the branch that will be corrected "
+            f"with --branch, once it is there"
+        )
+    if head is None:
+        raise UnsafeOperationError(f"{view.label} is empty, so there is nothing to correct")
+    if request.engine == "embedded":
+        check_writable(schema, table=view.label, branch=request.branch or "", by_buckets=True)
+    return _Target(
+        view=view, schema=schema, head=head, choice=choose_partitions(schema, request.partitions, view.label)
+    )
+
+
+def _work_json(work: Work) -> dict[str, Any]:
+    names = list(work.partitions)
+    return {
+        "reads": asdict(work.reads),
+        "replaces": asdict(work.replaces)
+        | {
+            "buckets": len(work.touched.buckets),
+            "partitions": {name: asdict(work.partitions[name]) for name in names[:_NAMED_PARTITIONS]},
+            "partition_count": len(names),
+        },
+        "writes": {"bytes": work.writes.bytes, "rows": work.writes.rows},
+        "at_most": work.at_most,
+    }
+
+
+def _others(main: Table, request: PlanCorrection, asked: Asked) -> dict[str, Amount]:
+    """Count the live files of the other views and tables that the SQL names; of one that isn't there, nothing."""
+    views = {name.strip().lower(): table.strip() for name, _, table in (v.partition("=") for v in request.view)}
+    named = list(views) if asked.kind == FUNCTION else list(asked.relations)
+    found: dict[str, Amount] = {}
+    for name in dict.fromkeys(named):
+        text = main.name if name == MAIN_VIEW else views.get(name, name)
+        if name == BRANCH or (name not in views and name != MAIN_VIEW and "." not in name):
+            continue
+        try:
+            table, version = split_version(text)
+            opened = open_table(request.warehouse, table, storage_options=request.storage_options).require()
+            view, snapshot = resolve_version(opened, version)
+        except PaimonError:
+            continue  # a name of the query's own; correct_branch says what is wrong
+        columns = live_columns(view, snapshot)
+        found[text] = Amount(files=len(columns.file_names), bytes=sum(columns.file_sizes), rows=sum(columns.row_counts))
+    return found
+
+
+def _streams(main: Table, target: _Target, scan: ScanPlan, work: Work) -> dict[str, Any]:
+    """Say what streaming readers will be told by the publish, and who they are, as far as they are registered."""
+    head = main.latest_snapshot_id() or 0
+    top = TableOptions(target.schema.options).num_levels - 1
+    told = streaming_readers(main, target.schema, list(_changes(scan, work, top)), writes=True)
+    consumers = [
+        {"name": c.name, "next_snapshot": c.next_snapshot, "snapshots_behind": max(head + 1 - c.next_snapshot, 0)}
+        for c in read_consumers(main.branch(MAIN))
+    ]
+    return {**told, "consumers": sorted(consumers, key=lambda c: str(c["name"]))}
+
+
+def _changes(scan: ScanPlan, work: Work, top: int) -> Iterator[BucketChange]:
+    """Return the changes as a publish will see them: each replaced file makes place for one like it."""
+    for split in scan.splits:
+        entries = tuple(
+            ManifestEntry(FileKind.ADD.value, split.partition, split.bucket, split.total_buckets, file)
+            for file in split.files
+            if file.file_name in work.touched.files
+        )
+        new = tuple(e._replace(file=e.file._replace(level=top)) for e in entries) if work.writes.bytes else ()
+        if entries:
+            yield BucketChange(bucket=BucketKey(split.partition, split.bucket), delete=entries, add=new)
+
+
+def _conflicts(main: Table, target: _Target, request: PlanCorrection, work: Work) -> dict[str, Any]:
+    """Name the branches, and main, that have changed what the correction may change."""
+    name = bucket_namer(target.schema)
+    moved = sorted(map(name, changed_on_main(main, target.view, work.touched))) if target.exists else []
+    return {
+        "conflicts": [_overlap_json(o, name) for o in open_branches(main, work.touched, request.branch)],
+        "changed_on_main": moved[:MAX_LISTED],
+        "changed_on_main_count": len(moved),
+    }
+
+
+def _overlap_json(overlap: Overlap, name: Any) -> dict[str, Any]:
+    buckets = sorted(map(name, overlap.buckets))
+    return {
+        "branch": overlap.branch,
+        "buckets": buckets[:MAX_LISTED],
+        "bucket_count": len(buckets),
+        "unreadable": overlap.unreadable,
+    }
+
+
+def _replays(main: Table) -> Mapping[str, Any]:
+    found, tables = replays_of(main)
+    return {"replays": [asdict(one) for one in found], "tables_looked_at": tables}

@@ -1,0 +1,6 @@
+"""Say what a correction will read, write and meet, and how long it will take. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("plan_correction")
