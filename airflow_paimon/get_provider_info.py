@@ -5,6 +5,32 @@ from typing import Any
 from airflow_paimon import __version__
 
 _NAME = "Apache Paimon"
+SETTINGS: dict[str, dict[str, Any]] = {
+    name: {"description": text, "type": kind, "default": default, "example": example, "version_added": "0.1.0"}
+    for name, kind, default, example, text in (
+        ("conn_id", "string", "paimon_default", "lake", "Connection of operators, sensors, forms that name none."),
+        (
+            "spark_conn_id",
+            "string",
+            "spark_default",
+            "spark_on_yarn",
+            "Connection where jobs are submitted if neither the operator nor the Paimon connection names one.",
+        ),
+        ("engine", "string", "embedded", "connector", "Who reads and writes rows: embedded or connector."),
+        (
+            "deferrable",
+            "boolean",
+            "",
+            "True",
+            "Whether operators and sensors of this package wait in the triggerer. Empty: as [operators] "
+            "default_deferrable says.",
+        ),
+        ("poll_interval", "float", "10", "30", "Seconds between two looks of the triggerer at a job in a cluster."),
+        ("poke_interval", "float", "60", "300", "Seconds between two looks at a table that is waited for."),
+        ("sample", "integer", "5", "0", "Rows that diffs and checks show; 0 keeps data out of logs and XComs."),
+    )
+}
+"""The options of the section [paimon] of Airflow's configuration; `airflow_paimon.settings` reads them."""
 _LINKS = ("ApprovalLink", "AssetLink", "SparkLink", "TableLink", "UndoLink")
 
 
@@ -45,6 +71,12 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [_modules("airflow_paimon.triggers.snapshot", "airflow_paimon.triggers.spark_job")],
         "extra-links": [f"airflow_paimon.links.{name}" for name in _LINKS],
         "connection-types": [_connection_type()],
+        "config": {
+            "paimon": {
+                "description": "Defaults of the operators, sensors, triggers and forms for Apache Paimon tables.",
+                "options": SETTINGS,
+            }
+        },
         "asset-uris": [
             {
                 "schemes": ["paimon"],

@@ -15,6 +15,7 @@ from airflow_paimon.core.catalogs.options import CATALOGS
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.form_policy import FormPolicy, parse_policy
+from airflow_paimon.settings import CONN_ID, SPARK_CONN_ID
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["PaimonHook"]
 
 ADDRESSING_STYLES = ("auto", "path", "virtual")
-DEFAULT_SPARK_CONN_ID = "spark_default"
+DEFAULT_SPARK_CONN_ID = SPARK_CONN_ID
 
 EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secret", "token", "endpoint", "region",
                      "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
@@ -69,7 +70,7 @@ class PaimonHook(BaseHook):
     """
 
     conn_name_attr = "paimon_conn_id"
-    default_conn_name = "paimon_default"
+    default_conn_name = CONN_ID
     conn_type = "paimon"
     hook_name = "Apache Paimon"
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
+from airflow_paimon import settings
 from airflow_paimon._compat import (
     AirflowRuntimeError,
     Asset,
     AssetAlias,
     BaseOperator,
-    conf,
 )
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank
@@ -92,7 +92,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         These, ``spark_conf``, ``function`` and ``sql`` may say anything where the DAG's code spells them out; where a
         template or a function gives them, only what the connection's extra ``forms`` allows
     :param deferrable: while a job runs in a cluster (deploy mode ``cluster``), wait in the triggerer instead of a
-        worker; in client mode an error says why not. Left out, it is ``[operators] default_deferrable``, and the task
+        worker; in client mode an error says why not. Left out, it is ``[paimon] deferrable``, or else ``[operators]
+        default_deferrable``, and the task
         waits in the worker where it can't be deferred
     :param poll_interval: seconds between two looks of the triggerer
     """
@@ -126,16 +127,16 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self,
         *,
         table: str,
-        paimon_conn_id: str = "paimon_default",
+        paimon_conn_id: str = settings.CONN_ID,
         spark_conn_id: str | None = None,
         run_on: str | None = None,
-        engine: str = "embedded",
+        engine: str = settings.ENGINE,
         dry_run: bool | str = False,
         now: str | None = None,
         spark_conf: Mapping[str, Any] | None = None,
         spark_options: Mapping[str, Any] | None = None,
         deferrable: bool | None = None,
-        poll_interval: float = 10.0,
+        poll_interval: float = settings.POLL_INTERVAL,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -148,8 +149,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self.now = now
         self.spark_conf = spark_conf
         self.spark_options = spark_options
-        default = conf.getboolean("operators", "default_deferrable", fallback=False)
-        self.deferrable = default if deferrable is None else deferrable
+        self.deferrable = settings.DEFERRABLE if deferrable is None else deferrable
         self._must_defer = bool(deferrable)
         self.poll_interval = poll_interval
         self._spark_hook: SparkJobHook | SparkConnectJobHook | None = None

@@ -10,6 +10,7 @@ from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, RollbackTo
 from airflow_paimon.links import UndoLink
 from airflow_paimon.operators._base import PaimonOperator, SqlOrFunctionOperator, keeps_arguments
+from airflow_paimon.settings import SAMPLE
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
@@ -497,7 +498,7 @@ class DiffBranchesOperator(PaimonOperator):
         branch: str,
         against: str = "base",
         partitions: Sequence[str] | str = (),
-        sample: int | str = 5,
+        sample: int | str = SAMPLE,
         mask: Sequence[str] | str = (),
         **kwargs: Any,
     ) -> None:

@@ -11,6 +11,7 @@ from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 from airflow_paimon.rule_text import rules_as_json, what_runs
+from airflow_paimon.settings import SAMPLE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,7 +66,7 @@ class CheckBranchOperator(PaimonOperator):
         view: Sequence[str] | str = (),
         restricted_sql: bool | str | None = None,
         allow_module: Sequence[str] | str = (),
-        sample: int | str = 5,
+        sample: int | str = SAMPLE,
         mask: Sequence[str] | str = (),
         **kwargs: Any,
     ) -> None:

@@ -25,6 +25,7 @@ from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_li
 from airflow_paimon.operators._base import SqlOrFunctionOperator, keeps_arguments
 from airflow_paimon.operators.branch import CorrectBranchOperator
 from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, four_eyes_note, reminder_lead, send
+from airflow_paimon.settings import CONN_ID
 from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_user
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
     :param subject: the question in a line; with ``diff_task_id`` it may be left out, and names the branch and the table
         (templated)
     :param diff_task_id: a ``DiffBranchesOperator`` upstream, whose result is shown below ``body``. ``table`` may
-        be left out then, and ``paimon_conn_id`` is ``paimon_default``
+        be left out then, and ``paimon_conn_id`` is ``[paimon] conn_id``
     :param check_task_id: a ``CheckBranchOperator`` upstream, whose result is shown before the diff
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
@@ -232,7 +233,7 @@ class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
         self.check_task_id = check_task_id
         self.required = required
         self.table = table
-        self.paimon_conn_id = "paimon_default" if diff_task_id and paimon_conn_id is None else paimon_conn_id
+        self.paimon_conn_id = CONN_ID if diff_task_id and paimon_conn_id is None else paimon_conn_id
         self.notify = notify
         self.approvers = approvers
         self.remind_before = remind_before

@@ -7,6 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from airflow_paimon import settings
+
 __all__ = ["choice", "number", "shared", "shared_by_undos", "switch", "text", "texts"]
 
 
@@ -64,7 +66,11 @@ _SHARED = {
         format="multiline",
     ),
     "sample_rows": number(
-        "Sample rows", "Rows that the diff shows for each partition and kind of change.", 5, minimum=0, maximum=50
+        "Sample rows",
+        "Rows that the diff shows for each partition and kind of change.",
+        settings.SAMPLE,
+        minimum=0,
+        maximum=50,
     ),
     "notify": texts(
         "Notify",
@@ -97,9 +103,9 @@ _SHARED = {
         "Writers are stopped",
         "Promise that no writer of main stays open over the publish: then sequence numbers don't matter.",
     ),
-    "paimon_conn_id": text("Paimon connection", "Airflow connection with the warehouse.", "paimon_default"),
+    "paimon_conn_id": text("Paimon connection", "Airflow connection with the warehouse.", settings.CONN_ID),
     "spark_conn_id": text(
-        "Spark connection", "Where Spark jobs run. Empty: as the Paimon connection says, or spark_default."
+        "Spark connection", "Where Spark jobs run. Empty: as the Paimon connection says, or the deployment's default."
     ),
     "spark_conf": Param(
         {},

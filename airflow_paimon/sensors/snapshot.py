@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon import settings
 from airflow_paimon._compat import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
     BaseSensorOperator,
     PokeReturnValue,
-    conf,
 )
 from airflow_paimon.arguments import StrictTemplates, as_list, is_blank
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
@@ -45,7 +45,9 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     :param allow_older_partitions: it is enough that the partitions hold files (templated)
     :param wait_for_branch: also wait for a branch that doesn't exist yet, instead of failing; without another condition
         until it exists and has a snapshot (templated)
-    :param deferrable: wait in the triggerer instead of a worker
+    :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
+        ``[operators] default_deferrable``
+    :param poke_interval: time between two looks
     """
 
     template_fields: Sequence[str] = (
@@ -68,7 +70,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         *,
         table: str,
         branch: str = "main",
-        paimon_conn_id: str = "paimon_default",
+        paimon_conn_id: str = settings.CONN_ID,
         min_snapshot_id: int | str | None = None,
         max_watermark_lag: str | timedelta | None = None,
         max_commit_lag: str | timedelta | None = None,
@@ -76,10 +78,11 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         partitions: Sequence[str] | str = (),
         allow_older_partitions: bool | str = False,
         wait_for_branch: bool | str = False,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        deferrable: bool = settings.DEFERRABLE,
+        poke_interval: timedelta | float = settings.POKE_INTERVAL,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(poke_interval=poke_interval, **kwargs)
         self.table = table
         self.branch = branch
         self.paimon_conn_id = paimon_conn_id

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_paimon import settings
 from airflow_paimon._compat import AirflowRuntimeError
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
@@ -129,11 +130,11 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
         *,
         table: str,
         branch: str = MAIN,
-        paimon_conn_id: str = "paimon_default",
+        paimon_conn_id: str = settings.CONN_ID,
         kinds: Sequence[str] = DEFAULT_KINDS,
         partitions: Sequence[str] = (),
         watermark_step: str | None = None,
-        poke_interval: float = 60.0,
+        poke_interval: float = settings.POKE_INTERVAL,
         emit_head_on_start: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here

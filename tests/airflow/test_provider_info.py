@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from importlib import metadata, resources
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from airflow_paimon.assets import paimon_asset, paimon_asset_uri, sanitize_uri
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.get_provider_info import get_provider_info
+from airflow_paimon.get_provider_info import SETTINGS, get_provider_info
 from airflow_paimon.hooks.paimon import EXTRAS
 
 
@@ -82,6 +84,83 @@ def test_every_extra_is_a_field_of_the_form_with_a_help_text_and_documented() ->
     page = (Path(__file__).parents[2] / "docs/reference/connection.md").read_text()
     assert [name for name in EXTRAS if f"`{name}`" not in page] == []
     assert [field["label"] for field in fields.values() if field["label"] not in page] == []
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/settings.md").read_text()
+    written = dict(re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`|empty) \|", page, re.MULTILINE))
+    assert written == {name: option["default"] for name, option in SETTINGS.items()}
+
+
+@pytest.mark.airflow
+def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airflow_home: Path) -> None:
+    chosen = {
+        "conn_id": "lake",
+        "spark_conn_id": "yarn",
+        "engine": "connector",
+        "deferrable": "True",
+        "poll_interval": "3",
+        "poke_interval": "7.5",
+        "sample": "0",
+    }
+    assert set(chosen) == set(SETTINGS)
+    code = """
+        import contextlib, io, json
+        from airflow.cli import cli_parser
+        from airflow_paimon.hooks.paimon import DEFAULT_SPARK_CONN_ID, PaimonHook
+        from airflow_paimon.operators.branch import DiffBranchesOperator
+        from airflow_paimon.operators.check import CheckBranchOperator
+        from airflow_paimon.runbooks.fields import shared
+        from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+        from airflow_paimon.triggers.snapshot import PaimonSnapshotTrigger
+
+        diff = DiffBranchesOperator(task_id="diff", table="d.t", branch="b")
+        check = CheckBranchOperator(task_id="check", table="d.t", branch="b")
+        sensor = SnapshotCatchUpSensor(task_id="wait", table="d.t")
+        inherited = SnapshotCatchUpSensor(task_id="own", table="d.t", default_args={"poke_interval": 9})
+        trigger = PaimonSnapshotTrigger(table="d.t")
+        form = shared("paimon_conn_id", "sample_rows")
+        with contextlib.redirect_stdout(io.StringIO()) as listed:
+            parser = cli_parser.get_parser()
+            for command in (["list", "--section", "paimon"], ["get-value", "paimon", "engine"]):
+                arguments = parser.parse_args(["config", *command])
+                arguments.func(arguments)
+        print(json.dumps({
+            "conn_id": [diff.paimon_conn_id, sensor.paimon_conn_id, trigger.paimon_conn_id,
+                        PaimonHook.default_conn_name, form["paimon_conn_id"].value],
+            "spark_conn_id": [DEFAULT_SPARK_CONN_ID],
+            "engine": [diff.engine],
+            "deferrable": [diff.deferrable, sensor.deferrable],
+            "poll_interval": [diff.poll_interval],
+            "poke_interval": [sensor.poke_interval, trigger.poke_interval, inherited.poke_interval],
+            "sample": [diff.sample, check.sample, form["sample_rows"].value],
+            "listed": listed.getvalue(),
+        }))
+    """
+    environment = {f"AIRFLOW__PAIMON__{name.upper()}": value for name, value in chosen.items()}
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    listed = found.pop("listed")
+    assert found == {
+        "conn_id": ["lake"] * 5,
+        "spark_conn_id": ["yarn"],
+        "engine": ["connector"],
+        "deferrable": [True, True],
+        "poll_interval": [3.0],
+        "poke_interval": [7.5, 7.5, 9],
+        "sample": [0, 0, 0],
+    }
+    section, *options, engine = [line for line in listed.splitlines() if line.strip()]
+    assert section == "[paimon]"
+    assert [line.lstrip("# ").split(" = ")[0] for line in options] == list(SETTINGS)
+    assert engine == "connector"
 
 
 @pytest.mark.airflow
