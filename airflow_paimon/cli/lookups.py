@@ -181,7 +181,7 @@ def tag_listing(tags: Sequence[Tag], limit: int = 0) -> Listing:
             _moment(t.snapshot.time_millis),
             t.snapshot.total_record_count,
             t.create_time,
-            "for ever" if t.time_retained is None else duration_text(t.time_retained),
+            _kept(t),
         )
         for t in reversed(tags)
     ]
@@ -195,6 +195,12 @@ def tag_listing(tags: Sequence[Tag], limit: int = 0) -> Listing:
         ("kept", "text"),
     )
     return Listing(title="tags", columns=columns, rows=shown, left=left)
+
+
+def _kept(tag: Tag) -> str:
+    if tag.hold is not None:
+        return f"legal hold: {tag.hold}"
+    return "for ever" if tag.time_retained is None else duration_text(tag.time_retained)
 
 
 def snapshots(table: Table, limit: int) -> Listing:

@@ -160,6 +160,9 @@ class CreateTagOperator(PaimonOperator):
         ``2026-11-21T02:00:00+00:00`` (templated)
     :param time_retained: how long the tag lives, such as ``7 d``; for ever when left out (templated)
     :param if_exists: ``fail``, ``skip`` (only when the tag is of the same snapshot) or ``replace`` (templated)
+    :param hold: put the tag under a legal hold, for this reason: nothing deletes it, or the branch that has it, before
+        ``release_hold``; with ``if_exists="skip"`` also a tag that exists (templated)
+    :param held_by: who asked for the hold (templated)
     """
 
     operation = "create_tag"
@@ -174,6 +177,8 @@ class CreateTagOperator(PaimonOperator):
         timestamp: str | None = None,
         time_retained: str | None = None,
         if_exists: str = "fail",
+        hold: str | None = None,
+        held_by: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -197,17 +202,26 @@ class RenameTagOperator(PaimonOperator):
 
 class DeleteTagOperator(PaimonOperator):
     """
-    Delete a tag. Refused for the tag that protects a living branch.
+    Delete a tag. Refused for the tag that protects a living branch, and for one under a legal hold.
 
     :param tag: the tag (templated)
     :param branch: the branch that has it (templated)
     :param if_missing: ``fail`` or ``skip`` (templated)
+    :param release_hold: delete a tag under a legal hold, too: the hold ends with it (templated)
     """
 
     operation = "delete_tag"
 
     @keeps_arguments
-    def __init__(self, *, tag: str, branch: str = "main", if_missing: str = "fail", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        tag: str,
+        branch: str = "main",
+        if_missing: str = "fail",
+        release_hold: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
 
 

@@ -12,7 +12,13 @@ from airflow_paimon.core.branches.branch_plan import (
     lineage_for,
     plan_create_branch,
 )
-from airflow_paimon.core.branches.delete import Removal, check_deletable_branch, gather_removal, remove_branch
+from airflow_paimon.core.branches.delete import (
+    Removal,
+    check_deletable_branch,
+    gather_removal,
+    refuse_held,
+    remove_branch,
+)
 from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import (
@@ -268,6 +274,7 @@ def _removal(context: Context, plan: CreatePlan, record: Lineage) -> Removal:
     """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
     name, keep = plan.branch, plan.protective_path
     check_deletable_branch(context.table, name)
+    refuse_held(context.table, name)
     assert isinstance(context.request, CreateBranch)
     refuse_protected(context.table, name, "replace", force=context.request.force)
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)

@@ -26,11 +26,11 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import parse_tag
+from airflow_paimon.core.format.snapshot import find_hold, parse_tag
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.lineage import (
     CREATING,
     DELETED,
@@ -85,6 +85,7 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
         raise table.branch(name).missing()
     refuse_protected(table, name, "delete", force=request.force)
     check_deletable_branch(table, name)
+    refuse_held(table, name)
     removal = gather_removal(table, name, context.now_iso, request.operation)
     _refuse_other_head(table, removal, request.expected_branch_snapshot)
     if not request.dry_run:
@@ -212,6 +213,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
     try:
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
+        refuse_held(table, removal.branch)
     except (ConflictError, UnsafeOperationError):
         if is_marked(table, removal.branch, mark):
             execute(table, removal.plan.undo)
@@ -287,6 +289,24 @@ def check_deletable_branch(table: Table, name: str) -> None:
                 f"{view.label} reads branch {name!r} through option {used[0]}; unset that option first"
             )
     refuse_parent(table, name)
+
+
+def refuse_held(table: Table, name: str) -> None:
+    """Refuse if a tag of the branch is under a legal hold.
+
+    Raises:
+        UnsafeOperationError: names the tag, who holds it and why.
+    """
+    paths = table.branch(name).paths
+    there = read_present(table.store, [paths.tag(tag) for tag in table.branch(name).tag_names()])
+    for path, data in there.items():
+        tag = find_hold(data, path.rpartition(f"/{TAG_PREFIX}")[2])
+        if tag is not None:
+            raise UnsafeOperationError(
+                f"{table.name}: tag {tag.name!r} of branch {name!r} {tag.hold_text}; the branch stays until delete_tag "
+                f"with release_hold (--release-hold) has ended it",
+                details={"branch": name, "tag": tag.name, "hold": tag.hold, "held_by": tag.held_by},
+            )
 
 
 def refuse_parent(table: Table, name: str) -> None:

@@ -50,6 +50,13 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
             f"{context.table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon "
             f"itself; choose another name"
         )
+    if request.hold is not None and request.time_retained is not None:
+        raise InvalidInputError(
+            f"{context.table.name}: a tag under a legal hold has no retention, by which other engines would expire it; "
+            f"leave time_retained out"
+        )
+    if request.hold is None and request.held_by is not None:
+        raise InvalidInputError(f"{context.table.name}: held_by says who asked for a hold; say why, by hold")
     view = context.table.branch(request.branch).require()
     if request.timestamp is not None:
         if request.snapshot is not None:
@@ -66,6 +73,7 @@ def _tagged(
     context: Context, request: CreateTag, snapshot: Snapshot, plan: Plan | None, *, replayed: bool = False
 ) -> OperationResult:
     details = {"tag": request.tag, "snapshot": snapshot.id, "time_retained": request.time_retained}
+    details |= {} if request.hold is None else {"hold": request.hold, "held_by": request.held_by}
     details |= {"replayed": True} if replayed else {}
     at = {"before": snapshot.id, "after": snapshot.id}
     return context.result(plan, branch=request.branch, changed=True, **at, details=details)
@@ -74,15 +82,18 @@ def _tagged(
 def _is_first_trys(request: CreateTag, tag: Tag, tried: Attempt) -> bool:
     retained = None if request.time_retained is None else parse_duration(request.time_retained, "time_retained")
     wanted = request.snapshot if request.snapshot is not None else tried.head
-    return request.if_exists != "skip" and tag.snapshot.id == wanted and tag.time_retained == retained
+    same = tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == request.hold
+    return request.if_exists != "skip" and same
 
 
 def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag | None) -> OperationResult:
     name = request.tag
     snapshot = _snapshot_to_tag(view, request.snapshot)
-    tag = _tag(context, name, snapshot, request.time_retained)
+    tag = _tag(context, request, snapshot)
     if existing is not None and request.if_exists != "replace":
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
+            if request.hold is not None and existing.hold is None:
+                return _hold(context, request, view, replace(tag, snapshot=existing.snapshot))
             details = {"tag": name, "snapshot": snapshot.id, "already_there": True}
             at = {"before": snapshot.id, "after": snapshot.id}
             return context.result(None, branch=request.branch, changed=False, **at, details=details)
@@ -102,6 +113,16 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
     return _tagged(context, request, snapshot, plan)
 
 
+def _hold(context: Context, request: CreateTag, view: Table, tag: Tag) -> OperationResult:
+    """Put a hold on a tag that exists. It loses its retention, by which other engines would expire it."""
+    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"it {tag.hold_text}")
+    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
+    if not request.dry_run:
+        execute(view, plan.actions)
+        _check_held(view, tag, None)
+    return _tagged(context, request, tag.snapshot, plan)
+
+
 def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
     if snapshot_id is not None:
         try:
@@ -117,13 +138,14 @@ def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
     return latest
 
 
-def _tag(context: Context, name: str, snapshot: Snapshot, time_retained: str | None) -> Tag:
-    if time_retained is None:
-        return Tag(name=name, snapshot=snapshot)
-    retained = parse_duration(time_retained, "time_retained")
+def _tag(context: Context, request: CreateTag, snapshot: Snapshot) -> Tag:
+    tag = Tag(name=request.tag, snapshot=snapshot, hold=request.hold, held_by=request.held_by)
+    if request.time_retained is None:
+        return tag
+    retained = parse_duration(request.time_retained, "time_retained")
     if retained.total_seconds() <= 0:
-        raise InvalidInputError(f"time_retained must be greater than 0, got {time_retained!r}")
-    return Tag(name=name, snapshot=snapshot, create_time=context.now_local, time_retained=retained)
+        raise InvalidInputError(f"time_retained must be greater than 0, got {request.time_retained!r}")
+    return replace(tag, create_time=context.now_local, time_retained=retained)
 
 
 def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan:
@@ -177,22 +199,34 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
         if request.if_missing == "skip":
             return context.result(None, branch=request.branch, changed=False, details={"already_gone": True})
         existing = view.tag(request.tag)
-    check_deletable(view, existing)
+    check_deletable(view, replace(existing, hold=None) if request.release_hold else existing)
     action = Delete(path=view.paths.tag(request.tag), reason="asked for")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": request.tag})
     if not request.dry_run:
         execute(view, plan.actions)
     return context.result(
-        plan, branch=request.branch, changed=True, details={"tag": request.tag, "snapshot": existing.snapshot.id}
+        plan,
+        branch=request.branch,
+        changed=True,
+        details={"tag": request.tag, "snapshot": existing.snapshot.id}
+        | ({} if existing.hold is None else {"released_hold": existing.hold}),
     )
 
 
 def check_deletable(view: Table, tag: Tag) -> None:
-    """Refuse to delete a tag that retains needed files. One whose manifest list is gone retains none.
+    """Refuse to delete a tag under a legal hold, or one that retains needed files.
+
+    A tag of this package whose manifest list is gone retains none.
 
     Raises:
-        UnsafeOperationError: names what needs them.
+        UnsafeOperationError: names what needs them, or the legal hold.
     """
+    if tag.hold is not None:
+        raise UnsafeOperationError(
+            f"{view.label}: tag {tag.name!r} {tag.hold_text}; delete_tag with release_hold (--release-hold) ends the "
+            f"hold and deletes the tag",
+            details={"tag": tag.name, "hold": tag.hold, "held_by": tag.held_by},
+        )
     branch = protects(tag.name)
     if (branch is not None or tag.name.startswith(KEEP_TAG_PREFIX)) and not is_whole(view, tag.snapshot):
         return

@@ -14,6 +14,7 @@ from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNA
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, UNDO_TAG_PREFIX, protects
 
 if TYPE_CHECKING:
+    from airflow_paimon.core.format.snapshot import Tag
     from airflow_paimon.core.table.consumers import Consumer
 
 NEWEST, SNAPSHOTS, CHANGELOGS, PROTECTIVE_TAG, HOLDS = "newest", "snapshots", "changelogs", "protective tag", "holds"
@@ -45,6 +46,12 @@ class Holder:
     roots: tuple[Root, ...]
     files: tuple[int, ...]
 
+    @property
+    def hold(self) -> Tag | None:
+        """The tag, if it is under a legal hold."""
+        tags = (r.tag for r in self.roots if r.tag is not None)
+        return next((t for t in tags if t.hold is not None), None)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         ids = [r.snapshot.id for r in self.roots]
@@ -56,6 +63,8 @@ class Holder:
             "first_snapshot": min(ids),
             "last_snapshot": max(ids),
             "files": len(self.files),
+            "hold": None if self.hold is None else self.hold.hold,
+            "held_by": None if self.hold is None else self.hold.held_by,
             "lost": lost_with(self),
             "way": way_to_end(self),
         }
@@ -120,6 +129,8 @@ def lost_with(holder: Holder) -> str:
 def way_to_end(holder: Holder) -> str:
     """Say what ends a holder."""
     on = "" if holder.branch == MAIN else f" --branch {holder.branch}"
+    if holder.hold is not None:
+        return f"nothing: it {holder.hold.hold_text}; delete_tag --tag {holder.name}{on} --release-hold ends it"
     ways = {
         NEWEST: f"DELETE FROM the {'table' if holder.branch == MAIN else f'branch {holder.branch}'}, then compact{on}",
         TAG: f"delete_tag --tag {holder.name}{on}",

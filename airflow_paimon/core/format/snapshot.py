@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -191,17 +191,30 @@ def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
 
 
 _TAG_KEYS = ("tagCreateTime", "tagTimeRetained")
+_HOLD, _HELD_BY = "airflow-paimon.legal-hold", "airflow-paimon.held-by"
+"""Properties of a tag file, beside those of its snapshot: every engine reads them, and none needs them."""
 _MARKER = "\0tagTimeRetained\0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tag:
-    """A named snapshot. ``create_time`` is local time without a zone, as Paimon stores it; None without retention."""
+    """A named snapshot. ``create_time`` is local time without a zone, as Paimon stores it; None without retention.
+
+    ``hold``: why it is under a legal hold, ``held_by``: by whom; they are of the tag, not of ``snapshot``.
+    """
 
     name: str
     snapshot: Snapshot
     create_time: datetime | None = None
     time_retained: timedelta | None = None
+    hold: str | None = None
+    held_by: str | None = None
+
+    @property
+    def hold_text(self) -> str:
+        """Say that it is held, by whom and why."""
+        by = f", set by {self.held_by}" if self.held_by else ""
+        return f"is under a legal hold{by} ({self.hold})"
 
     def expires_at(self) -> datetime | None:
         """When it may be deleted (local time); None = never."""
@@ -214,10 +227,13 @@ class Tag:
 
     def to_bytes(self) -> bytes:
         """Return the tag file. Without a retention it is a plain snapshot, so that old releases can read it."""
+        marks = {_HOLD: self.hold, _HELD_BY: self.held_by}
+        own = {key: text for key, text in marks.items() if text is not None}
+        snapshot = replace(self.snapshot, properties={**self.snapshot.properties, **own}) if own else self.snapshot
         if self.create_time is None or self.time_retained is None:
-            return self.snapshot.to_bytes()
+            return snapshot.to_bytes()
         t, micros = self.create_time, self.time_retained // timedelta(microseconds=1)
-        out = self.snapshot.to_json()
+        out = snapshot.to_json()
         out["tagCreateTime"] = [t.year, t.month, t.day, t.hour, t.minute, t.second, t.microsecond * 1000]
         out["tagTimeRetained"] = _MARKER
         text = json.dumps(out, indent=2, ensure_ascii=False)
@@ -233,16 +249,25 @@ def parse_tag(data: bytes, name: str) -> Tag:
     """
     where = f"Tag {name!r}"
     raw = load_json_object(data, where)
-    snapshot = snapshot_from_json({k: v for k, v in raw.items() if k not in _TAG_KEYS}, where)
+    stored = snapshot_from_json({k: v for k, v in raw.items() if k not in _TAG_KEYS}, where)
+    properties = dict(stored.properties)
+    hold, held_by = properties.pop(_HOLD, None), properties.pop(_HELD_BY, None)
     try:
         return Tag(
             name=name,
-            snapshot=snapshot,
+            snapshot=stored if hold is None else replace(stored, properties=properties),
+            hold=hold,
+            held_by=held_by,
             create_time=_create_time(raw.get("tagCreateTime")),
             time_retained=_retained(raw.get("tagTimeRetained")),
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise FormatError(f"{where} has an unreadable retention: {error}") from None
+
+
+def find_hold(data: bytes, name: str) -> Tag | None:
+    """Parse a tag file only if it is of a tag under a legal hold; raises as ``parse_tag`` does."""
+    return parse_tag(data, name) if _HOLD.encode() in data else None
 
 
 def _create_time(value: Any) -> datetime | None:

@@ -139,6 +139,12 @@ class CreateTag(Request):
     if_exists: str = flag(
         "What to do if the tag exists; skip accepts only one of the same snapshot", "fail", choices=IF_EXISTS
     )
+    hold: str | None = flag(
+        "Put the tag under a legal hold, for this reason: nothing deletes it, or the branch that has it, until "
+        "delete_tag --release-hold. With --if-exists skip a tag that exists is held, too",
+        may_be_blank=True,
+    )
+    held_by: str | None = flag("Who asked for the hold", may_be_blank=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +179,7 @@ class DeleteTag(Request):
     tag: str = flag("Tag to delete", "")
     branch: str = flag("Branch that has the tag", "main")
     if_missing: str = flag("What to do if the tag does not exist", "fail", choices=IF_MISSING)
+    release_hold: bool = switch("Delete a tag that is under a legal hold, too: the hold ends with it")
 
 
 @dataclass(frozen=True, kw_only=True)

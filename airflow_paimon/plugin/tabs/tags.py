@@ -52,7 +52,8 @@ def show(context: PageContext) -> Panel:
 
 
 def _row(context: PageContext, tag: Tag) -> list[Cell]:
-    what, undo = purpose(tag.name), tag.name.startswith(UNDO_TAG_PREFIX)
+    held = "" if tag.hold is None else f"legal hold: {tag.hold}"
+    what, undo = held or purpose(tag.name), tag.name.startswith(UNDO_TAG_PREFIX)
     link = context.asked.href(tab="corrections", q=tag.name, page=1) if undo else ""
     at = context.asked.href(tab="history", at=f"{context.view.branch_name}:{tag.snapshot.id}", q="", page=1)
     return [

@@ -154,3 +154,11 @@ def test_the_list_may_be_cut(tmp_path: Path) -> None:
     table = plain(tmp_path)
     details = run(table, "find_rows", where=WHERE, limit=1).details
     assert (len(details["found"]), details["found_left_out"], details["files"]["with_rows"]) == (1, 1, 2)
+
+
+def test_a_legal_hold_on_such_rows_is_named(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="case", hold="case 17", held_by="legal")
+    (holder,) = (h for h in find(table)["holders"] if h["kind"] == "tag")
+    assert (holder["name"], holder["hold"], holder["held_by"]) == ("case", "case 17", "legal")
+    assert "is under a legal hold" in holder["way"] and "--release-hold" in holder["way"]

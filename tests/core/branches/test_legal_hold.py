@@ -1,0 +1,121 @@
+"""Tags under a legal hold: nothing deletes them, or the branch that has them, before the hold is released."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.branches import delete
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import append, make_table, run
+
+HELD = r"is under a legal hold, set by legal@example\.com \(case 17\)"
+LATER = "2027-11-24T00:00:00+00:00"
+
+
+@pytest.fixture
+def table() -> Table:
+    """Tag ``case`` is held on main, on snapshot 1; branch fix has a held tag as well."""
+    table = make_table(f"memory://{uuid.uuid4()}/wh")
+    append(table, "a")
+    hold(table, tag="case")
+    append(table, "b")
+    run(table, "create_branch", branch="fix", tag="case", retention="1 d")
+    hold(table, tag="inner", branch="fix")
+    return table
+
+
+def hold(table: Table, **values: Any) -> Any:
+    return run(table, "create_tag", hold="case 17", held_by="legal@example.com", **values)
+
+
+@pytest.mark.parametrize(
+    ("operation", "values"),
+    [
+        ("delete_tag", {"tag": "case"}),
+        ("create_tag", {"tag": "case", "snapshot": 2, "if_exists": "replace"}),
+        ("delete_branch", {"branch": "fix", "force": True}),
+        ("create_branch", {"branch": "fix", "tag": "case", "if_exists": "replace", "force": True}),
+    ],
+)
+def test_it_is_refused_by_name_and_nothing_changes(table: Table, operation: str, values: dict[str, Any]) -> None:
+    before = {path: table.store.read(path) for path in table.store.walk("")}
+    with pytest.raises(UnsafeOperationError, match=HELD) as refused:
+        run(table, operation, **values)
+    assert (refused.value.details["hold"], refused.value.details["held_by"]) == ("case 17", "legal@example.com")
+    assert {path: table.store.read(path) for path in table.store.walk("")} == before
+
+
+def test_expiries_list_what_is_held_and_keep_it(table: Table) -> None:
+    asked = {"older_than": "1 d", "include_unlimited": True, "all_branches": True, "now": LATER}
+    found = run(table, "expire_tags", **asked).details
+    assert "case" in found["needed"]["main"] and "legal hold" in found["needed"]["main"]["case"]
+    assert "inner" in found["needed"]["fix"] and "inner" in table.branch("fix").tag_names()
+    found = run(table, "expire_branches", now=LATER).details
+    assert [(b["branch"], "legal hold" in b["why"]) for b in found["kept"]] == [("fix", True)]
+    assert table.tag("case").hold == "case 17"
+
+
+def test_the_hold_ends_with_its_tag_only_when_that_is_asked_for(table: Table) -> None:
+    result = run(table, "delete_tag", tag="inner", branch="fix", release_hold=True)
+    assert result.details["released_hold"] == "case 17"
+    run(table, "delete_branch", branch="fix", force=True)
+    run(table, "delete_tag", tag="case", release_hold=True)
+    assert table.tag_names() == []
+
+
+def test_release_hold_takes_nothing_that_a_branch_needs(table: Table) -> None:
+    append(table, "c")
+    hold(table, tag="airflow", branch="fix")
+    with pytest.raises(UnsafeOperationError, match="delete the branch first"):
+        run(table, "delete_tag", tag="airflow-paimon-branch-fix", release_hold=True)
+
+
+def test_a_hold_is_the_tags_and_not_its_snapshots(table: Table) -> None:
+    """What is made of a held tag is not held, and the file is a tag that every engine reads."""
+    raw = json.loads(table.store.read("tag/tag-case"))
+    assert raw["properties"]["airflow-paimon.legal-hold"] == "case 17"
+    assert {**raw, "properties": {}} == {**json.loads(table.store.read("snapshot/snapshot-1")), "properties": {}}
+    assert table.branch("fix").tag("case").hold is None
+    assert "legal-hold" not in table.store.read("branch/branch-fix/snapshot/snapshot-1").decode()
+    run(table, "create_tag", tag="other", snapshot=1)
+    assert table.tag("other").hold is None
+    run(table, "rename_branch", branch="fix", to_branch="moved")
+    assert table.branch("moved").tag("inner").hold == "case 17"
+
+
+def test_a_tag_that_exists_can_be_held_and_loses_its_retention(table: Table) -> None:
+    run(table, "create_tag", tag="month", time_retained="1 d")
+    assert hold(table, tag="month", if_exists="skip", dry_run=True).changed and table.tag("month").hold is None
+    assert hold(table, tag="month", if_exists="skip").details["hold"] == "case 17"
+    assert (table.tag("month").hold, table.tag("month").time_retained) == ("case 17", None)
+    assert not hold(table, tag="month", if_exists="skip").changed
+    assert run(table, "expire_tags", now=LATER).details["expired"] == {}
+
+
+def test_what_makes_no_sense_is_refused(table: Table) -> None:
+    for values in ({"hold": "case", "time_retained": "1 d"}, {"held_by": "legal"}):
+        with pytest.raises(InvalidInputError, match="hold"):
+            run(table, "create_tag", tag="t", **values)
+
+
+def test_a_branch_that_gets_a_hold_while_it_is_deleted_stays(table: Table) -> None:
+    """The look after the branch was hidden finds it, and shows the branch again."""
+    run(table, "delete_tag", tag="inner", branch="fix", release_hold=True)
+    looks = []
+
+    def late(on: Table, name: str, known: Any = delete.refuse_held) -> None:
+        looks.append(name)
+        if len(looks) == 2:
+            on.store.create("branch/branch-fix/tag/tag-late", on.store.read("tag/tag-case"))
+        known(on, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delete, "refuse_held", late)
+        with pytest.raises(UnsafeOperationError, match="legal hold"):
+            run(table, "delete_branch", branch="fix", force=True)
+    assert table.branch("fix").exists() and table.branch("fix").latest_snapshot_id() == 1
