@@ -119,7 +119,7 @@ def _hold(context: Context, request: CreateTag, view: Table, tag: Tag) -> Operat
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
         execute(view, plan.actions)
-        _check_held(view, tag, None)
+        check_held(view, tag, None)
     return _tagged(context, request, tag.snapshot, plan)
 
 
