@@ -61,6 +61,9 @@ def _add_documents(app: FastAPI, pages: Pages) -> None:
     @app.get(DOCS, dependencies=[auth.signed_in])
     @app.get(f"{DOCS}/{{page:path}}", dependencies=[auth.signed_in])
     def document(request: Request, page: str = "index") -> Response:
+        if page.endswith(".ipynb"):
+            headers = {**_HEADERS, "Content-Disposition": "attachment"}
+            return Response(documents.notebook(page), media_type="application/x-ipynb+json", headers=headers)
         found = documents.render(page or "index", f"{request.scope.get('root_path', '')}{DOCS}")
         return _answer(pages.render(request, "document.html", title=found.title, body=found.body))
 

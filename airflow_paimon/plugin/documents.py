@@ -19,6 +19,7 @@ from airflow_paimon.bundled import docs_folder
 from airflow_paimon.core.errors import NotFoundError
 
 _NAME = re.compile(r"[a-z0-9-]+(/[a-z0-9-]+)?")
+_NOTEBOOK = re.compile(r"[a-z0-9-]+/[a-z0-9-]+\.ipynb")
 _TARGET = re.compile(r"(?P<path>[^:#?]*)(?P<rest>#.*)?")
 _DESCRIBED = re.compile(r"^\.\. auto\w+:: (\S+)$", re.MULTILINE)
 _JOBS = (
@@ -57,6 +58,18 @@ def page_names() -> list[str]:
     """Name every page, sorted."""
     folder = docs_folder()
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.md"))
+
+
+def notebook(name: str) -> bytes:
+    """Return a notebook such as ``tutorials/notebook.ipynb``, to be downloaded.
+
+    Raises:
+        NotFoundError: there is no such notebook.
+    """
+    path = docs_folder() / name
+    if not _NOTEBOOK.fullmatch(name) or not path.is_file():
+        raise NotFoundError(f"The documentation has no notebook {name!r}")
+    return path.read_bytes()
 
 
 def _read(name: str) -> str:

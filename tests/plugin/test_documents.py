@@ -24,7 +24,7 @@ def test_links_and_pictures_of_a_page_lead_to_what_is_served(name: str) -> None:
         target, _, place = link.partition("#")
         assert not target or target.startswith(f"{ROOT}/"), link
         page = target.removeprefix(f"{ROOT}/") or name
-        if page.startswith("_static/"):
+        if page.startswith("_static/") or page.endswith(".ipynb"):
             assert (docs_folder() / page).is_file(), link
         else:
             body = render(page, ROOT).body
@@ -67,7 +67,17 @@ def test_it_is_served_to_who_is_signed_in(server: Any) -> None:
     assert client.get(ROOT, headers=token("viewer")).status_code == 200
     picture = client.get(f"{ROOT}/_static/branches.svg", headers=token("viewer"))
     assert picture.headers["content-type"].startswith("image/svg+xml")
-    for wrong in ("nothing", "..%2f..%2fpyproject", "conf.py", "_static/../conf.py"):
+    notebook = client.get(f"{ROOT}/tutorials/notebook.ipynb", headers=token("viewer"))
+    assert notebook.json()["nbformat"] == 4 and notebook.headers["content-disposition"] == "attachment"
+    assert client.get(f"{ROOT}/tutorials/notebook.ipynb").status_code == 401
+    for wrong in (
+        "nothing",
+        "tutorials/none.ipynb",
+        "tutorials/..%2f..%2fx.ipynb",
+        "..%2f..%2fpyproject",
+        "conf.py",
+        "_static/../conf.py",
+    ):
         assert client.get(f"{ROOT}/{wrong}", headers=token("viewer")).status_code == 404
 
 
