@@ -201,7 +201,7 @@ def test_only_the_committer_mutates_storage() -> None:
 ROOMS = (
     "errors", "plan", "store", "format", "row_tracking", "catalogs", "table", "commit", "correction",
     "streaming", "requests",
-    "checks", "schema", "branches", "publish", "metadata_expiry", "erasure", "partition_expiry", "check", "chain",
+    "checks", "schema", "branches", "publish", "audit", "metadata_expiry", "erasure", "partition_expiry", "check", "chain",
     "health",
 )  # fmt: skip
 # Module -> the later rooms that it may import all the same, and why.

@@ -25,8 +25,8 @@ _OF_ROWS = ("head", "count")
 _OF_A_VERSION = ("schema", "partitions", "files", *_OF_ROWS)
 """Look-ups that show a table as of a version."""
 _FLAGS = (
-    "--warehouse", "--table", "--branch", "--columns", "--where", "--storage-options", "--limit", "--json", "--help",
-    "--version",
+    "--warehouse", "--table", "--branch", "--columns", "--where", "--storage-options", "--limit", "--json", "--from",
+    "--to", "--format", "--help", "--version",
 )  # fmt: skip
 _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
@@ -50,6 +50,7 @@ LOOKUPS = {
     "partitions": "partitions of a branch: stored rows, files, bytes",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
+    "audit": "publishes, undos and corrections: who asked, why, what was run, who approved",
     "storage": "bytes that each branch, tag and range of snapshots holds, and what its end would free",
     "health": "how a table fares, with reasons; without --table all tables, the worst first",
 }
@@ -155,6 +156,10 @@ def _parser() -> _Parser:
             command.add_argument("--columns", metavar="NAME,...", help="only these columns; default all")
         if name in _OF_ROWS:
             command.add_argument("--where", metavar="CONDITION", help="only rows like \"dt = '2026-11-18' AND id > 3\"")
+        if name == "audit":
+            command.add_argument("--from", dest="since", help="only from this date or ISO time with an offset on")
+            command.add_argument("--to", dest="until", help="only before this date or ISO time with an offset")
+            command.add_argument("--format", choices=("json", "csv", "markdown"), help="print a document")
     return parser
 
 
@@ -224,6 +229,10 @@ def _look_up(options: argparse.Namespace) -> Any:
         return chain(table.branch(MAIN), limit)
     if options.what in _OF_ROWS:
         return _look_at_rows(table, options, version)
+    if options.what == "audit":
+        from airflow_paimon.cli.audit import audit
+
+        return audit(table, limit, options.since, options.until, options.format)
     if version is not None:
         view, snapshot = resolve_version(table, version)
         assert snapshot is not None  # or it was not found

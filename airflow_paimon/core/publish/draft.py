@@ -18,6 +18,7 @@ from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, Ma
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Action, Plan, Precondition, PutSnapshot
+from airflow_paimon.core.publish.audit_properties import figures_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
@@ -232,7 +233,7 @@ def draft_of(
     """
     d = published.decision
     schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
-    out = {**properties, **d.properties}
+    out = {**properties, **d.properties, **figures_property(d.changes)}
     next_row_id = max(d.head.next_row_id or 0, d.wanted.next_row_id or 0)
     entries, index = list(published.entries), published.index
     if published.renumbering is not None and d.id_space is not None:

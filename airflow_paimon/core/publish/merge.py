@@ -21,6 +21,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
@@ -139,15 +140,22 @@ def _decider(
     """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
     main, branch, wanted = way.main, way.branch, theirs
     spare, marked = _SpareIds(), published_mark(branch, way.request.operation_id)
+    described: dict[tuple[int, int], dict[str, str]] = {}
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
         g, logs = _gather(way, wanted, head, marked, pending)
         looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
         decision, high = _plan(way, g, logs, about, spare)
+        if decision.changes_anything and not way.request.dry_run and (g.base.id, g.theirs.id) not in described:
+            described[g.base.id, g.theirs.id] = changes_property(branch, g.base, g.theirs)
         decision = replace(
             decision,
-            properties={**decision.properties, **looked.properties},
+            properties={
+                **decision.properties,
+                **looked.properties,
+                **described.get((g.base.id, g.theirs.id), {}),
+            },
             summary={**decision.summary, **looked.summary},
         )
         if not high or way.request.dry_run:

@@ -34,6 +34,7 @@ from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Replace
+from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication, with_follow
 from airflow_paimon.core.publish.hold import drop_hold, mark_published, put_hold, supersede_marks
 from airflow_paimon.core.publish.own_files import (
@@ -50,6 +51,7 @@ from airflow_paimon.core.publish.safeguards import (
     PublishMarks,
     check_files_exist,
     check_four_eyes,
+    is_read_with_main,
     result_of,
     undo_retention,
 )
@@ -189,6 +191,8 @@ def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: boo
     target = own.target
     try:
         protect_published(target, landed)
+        if is_read_with_main(target):
+            keep_record(target, landed)
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
         if columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     APPROVED_BY_PROPERTY,
+    CHANGES_PROPERTY,
+    DURATION_PROPERTY,
+    FIGURES_PROPERTY,
     FOUR_EYES_PROPERTY,
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
@@ -73,6 +77,7 @@ class PublishMarks:
             UNDO_TAG_PROPERTY: self.undo_tag,
             UNDO_RETENTION_PROPERTY: request.undo_retention,
             TRY_PROPERTY: self.name,
+            DURATION_PROPERTY: str(round((time.monotonic() - context.started) * 1000)),
         }
         if request.operation_id:
             out[OPERATION_ID_PROPERTY] = request.operation_id
@@ -87,6 +92,8 @@ class PublishMarks:
 
 _NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot"])
 _FLAGS = frozenset(["keep_later", "files_came_back"])
+_FOR_OTHERS = (TRY_PROPERTY, UNDO_RETENTION_PROPERTY, CHANGES_PROPERTY, FIGURES_PROPERTY, DURATION_PROPERTY)
+"""Properties that no result says."""
 
 
 def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
@@ -94,7 +101,7 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
     details = dict(
         _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
         for k, v in landed.properties.items()
-        if k not in (TRY_PROPERTY, UNDO_RETENTION_PROPERTY)
+        if k not in _FOR_OTHERS
     )
     details |= {"replayed": True}
     if landed.changelog_record_count is not None:

@@ -1,0 +1,196 @@
+"""Audit records, made of the properties of snapshots: no reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.audit_properties import change_of
+from airflow_paimon.core.table.lineage import Lineage
+from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, hide_literals, record_sql
+from airflow_paimon.core.table.properties import (
+    APPROVED_BY_PROPERTY,
+    BASE_SNAPSHOT_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    CHANGES_PROPERTY,
+    CHECKS_FORCED_PROPERTY,
+    CHECKS_PROPERTY,
+    DURATION_PROPERTY,
+    FIGURES_PROPERTY,
+    FOUR_EYES_PROPERTY,
+    KEEP_LATER_PROPERTY,
+    OPERATION_ID_PROPERTY,
+    OPERATION_PROPERTY,
+    REQUESTED_BY_PROPERTY,
+    TARGET_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
+
+PUBLISH, ROLLBACK, UNDO, CORRECTION = "publish", "rollback", "undo", "correction"
+_ROLLBACK_TO = "rollback_to"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One publish, rollback or undo, or one correction that waits on its branch.
+
+    Attributes:
+        kind: ``publish``, ``undo`` (of one publish), ``rollback`` (to an earlier state) or ``correction``.
+        branch: The branch that was written; main for a publish.
+        time_ms: When it was committed, epoch milliseconds.
+        snapshot_before: Of the same branch; with the one after it what was there before and afterwards.
+        is_there: Whether the snapshot has not expired.
+        from_branch: What was published, up to ``from_snapshot``, from ``base_snapshot`` on.
+        target_snapshot: What a rollback or undo went back to.
+        commits: How many commits of the branch it brought.
+        changes: The newest of them; of a correction itself: see ``change_of``.
+        checks: The outcome of each rule, by its name.
+        checks_forced: It was published although a required check was missing or had failed.
+        forced: The branch was protected.
+        figures: Files, rows as files count them, and bytes that were put in and taken out.
+        undone_by: The snapshot that took it back; None: it stands.
+        duration_ms: From the operation's beginning until its snapshot was put.
+    """
+
+    table: str
+    kind: str
+    branch: str
+    operation: str
+    time_ms: int
+    snapshot: int
+    snapshot_before: int | None
+    identity: str
+    is_there: bool
+    user: str
+    operation_id: str | None = None
+    from_branch: str | None = None
+    from_snapshot: int | None = None
+    base_snapshot: int | None = None
+    target_snapshot: int | None = None
+    owner: str | None = None
+    reason: str | None = None
+    requested_by: str | None = None
+    approved_by: str | None = None
+    four_eyes: bool = False
+    forced: bool = False
+    checks: Mapping[str, Any] = field(default_factory=dict)
+    checks_forced: bool = False
+    commits: int | None = None
+    changes: Sequence[Mapping[str, Any]] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    undo_tag: str | None = None
+    undo_retention: str | None = None
+    undone_by: int | None = None
+    duration_ms: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self) | {"changes": [dict(c) for c in self.changes], "checks": dict(self.checks)}
+
+
+def publish_record(
+    table: str,
+    branch: str,
+    snapshot: Snapshot,
+    schemas: Sequence[TableSchema],
+    undone: Mapping[int, int],
+    *,
+    is_there: bool,
+) -> AuditRecord:
+    """Make the record of a publish, rollback or undo. ``undone``: see ``undone_snapshots``. ``schemas``: main's; what
+    they hide now is hidden, whatever they said when it was committed.
+    """
+    said = snapshot.properties
+    changes = _json(said.get(CHANGES_PROPERTY))
+    commits = [c for c in changes.get("commits", ()) if isinstance(c, dict)]
+    count = changes.get("count")
+    return AuditRecord(
+        table=table,
+        kind=_kind(said),
+        branch=branch,
+        operation=said.get(OPERATION_PROPERTY, ""),
+        time_ms=snapshot.time_millis,
+        snapshot=snapshot.id,
+        snapshot_before=snapshot.id - 1 or None,
+        identity=snapshot.identity,
+        is_there=is_there,
+        user=snapshot.commit_user,
+        operation_id=said.get(OPERATION_ID_PROPERTY),
+        from_branch=said.get(BRANCH_PROPERTY),
+        from_snapshot=_int(said.get(BRANCH_SNAPSHOT_PROPERTY)),
+        base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
+        target_snapshot=_int(said.get(TARGET_PROPERTY)),
+        owner=said.get("airflow-paimon.branch-owner"),
+        reason=said.get("airflow-paimon.branch-reason"),
+        requested_by=said.get(REQUESTED_BY_PROPERTY),
+        approved_by=said.get(APPROVED_BY_PROPERTY),
+        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
+        forced=said.get("airflow-paimon.branch-forced") == "true",
+        checks=_json(said.get(CHECKS_PROPERTY)),
+        checks_forced=CHECKS_FORCED_PROPERTY in said,
+        commits=count if isinstance(count, int) else None,
+        changes=[_shown(c, schemas) for c in commits],
+        figures=_json(said.get(FIGURES_PROPERTY)),
+        undo_tag=said.get(UNDO_TAG_PROPERTY),
+        undo_retention=said.get(UNDO_RETENTION_PROPERTY),
+        undone_by=undone.get(snapshot.id),
+        duration_ms=_int(said.get(DURATION_PROPERTY)),
+    )
+
+
+def correction_record(
+    table: str, branch: str, snapshot: Snapshot, schemas: Sequence[TableSchema], lineage: Lineage | None
+) -> AuditRecord:
+    """Make the record of a commit on a branch that is not published."""
+    said = snapshot.properties
+    return AuditRecord(
+        table=table,
+        kind=CORRECTION,
+        branch=branch,
+        operation=said.get(OPERATION_PROPERTY, ""),
+        time_ms=snapshot.time_millis,
+        snapshot=snapshot.id,
+        snapshot_before=snapshot.id - 1 or None,
+        identity=snapshot.identity,
+        is_there=True,
+        user=snapshot.commit_user,
+        operation_id=said.get(OPERATION_ID_PROPERTY),
+        base_snapshot=lineage.snapshot_id if lineage is not None else None,
+        owner=lineage.owner if lineage is not None else None,
+        reason=lineage.reason if lineage is not None else None,
+        commits=1,
+        changes=[_shown(change_of(snapshot, MAX_TEXT), schemas)],
+    )
+
+
+def _kind(said: Mapping[str, str]) -> str:
+    if said.get(OPERATION_PROPERTY) != _ROLLBACK_TO:
+        return PUBLISH
+    return UNDO if said.get(KEEP_LATER_PROPERTY) == "true" else ROLLBACK
+
+
+def _shown(change: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[str, Any]:
+    out, how = dict(change), record_sql(schemas)
+    if how == NONE:
+        return {k: v for k, v in out.items() if k not in ("sql", "sql_digest")}
+    if how == MASKED and "sql" in out:
+        out["sql"] = hide_literals(str(out["sql"]))
+    return out
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:  # another program has written the property
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _int(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

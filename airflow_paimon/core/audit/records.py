@@ -1,0 +1,97 @@
+"""Gathers the audit of a table: its publishes and rollbacks, expired ones too, and corrections not yet published."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from airflow_paimon.core.audit.audit_record import AuditRecord, correction_record, publish_record
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
+from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, readable_snapshots
+from airflow_paimon.core.publish.published import undone_snapshots
+from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.table.lineage import Lineage, read_lineage
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    OPERATION_PROPERTY,
+    SQL_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
+from airflow_paimon.core.table.table import Table
+
+_CORRECTIONS = ("correct_branch", "replay_branch", "sql", "write_arrow", "write_table")
+
+
+def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None = None) -> list[AuditRecord]:
+    """Return the records of a table, the oldest first: of every branch that was published onto or rolled back, and of
+    the corrections on branches since their base that no publish has brought.
+
+    Reads all snapshots that are there and the records of the others.
+
+    Args:
+        since_ms: Only what was committed then or later, epoch milliseconds.
+        until_ms: Only what was committed before.
+
+    Raises:
+        FormatError: a record of a publish is unreadable; names it.
+    """
+    main = table.branch(MAIN).require()
+    schemas = main.schemas()
+    found: list[AuditRecord] = []
+    known: set[str] = set()
+    brought: set[str] = set()
+    branches: list[tuple[Table, Lineage | None, list[Snapshot]]] = []
+    for view, lineage in ((main, None), *((main.branch(n), read_lineage(main, n)) for n in main.branch_names())):
+        there = _readable(view, after=lineage.snapshot_id or 0 if lineage is not None else 0)
+        publishes = [s for s in _publishes(view, there) if s.identity not in known]
+        undone, living = undone_snapshots(publishes), {s.identity for s in there}
+        for snapshot in publishes:
+            is_there = snapshot.identity in living
+            found.append(publish_record(main.name, view.branch_name, snapshot, schemas, undone, is_there=is_there))
+        known |= living | {s.identity for s in publishes}
+        brought |= {s.properties.get(BRANCH_IDENTITY_PROPERTY, "") for s in publishes}
+        if view.branch_name != MAIN:
+            branches.append((view, lineage, there))
+    for view, lineage, there in branches:
+        found += _open_corrections(view, lineage, there, brought)
+    chosen = [r for r in found if (since_ms or 0) <= r.time_ms and (until_ms is None or r.time_ms < until_ms)]
+    return sorted(chosen, key=lambda r: (r.time_ms, r.snapshot))
+
+
+def _readable(view: Table, after: int) -> list[Snapshot]:
+    """Read the snapshots of a branch after its base; none of one that is being made or deleted."""
+    try:
+        return readable_snapshots(view, [i for i in view.snapshot_ids() if i > after])
+    except PaimonError:
+        if view.branch_name == MAIN:
+            raise
+        return []
+
+
+def _publishes(view: Table, there: Iterable[Snapshot]) -> list[Snapshot]:
+    """Return the publishes and rollbacks of a branch by id: of the snapshots that are there, and of the records."""
+    found = {s.identity: s for s in there if UNDO_TAG_PROPERTY in s.properties}
+    folder = f"{AUDIT_DIR}/{view.branch_name}"
+    paths = sorted(f"{folder}/{name}" for name in view.store.names(folder) if name.endswith(".json"))
+    for path, data in read_present(view.store, paths).items():
+        snapshot = parse_snapshot(data, f"{view.label}: {path}")
+        found.setdefault(snapshot.identity, snapshot)
+    return sorted(found.values(), key=lambda s: (s.id, s.time_millis))
+
+
+def _open_corrections(
+    view: Table, lineage: Lineage | None, there: Sequence[Snapshot], brought: Collection[str]
+) -> list[AuditRecord]:
+    """Return the commits of a branch that say what made their rows, after the last one that was published."""
+    published = max((s.id for s in there if s.identity in brought), default=0)
+    open_ones = [s for s in there if s.id > published and _is_correction(s)]
+    if not open_ones:
+        return []
+    schemas, name = view.schemas(), view.branch_name
+    return [correction_record(view.name, name, s, schemas, lineage) for s in open_ones]
+
+
+def _is_correction(snapshot: Snapshot) -> bool:
+    said = snapshot.properties
+    return SQL_PROPERTY in said or said.get(OPERATION_PROPERTY) in _CORRECTIONS

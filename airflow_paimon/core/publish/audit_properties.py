@@ -1,0 +1,108 @@
+"""What a publish leaves for audits: the commits that it brought and its figures, as properties of its snapshot, and a
+copy of that snapshot that stays when it expires.
+
+The branch is usually deleted afterwards, and snapshots expire, so nothing else could tell it later.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from airflow_paimon.core.commit.put import put_new
+from airflow_paimon.core.errors import AlreadyExistsError, FormatError
+from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
+from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.table.made_by import bounded, made_by
+from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.properties import (
+    CHANGES_PROPERTY,
+    DETAILS_PROPERTY,
+    FIGURES_PROPERTY,
+    MODE_PROPERTY,
+    OPERATION_PROPERTY,
+)
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+AUDIT_DIR = f"{PRIVATE_DIR}/audit"
+MAX_CHANGES = 20
+"""How many commits of a branch a publish describes, the newest ones."""
+_MAX_TEXT = 1000
+_FIGURES = ("rows", "rows_updated", "rows_deleted", "rows_inserted", "bytes", "bytes_added", "bytes_rewritten")
+
+
+def changes_property(branch: Table, base: Snapshot, head: Snapshot) -> dict[str, str]:
+    """Describe the commits of a branch after ``base``, up to ``head``: reads at most ``MAX_CHANGES`` of them."""
+    ids = [i for i in branch.snapshot_ids() if base.id < i <= head.id]
+    found = [change_of(s) for s in reversed(readable_snapshots(branch, ids[-MAX_CHANGES:]))]
+    return {CHANGES_PROPERTY: json.dumps({"count": len(ids), "commits": found})}
+
+
+def readable_snapshots(view: Table, ids: Sequence[int]) -> list[Snapshot]:
+    """Read snapshots, without those that have expired meanwhile or that can't be read: no publish fails for them."""
+    data = read_present(view.store, [view.paths.snapshot(i) for i in ids])
+    found = []
+    for path, content in data.items():
+        try:
+            found.append(parse_snapshot(content, f"{view.label}: {path}"))
+        except FormatError as error:
+            log.warning("%s; no audit says what it did", error.message)
+    return sorted(found, key=lambda s: s.id)
+
+
+def change_of(snapshot: Snapshot, most: int = _MAX_TEXT) -> dict[str, Any]:
+    """Describe a commit: when, by whom, by which operation, from what. Texts are cut to ``most`` characters."""
+    said = snapshot.properties
+    out: dict[str, Any] = {
+        "snapshot": snapshot.id,
+        "time_ms": snapshot.time_millis,
+        "user": snapshot.commit_user,
+        "kind": snapshot.commit_kind.value,
+        "operation": said.get(OPERATION_PROPERTY) or snapshot.operation or "",
+        **{name: bounded(text, most) for name, text in made_by(said).items()},
+    }
+    if MODE_PROPERTY in said:
+        out["mode"] = said[MODE_PROPERTY]
+    details = _details(said)
+    return out | {name: details[name] for name in _FIGURES if isinstance(details.get(name), int)}
+
+
+def figures_property(changes: Sequence[BucketChange]) -> dict[str, str]:
+    """Count what a publish takes out and puts in."""
+    figures = summarize(changes) | {
+        "bytes_added": sum(e.file.file_size for c in changes for e in c.add),
+        "bytes_deleted": sum(e.file.file_size for c in changes for e in c.delete),
+    }
+    return {FIGURES_PROPERTY: json.dumps(figures)}
+
+
+def keep_record(target: Table, landed: Snapshot) -> None:
+    """Keep a copy of a publish's snapshot for audits; again after a retry is the same.
+
+    Raises:
+        StorageError: it can't be written.
+    """
+    with suppress(AlreadyExistsError):
+        put_new(target, record_path(target.branch_name, landed), landed.to_bytes())
+
+
+def record_path(branch: str, snapshot: Snapshot) -> str:
+    """Return where the copy lies. The UUID tells snapshots of the same id, where a rollback of another engine gave an
+    id again.
+    """
+    mark = "".join(c if c.isalnum() or c in "-_." else "-" for c in snapshot.identity)
+    return f"{AUDIT_DIR}/{branch}/{snapshot.id}-{mark}.json"
+
+
+def _details(said: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        found = json.loads(said.get(DETAILS_PROPERTY, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,186 @@
+"""The audit of a table: what a publish records, what stays after its snapshot and branch are gone, and how it reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.cli.main import run as look_up
+from airflow_paimon.core.audit.audit_record import AuditRecord
+from airflow_paimon.core.audit.records import read_audit
+from airflow_paimon.core.audit.text import render
+from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.publish.audit_properties import MAX_CHANGES, record_path
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.table.made_by import function_properties, sql_properties
+from airflow_paimon.core.table.table import Table
+from tests.core.tables import alter_table, append, make_table, message, rewrite, run
+from tests.strict_metadata import findings
+
+SQL = "UPDATE branch SET v = 'x' WHERE k = 7"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    made = make_table(tmp_path / "wh", primary=False)
+    append(made, "a")
+    append(made, "b")
+    return made
+
+
+def correction(view: Table, dt: str, seq: int = 0, **more: str) -> None:
+    """One commit on a branch, as ``correct_branch`` describes it."""
+    said = {
+        "airflow-paimon.operation": "correct_branch",
+        "airflow-paimon.details": json.dumps({"rows_updated": 3, "notes": ["a text"]}),
+        **(more or sql_properties(view.schemas(), SQL, ["p=d.p@1"])),
+    }
+    commit_append(view, [message(view, dt, seq=seq)], CommitOptions(properties=said), planned_on=view.latest_snapshot())
+
+
+def branch_with_correction(table: Table, name: str = "fix", dt: str = "a", seq: int = 0) -> Table:
+    run(table, "create_branch", branch=name, snapshot=table.latest_snapshot_id(), owner="ann", reason="wrong rate")
+    correction(table.branch(name), dt, seq)
+    return table.branch(name)
+
+
+def test_a_publish_and_its_undo_are_told_after_the_branch_and_the_snapshots_are_gone(table: Table) -> None:
+    fix = branch_with_correction(table)
+    rewrite(fix, "b")
+    run(table, "merge_branch", branch="fix", requested_by="ann", approved_by="bob", four_eyes=True,
+        writers_stopped=True, operation_id="run-1")  # fmt: skip
+    tag = table.snapshot(3).properties["airflow-paimon.undo-tag"]
+    run(table, "rollback_to", tag=tag, keep_later=True, requested_by="eve", approved_by="bob", operation_id="run-2")
+    run(table, "delete_branch", branch="fix")
+    assert list(findings(Path(table.store.uri.removeprefix("file://")).parent.parent)) == []
+    before = read_audit(table)
+    for number in (3, 4):
+        table.store.delete(table.paths.snapshot(number))
+    append(table, "z")
+    publish, undo = read_audit(table)
+    assert [publish.is_there, undo.is_there] == [False, False]
+    assert [r.to_json() | {"is_there": True} for r in (publish, undo)] == [r.to_json() for r in before]
+    assert (publish.kind, publish.branch, publish.from_branch, publish.from_snapshot) == ("publish", "main", "fix", 4)
+    assert (publish.owner, publish.reason, publish.requested_by, publish.approved_by) == (
+        "ann", "wrong rate", "ann", "bob")  # fmt: skip
+    assert (publish.four_eyes, publish.operation_id, publish.undone_by) == (True, "run-1", 4)
+    assert (publish.snapshot_before, publish.snapshot, publish.base_snapshot, publish.commits) == (2, 3, 2, 2)
+    rewritten, corrected = publish.changes
+    assert (corrected["snapshot"], corrected["sql"], corrected["rows_updated"]) == (3, SQL, 3)
+    assert corrected["views"] == '["p=d.p@1"]'
+    assert (rewritten["snapshot"], "sql" in rewritten) == (4, False)
+    sizes = {e: publish.figures[f"{e}_added"] for e in ("files", "bytes")}
+    assert (sizes["files"], sizes["bytes"] > 0, publish.figures["files_deleted"]) == (2, True, 1)
+    assert publish.duration_ms is not None
+    assert publish.duration_ms < 60_000
+    assert (undo.kind, undo.target_snapshot, undo.requested_by, undo.undone_by) == ("undo", 2, "eve", None)
+
+
+def test_a_retry_completes_the_record_of_a_try_that_was_cut_off(table: Table) -> None:
+    branch_with_correction(table)
+    values: dict[str, Any] = {"branch": "fix", "writers_stopped": True, "operation_id": "run-1"}
+    run(table, "merge_branch", **values)
+    landed = table.snapshot(3)
+    table.store.delete(record_path("main", landed))
+    assert [r.kind for r in read_audit(table)] == ["publish"], "the snapshot tells it as well"
+    result = run(table, "merge_branch", **values)
+    assert result.details["replayed"]
+    assert "changes" not in result.details
+    assert table.store.read(record_path("main", landed)) == landed.to_bytes()
+
+
+def test_corrections_that_wait_are_listed_until_they_are_published_and_shared_publishes_once(table: Table) -> None:
+    fix = branch_with_correction(table)
+    assert [(r.kind, r.branch, r.snapshot, r.reason) for r in read_audit(table)] == [
+        ("correction", "fix", 3, "wrong rate")]  # fmt: skip
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    run(table, "create_branch", branch="later", snapshot=3)
+    assert [(r.kind, r.branch) for r in read_audit(table)] == [("publish", "main")], "its base is main's publish"
+    correction(fix, "b", **function_properties("m:f", "sha256:0"))
+    publish, waiting = read_audit(table)
+    assert (waiting.kind, waiting.snapshot, waiting.changes[0]["function"]) == ("correction", 4, "m:f")
+    assert read_audit(table, since_ms=publish.time_ms, until_ms=publish.time_ms + 1)[:1] == [publish]
+    assert read_audit(table, until_ms=publish.time_ms) == []
+    run(table, "delete_branch", branch="fix")
+    branch_with_correction(table, "fix", "b", seq=5)
+    assert [(r.kind, r.snapshot) for r in read_audit(table)] == [("publish", 3), ("correction", 4)], (
+        "a branch of the same name, whose snapshot 3 is main's publish"
+    )
+
+
+def test_a_long_branch_is_bounded(table: Table) -> None:
+    fix = branch_with_correction(table)
+    for number in range(MAX_CHANGES + 5):
+        correction(fix, "b", seq=number, **sql_properties(fix.schemas(), f"SELECT {'x' * 5000} {number}"))
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    (publish,) = read_audit(table)
+    assert (publish.commits, len(publish.changes)) == (MAX_CHANGES + 6, MAX_CHANGES)
+    assert publish.changes[0]["snapshot"] == fix.latest_snapshot_id()
+    assert len(table.snapshot(3).to_bytes()) < 40_000
+
+
+def test_what_the_table_hides_now_is_hidden_in_old_records(table: Table) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    alter_table(table, [SetOption(key="airflow-paimon.masked-columns", value="v")])
+    assert read_audit(table)[0].changes[0]["sql"] == "UPDATE branch SET v = '***' WHERE k = ***"
+    alter_table(table, [SetOption(key="airflow-paimon.record-sql", value="none")])
+    assert not {"sql", "sql_digest"} & read_audit(table)[0].changes[0].keys()
+
+
+def test_a_broken_record_is_named(table: Table) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    path = record_path("main", table.snapshot(3))
+    table.store.replace(path, b"{")
+    with pytest.raises(FormatError, match=path):
+        read_audit(table)
+
+
+HOSTILE = '=HYPERLINK("http://x") <b>*hi*</b>\n# up | `x`'
+
+
+def hostile() -> AuditRecord:
+    return AuditRecord(
+        table="d.t", kind="publish", branch="main", operation="merge_branch", time_ms=0, snapshot=2, snapshot_before=1,
+        identity="i", is_there=True, user=HOSTILE, reason=HOSTILE, approved_by=HOSTILE, checks={HOSTILE: "passed"},
+        changes=[{"snapshot": 3, "operation": HOSTILE, "sql": HOSTILE}], figures={"files_added": 1200},
+    )  # fmt: skip
+
+
+def test_no_text_becomes_a_formula_or_markup() -> None:
+    (line,) = csv.DictReader(io.StringIO(render([hostile()], "csv")))
+    assert line["reason"] == f"'{HOSTILE}"
+    assert json.loads(line["changes"])[0]["sql"] == HOSTILE
+    assert (line["committed"], line["files_added"], line["bytes_added"]) == ("1970-01-01T00:00:00.000Z", "1200", "")
+    text = render([hostile()], "markdown")
+    outside = [part for part in text.splitlines() if not part.startswith("    ")]
+    assert not any("<b>" in part or part.startswith("# ") for part in outside)
+    assert "figures: files added 1,200" in text
+    assert json.loads(render([hostile()], "json"))[0]["reason"] == HOSTILE
+
+
+def test_the_command_line_shows_it(table: Table, capsys: pytest.CaptureFixture[str]) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True, requested_by="ann", approved_by="bob")
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    asked = ["audit", "--warehouse", warehouse, "--table", "d.t"]
+    assert look_up(asked) == 0
+    heads, line = capsys.readouterr().out.splitlines()
+    assert heads.split("  ")[0] == "COMMITTED (UTC)"
+    for word in ("publish", "main", "fix", "ann", "bob", "wrong rate", SQL):
+        assert word in line
+    assert look_up([*asked, "--format", "csv", "--from", "2020-01-01"]) == 0
+    (record,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert record["approved_by"] == "bob"
+    assert look_up([*asked, "--to", "2020-01-01T00:00:00Z"]) == 0
+    assert "(no records)" in capsys.readouterr().out
+    assert look_up([*asked, "--from", "yesterday"]) == 2
+    assert "--from takes a date" in capsys.readouterr().err
