@@ -230,9 +230,9 @@ def how_to_go_on(**context: Any) -> None:
         end_as_failed(summary)
     with in_airflows_terms():
         main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
-        lines = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
+        cleaned = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
         outcome, standing = correction.describe_outcome(main, planned)
-        lines = [*standing, *lines, *advice.next_steps(params, main, planned, first, errors[first])]
+        lines = [*cleaned, *standing, *advice.next_steps(params, main, planned, first, errors[first])]
     summary = f"{', '.join(errors)} failed; {outcome}"
     report_lines(summary, *error_lines(errors), *lines, level=logging.ERROR)
     end_as_failed(summary)

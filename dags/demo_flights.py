@@ -38,7 +38,7 @@ def run(folder: Path, say: _demo.Say) -> None:
     _demo.require_java()
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    table, seconds = _demo.load_flights(warehouse)
+    table, seconds = _demo.load_flights(warehouse, say)
     before = look(table)
     say(f"1. {_flights.ROWS:,} real flights of 2013 are in {table.name}, {len(before.files)} days, loaded in "
         f"{seconds:.0f} s.")  # fmt: skip

@@ -50,13 +50,13 @@ def run(folder: Path, say: _demo.Say) -> None:
     _demo.require_java()
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
-    raw, seconds = _demo.load_flights(warehouse)
+    raw, seconds = _demo.load_flights(warehouse, say)
     daily = make_daily(warehouse, raw)
     before = [read(raw), read(daily)]
     say(f"1. {_flights.ROWS:,} real flights of 2013 are in {raw.name}, loaded in {seconds:.0f} s; {daily.name} is made")
     say(f"   from them: {before[1].num_rows:,} rows, one for each day and carrier.")
     say("   The feed of three days gave delays in seconds instead of minutes: both tables are wrong.\n")
-    say("2. Airflow runs the DAG pipeline_correction over both tables:")
+    say("2. Airflow runs the DAG pipeline_correction over both tables, which takes minutes:")
     import pipeline_correction
 
     branches = [raw.branch(CONF["branch"]), daily.branch(CONF["branch"])]

@@ -59,7 +59,7 @@ def run(folder: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
     _demo.own_environment(folder, warehouse, settings(port))
     _demo.require_java()
-    table, seconds = _demo.load_flights(warehouse)
+    table, seconds = _demo.load_flights(warehouse, lambda text: print(text, flush=True))
     print(
         f"{_flights.ROWS:,} flights are in {table.name}, loaded in {seconds:.0f} s. Airflow is starting ...", flush=True
     )

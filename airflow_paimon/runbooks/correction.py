@@ -366,8 +366,7 @@ def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list
     else:
         outcome = f"main of {main.name} is untouched"
         lines = [f"Main of {main.name} is untouched by this run: it published nothing"]
-    lines += [
-        f"Tag {planned['tag']}: {f'on snapshot {tag.snapshot.id} of main' if tag else 'not there'}",
-        f"Branch {branch}: {f'at snapshot {head}, made from snapshot {base} of main' if head else 'not there'}",
-    ]
-    return outcome, lines
+    # only what is there: a clean-up may have gone before, and says itself what it has deleted
+    left = [f"Tag {planned['tag']}: on snapshot {tag.snapshot.id} of main"] if tag else []
+    left += [f"Branch {branch}: at snapshot {head}, made from snapshot {base} of main"] if head else []
+    return outcome, [*lines, *(left or [f"{main.name} has no branch and no tag of this run"])]

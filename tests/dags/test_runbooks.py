@@ -331,6 +331,8 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
         "Tag before: on snapshot 2 of main",
         "Branch fix: at snapshot 3, made from snapshot 2 of main",
     ]
+    gone = {**planned(main), "branch": "other", "tag": "none"}
+    assert correction.describe_outcome(main, gone)[1][1:] == ["d.t has no branch and no tag of this run"]
     run(main, "merge_branch", branch="fix")
     outcome, lines = correction.describe_outcome(main, planned(main))
     assert outcome == "main holds the correction since snapshot 3"

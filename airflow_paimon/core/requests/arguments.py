@@ -289,7 +289,8 @@ def _add_flag(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any]) -> 
     text = str(spec.metadata["help"]).replace("%", "%%")
     name, dest = flag_name(spec.name), spec.name
     if spec.default is True:
-        parser.add_argument(name, dest=dest, action=argparse.BooleanOptionalAction, default=None, help=text)
+        shown = f"{text} (the default); --no-{name[2:]} leaves that out"
+        parser.add_argument(name, dest=dest, action=argparse.BooleanOptionalAction, default=None, help=shown)
     elif spec.default is False:
         parser.add_argument(name, dest=dest, action="store_true", default=None, help=text)
     elif spec.metadata.get("repeat"):

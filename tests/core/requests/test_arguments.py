@@ -83,6 +83,14 @@ def test_numbers_have_a_least_value(operation: str, argv: list[str], least: int)
 
 def test_a_switch_that_is_on_can_be_turned_off() -> None:
     assert parse_arguments("check_table", [*COMMON, "--no-verify-files"]).request.verify_files is False  # type: ignore[attr-defined]
+    assert parse_arguments("check_table", COMMON).request.verify_files is True  # type: ignore[attr-defined]
+
+
+def test_the_help_of_a_switch_that_is_on_says_what_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments("check_table", ["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "every referenced data file exists (the default); --no-verify-files leaves that out" in shown
 
 
 def test_storage_options_come_from_a_file_and_never_show(tmp_path: Path) -> None:
