@@ -119,7 +119,7 @@ REFUSED = [
     (FIX.replace("good.sql", "binary.sql"), "invalid-input", "can't be read: it is not UTF-8 text"),
     (FIX.replace("good.sql", "empty.sql"), "invalid-input", "write one statement or SELECT into it"),
     (FIX.replace("--partitions=dt=20261118", ""), "invalid-input", "--partitions dt=..."),
-    (FIX.replace("fix", "empty"), "unsafe", "create it from one of tag, snapshot, timestamp of main"),
+    (FIX.replace("fix", "empty"), "unsafe", "create it from a tag or a snapshot of main"),
     # chain tables
     ("compact_chain_table --partition=dt=20260102 --engine=connector", "unsupported", "use --engine embedded"),
     ("compact_chain_table --partition=dt=20260102", "invalid-input", "create_chain_table makes it one"),

@@ -142,7 +142,6 @@ class CreateTag(Request):
     hold: str | None = flag(
         "Put the tag under a legal hold, for this reason: nothing deletes it, or the branch that has it, until "
         "delete_tag --release-hold. With --if-exists skip a tag that exists is held, too",
-        may_be_blank=True,
     )
     held_by: str | None = flag("Who asked for the hold", may_be_blank=True)
 
