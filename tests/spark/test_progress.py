@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -10,23 +11,44 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.spark.progress import describe, progress
-from airflow_paimon.spark.tasks import map_tasks
+from airflow_paimon.spark.progress import Counted, _number, describe, progress
+from airflow_paimon.spark.tasks import map_in_arrow, map_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 @pytest.mark.parametrize(
-    ("finished", "total", "elapsed", "text"),
+    ("found", "elapsed", "step", "text"),
     [
-        (0, 8, 3.0, "0 of 8 tasks after 3 s"),
-        (2, 8, 30.0, "2 of 8 tasks after 30 s, about 90 s to go"),
-        (8, 8, 30.0, "8 of 8 tasks after 30 s, about 0 s to go"),
+        (Counted(finished=0, tasks=8), 3.0, 3.0, "0 % of step 1; 0 of 8 tasks after 3 s"),
+        (Counted(finished=2, tasks=8), 30.0, 30.0, "25 % of step 1, about 90 s left; 2 of 8 tasks after 30 s"),
+        (Counted(finished=8, tasks=8), 30.0, 30.0, "99 % of step 1; 8 of 8 tasks after 30 s"),
+        (
+            Counted(finished=0, tasks=2, step=2, rows=2_000_000, total=5_000_000),
+            190.0,
+            100.0,
+            "40 % of step 2, 2,000,000 of 5,000,000 rows, 20,000 rows/s, about 150 s left; 0 of 2 tasks after 190 s",
+        ),
+        (
+            Counted(finished=1, tasks=2, rows=500),
+            10.0,
+            10.0,
+            "50 % of step 1, 500 rows, 50 rows/s, about 10 s left; 1 of 2 tasks after 10 s",
+        ),
     ],
 )
-def test_the_estimate(finished: int, total: int, elapsed: float, text: str) -> None:
-    assert describe(finished, total, elapsed) == text
+def test_the_estimate(found: Counted, elapsed: float, step: float, text: str) -> None:
+    assert describe(found, elapsed, step) == text
+
+
+@pytest.mark.parametrize(("shown", "number"), [("1,200,000", 1_200_000), ("", 0), ("total (min, med)\n12", 0)])
+def test_a_metric_as_spark_shows_it(shown: str, number: int) -> None:
+    assert _number(shown) == number
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "airflow_paimon.spark.progress"]
 
 
 def test_a_running_job_says_how_far_it_is(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
@@ -36,6 +58,31 @@ def test_a_running_job_says_how_far_it_is(spark: SparkSession, caplog: pytest.Lo
 
     with caplog.at_level(logging.INFO, "airflow_paimon"), progress(spark, "a job", interval_s=0.05):
         assert map_tasks(spark, [[n] for n in range(6)], work, "n int").count() == 6
-    said = [r.getMessage() for r in caplog.records if r.name == "airflow_paimon.spark.progress"]
-    assert said[0] == "a job: started" and said[-1].startswith("a job: done in ")
-    assert any(" of 6 tasks after " in line for line in said[1:-1]), said
+    lines = said(caplog)
+    assert lines[0] == "a job: started" and lines[-1].startswith("a job: done in ")
+    shown = [line for line in lines[1:-1] if " of 6 tasks after " in line]
+    assert shown and all(re.match(r"\d+ % of step 1", line) and line.endswith("(a job)") for line in shown), lines
+
+
+def test_rows_are_counted_inside_the_tasks_of_a_step(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows that Spark's own tasks have read are in its metrics when a step has ended, if not before."""
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        time.sleep(0.3 + (context.partitionId() if context else 0))  # one task is done while the other one works
+        yield from batches
+
+    asked: list[int] = []
+
+    def rows() -> int:
+        asked.append(1)
+        return 4000
+
+    with caplog.at_level(logging.INFO, "airflow_paimon"), progress(spark, "a job", interval_s=0.05, rows=rows):
+        moved = spark.range(0, 4000, 1, 2).repartition(2)
+        assert map_in_arrow(moved, slowly, "id bigint").count() == 4000
+    assert asked == [1]
+    lines = said(caplog)
+    assert any(re.match(r"\d+ % of step 2, [\d,]+ of 4,000 rows, [\d,]+ rows/s, about", line) for line in lines), lines

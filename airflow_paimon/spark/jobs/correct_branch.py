@@ -56,6 +56,7 @@ from airflow_paimon.spark.jobs.correction import (
     read_base,
     read_heads,
     result_of,
+    rows_to_read,
     with_column_sources,
 )
 from airflow_paimon.spark.jobs.correction_sources import (
@@ -303,12 +304,18 @@ def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: D
         return ship(lambda: correct_buckets(correction, batches))
 
     what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
-    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what):
+    expected = partial(_rows_to_read, request, base)
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what, rows=expected):
         few = few_rows(rows)
         if few is not None and _touches_little(request, base, few):
             return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
         frame = map_in_arrow(distributed(rows, base.write), work, SCHEMA)
         return collect(frame, refused=partial(_discard, base))
+
+
+def _rows_to_read(request: CorrectBranch, base: _Base) -> int | None:
+    sql = read_sql(request) if request.sql is not None else None
+    return rows_to_read(base.live, base.choice, sql, request.mode)
 
 
 def _discard(base: _Base, results: Sequence[BucketResult]) -> None:

@@ -27,6 +27,7 @@ from airflow_paimon.spark.jobs.correction import (
     properties,
     read_heads,
     result_of,
+    rows_to_read,
 )
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
 from airflow_paimon.spark.progress import progress
@@ -111,13 +112,17 @@ def correct_by_statement(
         what = f"correct_branch {branch.label}: {statement.kind}"
         options = request.storage_options
         tables = warehouse_tables(spark, request.warehouse, options, statement.text, branch, own_views)
-        with registered(spark, views(base)), progress(spark, what):
+        with registered(spark, views(base)), progress(spark, what, rows=partial(_rows_to_read, base, statement)):
             if statement.kind == "INSERT OVERWRITE":
                 as_select = _as_select(request, statement, base, dynamic)
                 return overwrite(as_select, identity, lambda found: _inserted(spark, statement, found, tables))
             return _change(spark, context, request, statement, base, tables, identity)
 
     return correct_idempotently(context, request, statement.text, correct)
+
+
+def _rows_to_read(base: Base, statement: Statement) -> int | None:
+    return rows_to_read(plan_snapshot(base.table, base.head, base.schema), base.choice, statement.text)
 
 
 @contextmanager

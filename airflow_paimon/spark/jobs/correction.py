@@ -162,6 +162,14 @@ def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> Ope
     )
 
 
+def rows_to_read(scan: ScanPlan, choice: PartitionChoice, sql: str | None, mode: str = "overwrite") -> int | None:
+    """Return how many rows of the branch a correction reads, as its files count them; None if it reads others, too."""
+    asked = Asked(kind=FUNCTION) if sql is None else asked_by_sql(sql, scan.schema)
+    if sql is None or set(asked.relations) - {BRANCH}:
+        return None
+    return work_of(scan, asked, mode=mode, choice=choice).reads.rows or None
+
+
 def keep_timing(
     context: Context, request: CorrectBranch, sql: str | None, scan: ScanPlan, choice: PartitionChoice, cores: int
 ) -> None:
