@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, AssetAlias, task
 
+from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -172,11 +173,14 @@ PARAMS = {
 
 @task(multiple_outputs=False, show_return_value_in_logs=False)
 def check_params(**context: Any) -> dict[str, Any]:
-    """Check the form, and choose the branch, the tag and the snapshot to start from."""
+    """Check the form, choose the branch, the tag and the snapshot to start from, and say what the run will touch."""
     with in_airflows_terms():
         check_form(context, PARAMS)
         planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
+        foreseen = correction.foresee(context["params"], planned)
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
+    report_lines(*(plan_lines(foreseen) if foreseen else ()))
+    context["ti"].xcom_push(key="foreseen", value=foreseen)
     return planned
 
 
@@ -194,6 +198,8 @@ def report(**context: Any) -> dict[str, Any]:
             (ti.xcom_pull(task_ids="correct") or {}).get("details"),
             (ti.xcom_pull(task_ids="check") or {}).get("details"),
         )
+    if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
+        made["markdown"] += f"\n\n{notice}"
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 

@@ -23,19 +23,23 @@ def plan_lines(details: Mapping[str, Any]) -> list[str]:
         _time(details["estimate"]),
         _sentence(details["streaming_readers"]["note"]),
     ]
-    lines += [
+    if details["changed_on_main_count"]:
+        where = _listed(details["changed_on_main"], details["changed_on_main_count"])
+        lines.append(f"CONFLICT: main has changed {where} since the branch was made, so merge_branch will refuse")
+    return [*lines, *audience_lines(details), *map(_sentence, details["notes"])]
+
+
+def audience_lines(details: Mapping[str, Any]) -> list[str]:
+    """Name whom the correction concerns: registered readers, open branches, tables that were replayed from this one."""
+    lines = [
         f"Consumer {c['name']} reads snapshot {c['next_snapshot']} next, {c['snapshots_behind']:,} behind"
         for c in details["streaming_readers"]["consumers"]
     ]
     lines += [_conflict(one) for one in details["conflicts"]]
-    if details["changed_on_main_count"]:
-        where = _listed(details["changed_on_main"], details["changed_on_main_count"])
-        lines.append(f"CONFLICT: main has changed {where} since the branch was made, so merge_branch will refuse")
-    lines += [
+    return lines + [
         f"{one['table']} was replayed from this table (as {one['source']}, from snapshot {one['snapshot']} on)"
         for one in details["replays"]
     ]
-    return lines + [_sentence(note) for note in details["notes"]]
 
 
 def _amount(amount: Mapping[str, Any]) -> str:

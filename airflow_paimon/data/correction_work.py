@@ -15,7 +15,7 @@ from airflow_paimon.core.correction.sql_asked import (
     UPDATE,
     Asked,
 )
-from airflow_paimon.core.errors import UnsupportedError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.overlap import Touched
@@ -108,7 +108,7 @@ def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice,
         return _replacing(schema, found.reads, splits, at_most=True, merges=True)
     taken = choice if asked.kind != INSERT_OVERWRITE else _overwritten(asked, schema)
     splits = [s for s in scan.splits if taken.matches(s.values)]
-    return _replacing(schema, found.reads, splits, at_most=False)
+    return _replacing(schema, found.reads, splits, at_most=asked.kind == INSERT_OVERWRITE)
 
 
 def _of_rows(scan: ScanPlan, asked: Asked, found: _Found) -> Work:
@@ -130,7 +130,11 @@ def _is_of_partitions(predicate: Predicate | None, schema: TableSchema) -> bool:
 
 
 def _overwritten(asked: Asked, schema: TableSchema) -> PartitionChoice:
-    return choose_partitions(schema, (asked.partition,) if asked.partition else (), "PARTITION")
+    """Return what an INSERT OVERWRITE replaces; at most everything, where only Spark can tell what PARTITION means."""
+    try:
+        return choose_partitions(schema, (asked.partition,) if asked.partition else (), "PARTITION")
+    except InvalidInputError:
+        return choose_partitions(schema, (), "PARTITION")
 
 
 class _Found:

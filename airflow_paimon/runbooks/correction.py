@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowException
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
@@ -17,6 +20,8 @@ from airflow_paimon.runbooks.markdown import code_block, counted, escape
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
 
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
 TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger data_correction again; it makes a new branch"
@@ -39,6 +44,35 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
     _check_select(main, params)
     check_rules(main, params)
     return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
+
+
+def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Plan what the correction will touch: the details of ``plan_correction``.
+
+    None, with a warning in the log, when it can't be planned: that alone stops no correction.
+
+    Raises:
+        UnsupportedFeatureError: the table has a feature for which the correction will be refused, too.
+    """
+    from airflow_paimon.core.requests.operations import run_operation
+
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {"function": params["function"]} if params["function"] else {"sql": f"{folder}/correction.sql"}
+        if not params["function"]:
+            Path(asked["sql"]).write_text(params["sql"], encoding="utf-8")
+        more = {name: params[name] for name in ("mode", "engine")}
+        listed = {"view": params["views"] or (), "partitions": params["partitions"] or ()}
+        try:
+            request = request_for(params, "plan_correction", branch=planned["branch"], **asked, **listed, **more)
+            return dict(run_operation(request).details)
+        except UnsupportedFeatureError as error:
+            if _branch_has_mains_columns(open_main(params), params):
+                raise
+            why = error.message
+        except Exception as error:  # the correction itself says what is wrong, if anything is
+            why = str(error)
+    log.warning("What the correction will touch could not be planned: %s", why)
+    return None
 
 
 def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | None = None) -> dict[str, Any]:
@@ -196,6 +230,15 @@ def _refuse_published(main: Table, branch: str) -> None:
                 f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and is gone "
                 f"since. To correct something else, trigger the DAG anew, with another branch name"
             )
+
+
+def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
+    """List whom a publish concerns, for the approver: registered readers, open branches, replayed tables."""
+    from airflow_paimon.cli.correction_text import audience_lines
+
+    lines = audience_lines(foreseen) if foreseen is not None else []
+    listed = "\n".join(f"- {escape(line)}" for line in lines)
+    return f"Who will notice:\n\n{listed}" if lines else ""
 
 
 def plan_publish(

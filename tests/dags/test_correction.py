@@ -12,6 +12,7 @@ import pytest
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -57,6 +58,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     main = make_orders(str(warehouse))
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": ["amount"]}]')])
     before = files(main)
+    keep_from(main, "dashboards", 1)
     with writer(warehouse) as written, answering("Approve") as questions:
         checks = "- not_null: [amount]\n- row_limits: {added: 0, deleted: 10 %}\n- unique: note\n  severity: warn"
         run = run_dag("data_correction", {**CONF, "reason": "ticket 17", "checks": checks})
@@ -84,6 +86,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     (question,) = questions
     assert TABLE in question["subject"]
     assert "ticket 17" in question["body"]
+    assert "Consumer dashboards reads snapshot 1 next" in question["body"]
     assert "3 checks of the branch**, 1 with a warning" in question["body"]
     assert all(f"dt={day}" in question["body"] for day in WRONG)
     announced = [(uri, extra["operation"]) for uri, extra in run.asset_events]

@@ -15,6 +15,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     PaimonError,
     UnsafeOperationError,
+    UnsupportedFeatureError,
     error_to_json,
 )
 from airflow_paimon.core.publish.published import (
@@ -27,13 +28,14 @@ from airflow_paimon.core.publish.published import (
 )
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.runbooks import advice, correction, leftovers, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import alter_table, append, make_table, names, rewrite, run
-from tests.dags.conftest import CONF, TABLE, load_dag, load_program, make_orders
+from tests.dags.conftest import CONF, TABLE, WRONG, load_dag, load_program, make_orders
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -110,6 +112,29 @@ def test_a_wrong_form_is_refused_before_anything_is_made(case: str, warehouse: P
         correction.plan_correction(form("data_correction", {**CONF, **conf}), "data_correction", "run-1")
     assert message in caught.value.message
     assert main.tag_names() == main.branch_names() == []
+
+
+def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approver(
+    warehouse: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = make_orders(str(warehouse))
+    keep_from(main, "dashboards", 1)
+    params = form("data_correction", CONF)
+    planned = correction.plan_correction(params, "data_correction", "run-1")
+    foreseen = correction.foresee(params, planned)
+    assert foreseen is not None and set(foreseen["replaces"]["partitions"]) == {f"dt={day}" for day in WRONG}
+    assert "dashboards reads snapshot 1 next, 2 behind" in correction.who_will_notice(foreseen)
+    assert correction.who_will_notice(None) == ""
+    assert main.tag_names() == main.branch_names() == []
+
+    run(main, "alter_table", change=("set sequence.auto-padding=row-kind-flag",))
+    assert correction.foresee(params, planned) is None, "the branch will be made from a state without that option"
+    assert "could not be planned" in caplog.text
+    refused = make_table(warehouse, "d.p", **{"sequence.auto-padding": "row-kind-flag"})
+    append(refused, "a")
+    asked = form("data_correction", {**CONF, "table": "d.p", "sql": "DELETE FROM branch WHERE k = 1", "partitions": []})
+    with pytest.raises(UnsupportedFeatureError, match=r"sequence\.auto-padding"):
+        correction.foresee(asked, {"branch": "fix"})
 
 
 def test_a_run_has_its_branch_and_its_base_however_often_it_is_tried(warehouse: Path) -> None:
