@@ -25,6 +25,7 @@ from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
+from airflow_paimon.metrics import send_failure, send_success
 from airflow_paimon.operators._dry_run import shortened
 from airflow_paimon.task_run import in_airflows_terms, operation_id, result_name
 from airflow_paimon.touched_branches import branches_to_read, branches_to_write, branches_written
@@ -191,6 +192,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 yield
             except PaimonError as error:
                 self._error = error_to_json(error)
+                send_failure(self.paimon_conn_id, self.table, self.operation or self.task_type, error.kind)
                 raise
 
     def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
@@ -199,6 +201,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         result = shortened(result)
         self.log.info("Result: %s", json.dumps(result))
         self._result = result
+        send_success(self.paimon_conn_id, result, try_number=context["ti"].try_number)
         self._emit_asset_events(context, result)
         return result
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.metrics import send_health
 from airflow_paimon.runbooks.form import check_policy, request_for
 from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night
 from airflow_paimon.runbooks.markdown import counted, escape, table
@@ -112,6 +113,8 @@ def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> 
         retain_max=params["retain_max"],
     )
     reports = read_healths(open_tables(params["paimon_conn_id"], names), now_ms, rules)
+    for report in reports:
+        send_health(params["paimon_conn_id"], report.table, report.to_json())
     orphans = why_no_orphan_cleaning(params["orphan_day"], when) is None
     night = plan_night(reports, budget, params, STEPS, orphans=orphans)
     check_number(len(night.tables), "have something to do")

@@ -25,6 +25,7 @@ from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
 from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, taken_back, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
+from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
@@ -101,6 +102,7 @@ def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None
             warning = _run_checks(table, head, draft, staged.snapshot, checks)
             verify_at_end(table, staged.snapshot)
             return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
+        count_lost_race()
         time.sleep(retry.wait_s(attempt))
     raise ConflictError(
         f"{table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was published, "

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon import __version__
+from airflow_paimon.core.commit.lost_races import lost_races
 from airflow_paimon.core.errors import InvalidInputError, error_to_json
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
@@ -51,12 +52,16 @@ def failure_json(operation: str, table: str, error: BaseException) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """``table`` is main's view. ``now_ms``: the current time for planners (epoch milliseconds)."""
+    """``table`` is main's view. ``now_ms``: the current time for planners (epoch milliseconds).
+
+    ``lost_before``: races that commits of this process had lost when the operation began.
+    """
 
     request: Request
     table: Table
     now_ms: int
     started: float
+    lost_before: int = field(default_factory=lost_races)
 
     @property
     def now_local(self) -> datetime:
@@ -77,8 +82,13 @@ class Context:
         after: int | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> OperationResult:
-        """Build the result; a dry run shows the plan in ``details.plan``."""
+        """Build the result; a dry run shows the plan in ``details.plan``.
+
+        ``details.commit_retries``: how often other writers were faster, where they were.
+        """
         shown = dict(details or {})
+        if lost_races() > self.lost_before:
+            shown["commit_retries"] = lost_races() - self.lost_before
         if self.request.dry_run and plan is not None:
             shown["plan"] = plan.to_json()
         return OperationResult(

@@ -1,0 +1,116 @@
+"""Metrics through Airflow's own StatsD or OpenTelemetry: what operations did to which table, and how tables fare.
+
+Sent by the process of the task. Names are given below, without Airflow's prefix (``[metrics] statsd_prefix``,
+``otel_prefix``: ``airflow``). Where the backend has tags (OpenTelemetry, Datadog, StatsD with
+``statsd_influxdb_enabled``) the tags say which connection, table and operation; a plain StatsD gets their values at the
+end of the name, with ``__`` for dots: ``paimon.health.score.paimon_default.sales__orders``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from airflow_paimon._compat import Stats, conf
+
+log = logging.getLogger(__name__)
+
+PREFIX = "paimon."
+TABLE_TAGS = ("connection", "table")
+OPERATION_TAGS = (*TABLE_TAGS, "operation")
+_OF = Callable[[Mapping[str, Any]], Any]
+
+GAUGES: Mapping[str, tuple[str, _OF]] = {
+    "health.score": ("0 to 100; absent for a table that can't be read", lambda d: d["score"]),
+    "health.unreadable": ("1 for a table that can't be read, otherwise 0", lambda d: int(d["score"] is None)),
+    "health.cost_bytes": ("bytes that the jobs that mend the table rewrite at most", lambda d: d["cost_bytes"]),
+    "health.files": ("live data files", lambda d: d["files"]["files"]),
+    "health.bytes": ("their bytes", lambda d: d["files"]["bytes"]),
+    "health.small_files": ("those that are small", lambda d: d["files"]["small_files"]),
+    "health.sorted_runs": ("sorted runs of the deepest bucket", lambda d: d["files"]["most_runs"]),
+    "health.waiting_rows": ("rows that wait for a compaction", lambda d: d["files"]["waiting_rows"]),
+    "health.hidden_rows": ("those that batch readers don't see until then", lambda d: d["files"]["hidden_rows"]),
+    "health.deleted_rows": ("rows that deletion vectors mark", lambda d: d["deletions"]["rows"]),
+    "health.snapshots": ("snapshots of all branches", lambda d: d["held"]["snapshots"]),
+    "health.due_snapshots": ("those that may expire", lambda d: d["held"]["due_snapshots"]),
+    "health.tags": ("tags of all branches", lambda d: d["held"]["tags"]),
+    "health.branches": ("branches", lambda d: d["held"]["branches"]),
+    "health.replaced_bytes": ("bytes that older snapshots hold at least", lambda d: d["held"]["replaced_bytes"]),
+    "health.oldest_state_ms": ("when the oldest state that is held was committed, epoch milliseconds; 0: none",
+                               lambda d: (d["held"]["oldest"] or {"since_ms": 0})["since_ms"]),
+    "health.committed_ms": ("when the newest snapshot was committed, epoch milliseconds; 0: never",
+                            lambda d: d["committed_ms"] or 0),
+    "health.manifests": ("manifests of the newest snapshot", lambda d: d["manifests"]["count"]),
+    "health.stale_partitions": ("stale full partitions of a chain table",
+                                lambda d: (d["chain"] or {"stale": 0})["stale"]),
+}  # fmt: skip
+"""Gauges of ``table_health``, each with what it is; tags: connection, table."""
+COUNTERS: Mapping[str, str] = {
+    "operation.success": "operations that succeeded",
+    "operation.changed": "those of them that changed something",
+    "operation.failure": "operations that failed; tag kind: the kind of the error, such as conflict",
+    "operation.task_retry": "operations in a second or later try of their task",
+    "operation.commit_retry": "commits that were planned again as another writer was faster",
+}
+"""Counters of all operators; tags: connection, table, operation."""
+TIMINGS: Mapping[str, str] = {"operation.duration": "how long a successful operation took, milliseconds"}
+"""Timings of all operators; tags: connection, table, operation."""
+
+
+def names() -> dict[str, tuple[str, ...]]:
+    """Return all names of metrics, each with its tags."""
+    found = {PREFIX + name: TABLE_TAGS for name in GAUGES} | {PREFIX + n: OPERATION_TAGS for n in (*COUNTERS, *TIMINGS)}
+    return found | {f"{PREFIX}operation.failure": (*OPERATION_TAGS, "kind")}
+
+
+def send_health(paimon_conn_id: str, table: str, details: Mapping[str, Any]) -> None:
+    """Send the gauges of a table. ``details``: of ``table_health``; with ``score`` None nothing else is known."""
+    tags = {"connection": paimon_conn_id, "table": table}
+    for name, (_, of) in GAUGES.items():
+        if details["score"] is not None or name == "health.unreadable":
+            _send("gauge", name, tags, of(details))
+
+
+def send_success(paimon_conn_id: str, result: Mapping[str, Any], *, try_number: int) -> None:
+    """Count an operation that succeeded, and send what it measured. ``result``: the operation's result."""
+    tags = {"connection": paimon_conn_id, "table": result["table"], "operation": result["operation"]}
+    _send("timing", "operation.duration", tags, result["duration_s"] * 1000)
+    retries = result["details"].get("commit_retries", 0)
+    for name, count in (
+        ("success", 1),
+        ("changed", int(result["changed"] and not result["dry_run"])),
+        ("task_retry", int(try_number > 1)),
+        ("commit_retry", retries),
+    ):
+        if count:
+            _send("incr", f"operation.{name}", tags, count)
+    if result["operation"] == "table_health":
+        send_health(paimon_conn_id, result["table"], result["details"])
+
+
+def send_failure(paimon_conn_id: str, table: str, operation: str, kind: str) -> None:
+    """Count an operation that failed."""
+    tags = {"connection": paimon_conn_id, "table": table, "operation": operation, "kind": kind}
+    _send("incr", "operation.failure", tags, 1)
+
+
+def _send(method: str, name: str, tags: Mapping[str, str], value: float) -> None:
+    """Send a metric. A task doesn't fail because nobody takes its figures."""
+    try:
+        if _has_tags():
+            getattr(Stats, method)(PREFIX + name, value, tags=dict(tags))
+        else:
+            getattr(Stats, method)(".".join([PREFIX + name, *_segments(tags)]), value)
+    except Exception as error:  # whatever the backend's client raises
+        log.warning("Metric %s%s was not sent: %s", PREFIX, name, error)
+
+
+def _segments(tags: Mapping[str, str]) -> Iterator[str]:
+    for value in tags.values():
+        yield "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "__" if c == "." else "_" for c in value)
+
+
+def _has_tags() -> bool:
+    on = ("otel_on", "statsd_datadog_enabled", "statsd_influxdb_enabled")
+    return any(conf.getboolean("metrics", name, fallback=False) for name in on)
