@@ -69,6 +69,10 @@ def get_provider_info() -> dict[str, Any]:
             )
         ],
         "triggers": [_modules("airflow_paimon.triggers.snapshot", "airflow_paimon.triggers.spark_job")],
+        "task-decorators": [
+            {"name": name, "class-name": f"airflow_paimon.decorators.{name}_task"}
+            for name in ("paimon_correct", "paimon_sql")
+        ],
         "extra-links": [f"airflow_paimon.links.{name}" for name in _LINKS],
         "connection-types": [_connection_type()],
         "config": {

@@ -7,6 +7,7 @@ Spark session where it reads or writes rows. Shell lines run in this process.
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import re
 import shlex
@@ -60,7 +61,9 @@ class Page:
         from airflow.sdk import DAG
 
         with DAG("snippets", schedule=None) as dag:
-            exec(compile(text, "snippet", "exec"), self.names)
+            name = f"<snippet {len(self.ran)} of {self.warehouse}>"
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # for inspect.getsource
+            exec(compile(text, name, "exec"), self.names)
         dags = [dag, *(value for value in self.names.values() if isinstance(value, DAG))]
         for made in dags:
             for task in made.topological_sort() if hasattr(made, "topological_sort") else made.tasks:
@@ -73,6 +76,7 @@ class Page:
 
         if not isinstance(task, PaimonOperator):
             return
+        self.decorated(task)
         arguments = str([getattr(task, field) for field in task.template_fields])
         if any(word in arguments for word in ("params.", "macros.", "given.")):
             context: Any = {"params": task.dag.params.dump(), "macros": SimpleNamespace(paimon=macros)}
@@ -89,6 +93,18 @@ class Page:
             Path(values["rules"]).write_text(rules_as_json(task.rules, "rules") or "[]")
         for one in getattr(task, "tables", [{}]):  # an operator of several tables has their arguments in a list
             self.request(build_request(task.operation, {**values, **one, "warehouse": str(self.warehouse)}))
+
+    def decorated(self, task: Any) -> None:
+        """Do what a task that is made of a function does before it submits."""
+        from airflow_paimon.decorators import _PaimonCorrectOperator, _PaimonSqlOperator
+
+        if isinstance(task, _PaimonSqlOperator):
+            task.sql = task.python_callable(*task.op_args, **task.op_kwargs)
+        if isinstance(task, _PaimonCorrectOperator):
+            name, text = task._as_module()
+            sys.modules[name] = module = ModuleType(name)
+            exec(text, vars(module))
+            task.function = f"{name}:corrected"
 
     def request(self, request: Any) -> None:
         from airflow_paimon.spark.jobs import run_spark_operation
