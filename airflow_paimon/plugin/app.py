@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.core_api.security import get_user
@@ -25,6 +26,7 @@ from airflow_paimon.plugin import auth, catalog, documents, listing, table_page
 from airflow_paimon.plugin.panel import Asked
 from airflow_paimon.plugin.reading import Reader, StillReadingError
 from airflow_paimon.plugin.rendering import Pages
+from airflow_paimon.plugin.tabs.audit import ENDINGS, MEDIA_TYPES
 from airflow_paimon.plugin.urls import DOCS, TABS
 
 _HERE = Path(__file__).parent
@@ -114,9 +116,15 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
         since: Millis = None,
         until: Millis = None,
         at: Annotated[str, Query(max_length=250)] = "",
+        download: Annotated[str, Query(max_length=20)] = "",
     ) -> Response:
         if tab not in TABS:
             raise HTTPException(404, f"There is no tab {tab!r}")
+        if download and (tab != "audit" or download not in MEDIA_TYPES):
+            raise HTTPException(404, f"The tab {tab!r} has no document {download!r}")
+        if download:
+            body = table_page.audit_document(catalog.Warehouse(connection_id), reader, database, name, download)
+            return _document(body, f"{database}.{name}-audit.{ENDINGS[download]}", MEDIA_TYPES[download])
         asked = Asked(tab=tab, branch=branch, q=q, page=page, sort=sort, since=since, until=until, at=at)
         warehouse = catalog.Warehouse(connection_id)
         shown = table_page.show(
@@ -127,6 +135,12 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
 
 def _answer(body: str, status: int = 200) -> HTMLResponse:
     return HTMLResponse(body, status, headers=_HEADERS)
+
+
+def _document(body: str, name: str, media_type: str) -> Response:
+    """Answer with a file to be saved, never to be shown."""
+    headers = {**_HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+    return Response(body, headers=headers, media_type=media_type)
 
 
 def _add_errors(app: FastAPI, pages: Pages) -> None:

@@ -18,7 +18,9 @@ from airflow_paimon.plugin.sheet import Sheet, paged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The query of a table's page. ``since`` and ``until``: epoch milliseconds; ``at``: a snapshot as ``branch:7``."""
+    """The query of a table's page. ``since`` and ``until``: epoch milliseconds; ``at``: a snapshot as ``branch:7``;
+    ``download``: the format of a document instead of the page.
+    """
 
     tab: str = "history"
     branch: str = MAIN
@@ -28,6 +30,7 @@ class Asked:
     since: int | None = None
     until: int | None = None
     at: str = ""
+    download: str = ""
 
     def href(self, **changes: Any) -> str:
         """Spell the address of this page with other parameters, relative to the page."""

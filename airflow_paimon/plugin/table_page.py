@@ -20,6 +20,7 @@ from airflow_paimon.plugin.panel import Asked, PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
 from airflow_paimon.plugin.tabs import (
+    audit,
     branches,
     check,
     corrections,
@@ -45,6 +46,7 @@ _SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
     "health": health.show,
     "grid": grid.show,
     "corrections": corrections.show,
+    "audit": audit.show,
     "check": check.show,
 }
 _BRANCH_TABS = ("history", "tags", "schemas", "partitions", "files", "options")
@@ -113,6 +115,16 @@ def show(
         shown |= _broken(warehouse, reader, main, broken.error, now_ms, until)
     shown["pending"] = shown["panel"].pending
     return shown
+
+
+def audit_document(warehouse: Warehouse, reader: Reader, database: str, name: str, form: str) -> str:
+    """Return the audit of a table as a document, see ``core.audit.text``.
+
+    Raises:
+        NotFoundError: there is no such table. StillReadingError: it isn't read yet.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS
+    return audit.document(ScopedReader(reader, warehouse.scope), warehouse.table(database, name), form, until)
 
 
 class _BrokenError(Exception):

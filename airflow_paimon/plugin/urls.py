@@ -22,6 +22,7 @@ TABS = (
     "health",
     "grid",
     "corrections",
+    "audit",
     "check",
 )  # fmt: skip
 """``grid`` is of chain tables; of an ordinary table it says so."""

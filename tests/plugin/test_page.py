@@ -1,6 +1,8 @@
 """The page as a browser gets it: who sees it, what the tabs say, and what a broken or hostile table shows."""
 
+import csv
 import html
+import io
 import json
 import re
 import time
@@ -177,6 +179,22 @@ def test_tags_say_what_they_are_for(get: Get) -> None:
     shown = texts(get(f"{T}?tab=tags").text)
     assert "protects branch fix" in shown
     assert "airflow-paimon-undo-publish-1 undo point 2" in shown
+
+
+def test_the_audit_says_who_approved_and_can_be_downloaded(get: Get) -> None:
+    page = get(f"{T}?tab=audit").text
+    for word in ("publish", "done", "ann", "wrong day"):
+        assert word in texts(page)
+    (href,) = re.findall(r'href="(\?[^"]*download=csv[^"]*)"', page)
+    answer = get(T + html.unescape(href))
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''d.t-audit.csv"
+    assert answer.headers["content-type"].startswith("text/csv")
+    (record,) = csv.DictReader(io.StringIO(answer.text))
+    assert (record["kind"], record["approved_by"], record["from_branch"]) == ("publish", "ann", "done")
+    assert json.loads(get(f"{T}?tab=audit&download=json").text)[0]["reason"] == "wrong day"
+    assert get(f"{T}?tab=audit&download=exe").status_code == 404
+    assert get(f"{T}?tab=files&download=csv").status_code == 404
+    assert get(f"{T}?tab=audit&download=csv", "viewer").status_code == 403
 
 
 def test_storage_says_what_would_become_free(get: Get) -> None:
