@@ -215,7 +215,8 @@ def _undo_changes(
         listed = ", ".join(error.details["conflicts"])
         raise ConflictError(
             f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
-            f"changed. Correct those partitions on a new branch, or roll back without --keep-later to drop them",
+            f"changed. Restore its rows on a new branch (tables with keys: undo_statement writes the MERGE), or roll "
+            f"back without --keep-later to drop the newer ones",
             details=error.details,
         ) from None
     check_bucket_counts(view.name, sides, changes, schema)
