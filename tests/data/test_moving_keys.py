@@ -32,7 +32,7 @@ from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run
 from tests.data.hash_indexes import SAME_HASH
 from tests.data.tables import make_table, rows_of
-from tests.randomness import chance
+from tests.randomness import chance, lives
 from tests.stores import FaultStore
 
 COLUMNS = {"k": "BIGINT NOT NULL", "v": "STRING", "p": "STRING NOT NULL"}
@@ -298,7 +298,8 @@ def test_keys_of_other_types_are_found(tmp_path: Path, kind: str) -> None:
     assert read_arrow(table).column("p").to_pylist() == ["y"] * len(keys)
 
 
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.random
+@pytest.mark.parametrize("case", range(lives(2, 4)))
 def test_random_lives(tmp_path: Path, case: int) -> None:
     random = chance(f"moving keys {case}")
     table = make(tmp_path, **({"write_only": "true"} if case % 2 else {}))

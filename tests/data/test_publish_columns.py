@@ -19,7 +19,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.tables import run
 from tests.data.tables import make_table
-from tests.randomness import chance
+from tests.randomness import chance, lives
 from tests.stores import FaultStore
 
 COLUMNS = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "v": "STRING"}
@@ -188,7 +188,7 @@ def test_another_writer_alters_main_while_the_versions_are_put(tmp_path: Path) -
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("life", range(3))
+@pytest.mark.parametrize("life", range(lives(1, 3)))
 def test_any_additions_of_both_sides_keep_every_value(tmp_path: Path, life: int) -> None:
     draw = chance(f"columns {life}")
     main, fix = begin(tmp_path, draw.choice(["keys", "no keys"]))

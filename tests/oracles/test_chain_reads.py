@@ -13,6 +13,7 @@ from airflow_paimon.data import read_arrow
 from tests.data.chain.tables import TWO_VALUES, Row, Writes, chain_table
 from tests.oracles.drivers import JavaOracle
 from tests.randomness import chance as chance_of
+from tests.randomness import lives
 
 pytestmark = pytest.mark.oracle
 
@@ -32,8 +33,9 @@ def random_writes(chance: random.Random) -> Writes:
     return writes
 
 
+@pytest.mark.random
 def test_java_reads_the_same_rows_of_our_chain_tables(java_oracle: JavaOracle, tmp_path: Path) -> None:
-    for seed in range(8):
+    for seed in range(lives(4, 8)):
         folder = tmp_path / str(seed)
         chance = chance_of(seed)
         table = chain_table(folder, random_writes(chance), buckets=chance.randint(1, 3))
@@ -57,8 +59,9 @@ def partial_writes(chance: random.Random, kinds: str) -> Writes:
     return [("snapshot", f"202508{anchor}", rows(8)), *(("delta", day, rows(chance.randint(1, 6))) for day in days)]
 
 
+@pytest.mark.random
 def test_java_reads_the_same_partial_updates(java_oracle: JavaOracle, tmp_path: Path) -> None:
-    for seed in range(6):
+    for seed in range(lives(3, 6)):
         writes = partial_writes(chance_of(f"partial {seed}"), "+I +U")
         table = chain_table(tmp_path / str(seed), writes, values=TWO_VALUES, merge_engine="partial-update", buckets=1)
         for branch in ("main", "snapshot", "delta"):

@@ -17,7 +17,7 @@ from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.shares import slim_split
 from tests.oracles.drivers import PypaimonOracle
-from tests.randomness import chance
+from tests.randomness import chance, lives
 
 Rows = dict[int, dict[str, Any]]
 
@@ -126,7 +126,7 @@ def _sorted(values: Any) -> list[str]:
 @pytest.mark.random
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_random_lives(pypaimon_oracle: PypaimonOracle, tmp_path: Path, kind: str) -> None:
-    for number in range(3):
+    for number in range(lives(1, 3)):
         life = Life(pypaimon_oracle, tmp_path / str(number), chance(f"{kind}{number}"), kind)
         for _ in range(12):
             life.step()

@@ -19,7 +19,7 @@ from tests.data.tables import rows_of
 from tests.data.test_dynamic_buckets import _copy, _forget, _lose
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
-from tests.randomness import chance
+from tests.randomness import chance, lives
 from tests.stores import Crash, FaultStore
 
 pytestmark = pytest.mark.oracle
@@ -233,7 +233,8 @@ class Life:
         self.world.do("compact", full=True)
 
 
-@pytest.mark.parametrize("case", range(4))
+@pytest.mark.random
+@pytest.mark.parametrize("case", range(lives(2, 4)))
 def test_lives_in_which_both_write(world: World, case: int) -> None:
     random = chance(f"dynamic buckets {case}")
     options = {"dynamic-bucket.target-row-num": str(random.randint(1, 9))}

@@ -15,8 +15,9 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World, kv
+from tests.randomness import chance, lives, soaking
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
 STEPS = 40
 PARTITIONS = "xyz"
@@ -44,8 +45,8 @@ class BranchModel:
 class Life:
     """One table, its model, and the steps that may happen to it. ``log`` tells what did."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world, self.random = world, random.Random(seed)
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self.world, self.random = world, chance
         self.main: State = {}
         self.branches: dict[str, BranchModel] = {}
         self.tags: dict[str, State] = {}
@@ -227,9 +228,9 @@ class Life:
             assert self.world.both(tag=name) == text(state), name
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("AIRFLOW_PAIMON_LIVES", "5"))))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("AIRFLOW_PAIMON_LIVES", lives(2, 5)))))
 def test_random_lives(java_oracle: JavaOracle, tmp_path: Path, seed: int) -> None:
-    life = Life(World(tmp_path, java_oracle), seed)
+    life = Life(World(tmp_path, java_oracle), chance(f"interop {seed}") if soaking() else random.Random(seed))
     life.start()
     try:
         for _ in range(STEPS):

@@ -30,7 +30,7 @@ from tests.oracles.drivers import JavaOracle
 from tests.oracles.merge_lives import a_life
 from tests.oracles.processes import OracleError
 from tests.oracles.test_merge_lives import rows_in_one_form, step
-from tests.randomness import chance
+from tests.randomness import chance, lives
 
 pytestmark = pytest.mark.oracle
 
@@ -197,7 +197,7 @@ def told_rows(java: JavaOracle, reader: str, known: dict[int, dict[str, Any]], s
 
 @pytest.mark.random
 @pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(lives(1, 2)))
 def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int) -> None:
     """Our compaction changes no row that Java has read, shows the others as its own does, and tells streams as much.
 

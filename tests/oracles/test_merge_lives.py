@@ -21,6 +21,7 @@ from tests.oracles.drivers import JavaOracle
 from tests.oracles.merge_lives import UNORDERED, Life, a_life
 from tests.oracles.processes import OracleError
 from tests.randomness import chance as chance_of
+from tests.randomness import lives
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -59,7 +60,7 @@ def step(java: JavaOracle, folder: Path, name: str, life: Life, chance: random.R
 
 
 @pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(lives(1, 2)))
 def test_every_read_of_a_life(java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int) -> None:
     chance = chance_of(f"{engine}/{number}")
     life = a_life(chance, engine)

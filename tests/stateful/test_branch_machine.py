@@ -23,6 +23,7 @@ from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged, clean
 from tests.core.tables import append, files, make_table, message, overwrite, rewrite, run
+from tests.randomness import lives, soaking
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 
 pytestmark = pytest.mark.random
@@ -261,9 +262,9 @@ def _write(view: Table, dt: str, bucket: int, how: str):
 
 TestBranchMachine = BranchMachine.TestCase
 TestBranchMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "25")),
-    # The same lives each time, unless a hunt asks for a number of them.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ,
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(10, 25))),
+    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
+    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

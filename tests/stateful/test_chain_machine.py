@@ -36,6 +36,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
+from tests.randomness import lives, soaking
 from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Row
 
 pytestmark = pytest.mark.random
@@ -345,9 +346,9 @@ def _sorted(rows: pa.Table) -> list[str]:
 
 TestChainMachine = ChainMachine.TestCase
 TestChainMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "10")),
-    # The same lives each time, unless a hunt asks for a number of them.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ,
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(4, 10))),
+    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
+    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=15,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -27,6 +27,7 @@ from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, run
+from tests.randomness import lives, soaking
 from tests.soundness import assert_sound, files_on_disk, named_files, states
 from tests.stateful.test_branch_machine import BranchMachine
 from tests.stores import Crash, FaultStore
@@ -170,9 +171,9 @@ class ExpiryMachine(BranchMachine):
 
 TestExpiryMachine = ExpiryMachine.TestCase
 TestExpiryMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "20")),
-    # The same lives each time, unless a hunt asks for a number of them.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ,
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(8, 20))),
+    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
+    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=35,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -29,6 +29,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_types
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, files, make_table, message, run
+from tests.randomness import lives, soaking
 from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel
 
 pytestmark = pytest.mark.random
@@ -265,9 +266,9 @@ class PublishMachine(BranchMachine):
 
 TestPublishMachine = PublishMachine.TestCase
 TestPublishMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "15")),
-    # The same lives each time, unless a hunt asks for a number of them.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ,
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(6, 15))),
+    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
+    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

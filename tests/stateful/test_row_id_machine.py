@@ -27,6 +27,7 @@ from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
 from tests.core.tables import run
 from tests.data.row_statements import Row, statement, with_ids
+from tests.randomness import lives
 
 pytestmark = pytest.mark.random
 
@@ -315,7 +316,7 @@ class RowIdMachine(RuleBasedStateMachine):
 
 
 MACHINE = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", "15")),
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(6, 15))),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
