@@ -15,7 +15,9 @@ _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_bra
 _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_branch": "branch",
             "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch", "replay_branch": "branch",
             "alter_table": "branch"}  # fmt: skip
-_WRITES_MAIN = frozenset({"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table"})
+_WRITES_MAIN = frozenset(
+    {"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table", "erase_rows"}
+)
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
                              "rename_tag", "reset_consumer", "clear_consumers",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
@@ -61,6 +63,8 @@ def branches_written(result: Mapping[str, Any]) -> list[str]:
     found = [result["branch"]]
     if operation == "alter_chain_table":
         found = list(details.get("branches") or found)
+    if operation == "erase_rows":
+        found = [one["branch"] for one in details["erased"]]
     if operation == "expire_partitions":
         found = list(details.get("expired") or found)  # of a chain table in two branches
     return list(dict.fromkeys(found))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_paimon.cli.listing import size_text
+from airflow_paimon.core.requests.requests import GRACE
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 
-__all__ = ["FindRowsOperator"]
+__all__ = ["EraseRowsOperator", "FindRowsOperator"]
 
 _LOGGED = 20
 
@@ -34,6 +35,51 @@ class FindRowsOperator(PaimonOperator):
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         return found_lines(result["details"])
+
+
+class EraseRowsOperator(PaimonOperator):
+    """
+    Erase rows of a condition from main and every branch, one commit each, and from what old snapshots and tags still
+    hold, as far as asked for.
+
+    A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]`` is true when no stored file
+    holds such a row any more; until then a later run goes on. A tag under a legal hold that reaches such rows makes it
+    refuse. See :doc:`/howto/erase-rows`.
+
+    :param where: condition on columns of main, such as ``user_id = 17``; see ``FindRowsOperator`` (templated)
+    :param limit: files to list, those with the most such rows first; 0 for all (templated)
+    :param expire_tags: expire the tags that still reach such rows (templated)
+    :param expire_history: expire the snapshots that still reach such rows (templated)
+    :param grace: how long files stay for readers that began before, at least 10 min (templated)
+    :param writers_stopped: nobody writes, reads or tags: allows a shorter ``grace`` (templated)
+    :param orphans_older_than: delete files that nothing refers to once they are older, at least 1 h (templated)
+    """
+
+    operation = "erase_rows"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        where: str,
+        limit: int | str = 100,
+        expire_tags: bool | str = False,
+        expire_history: bool | str = False,
+        grace: str = GRACE,
+        writers_stopped: bool | str = False,
+        orphans_older_than: str = "1 d",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        lines = [
+            f"branch {e['branch']}: {e['rows']:,} rows erased from {e['files']:,} files by snapshot {e['snapshot']}"
+            for e in found.get("erased", ())
+        ]
+        done = "No stored file holds such a row" if found["complete"] else "Not complete: see what still holds files"
+        return [*lines, *found_lines(found), done]
 
 
 def found_lines(found: Mapping[str, Any]) -> list[str]:

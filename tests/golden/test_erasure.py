@@ -1,4 +1,4 @@
-"""find_rows on a table of Paimon's connector: rows behind deletion vectors are still in their file."""
+"""find_rows and erase_rows on a table of Paimon's connector: rows behind deletion vectors are still in their file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
+from tests.core.tables import run
 from tests.data.erasure.tables import find, found, holding
+from tests.data.erasure.test_erase_rows import ALL, erase
 from tests.data.test_compact import run as compacted
 
 Golden = Callable[[str], Path]
@@ -32,3 +35,14 @@ def test_a_row_behind_a_deletion_vector_is_found(table: Table) -> None:
     details = find(table, "k = 2")
     assert found(details) == holding(table, "k", 2), "the compaction has left it to earlier snapshots"
     assert details["branches"] == [] and [h["kind"] for h in details["holders"]] == ["snapshots"]
+
+
+def test_a_row_behind_a_deletion_vector_is_erased(table: Table) -> None:
+    """The file is written again although no reader sees a row of it go, and its vector goes with it."""
+    run(table, "create_tag", tag="old", snapshot=1)
+    first = erase(table, where="k = 2").details
+    assert [(e["files"], e["rows"]) for e in first["erased"]] == [(1, 0)] and not first["complete"]
+    assert read_arrow(table).column("k").to_pylist() == [1, 3]
+    assert not [e for e in read_index(table, table.latest_snapshot()) if e.deletion_vector_ranges]
+    assert erase(table, where="k = 2", **ALL).details["complete"] and holding(table, "k", 2) == {}
+    assert read_arrow(table).column("k").to_pylist() == [1, 3]

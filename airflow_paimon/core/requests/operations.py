@@ -182,6 +182,14 @@ _TABLE = (
         "data.erasure.find_rows:find_rows",
     ),
     Operation(
+        requests.EraseRows,
+        "Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.",
+        "spark.jobs.erase_rows:erase_rows",
+        "rows",
+        plan="data.erasure.erase_rows:erase_rows",
+        own_metadata=True,
+    ),
+    Operation(
         requests.TableHealthCheck,
         "Judge a table by its files and metadata: a score, its reasons, and what mends them.",
         "core.health.table_health:table_health",

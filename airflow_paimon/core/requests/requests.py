@@ -141,9 +141,9 @@ class CreateTag(Request):
     )
     hold: str | None = flag(
         "Put the tag under a legal hold, for this reason: nothing deletes it, or the branch that has it, until "
-        "delete_tag --release-hold. With --if-exists skip a tag that exists is held, too",
+        "delete_tag --release-hold. With --if-exists skip a tag that exists is held, too"
     )
-    held_by: str | None = flag("Who asked for the hold", may_be_blank=True)
+    held_by: str | None = flag("Who asked for the hold")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,8 +353,7 @@ class CorrectBranch(Request):
 class PlanCorrection(Request):
     operation = "plan_correction"
     branch: str | None = flag(
-        "Branch that will be corrected; where there is none of that name yet, or none is given, main as it is now",
-        may_be_blank=True,
+        "Branch that will be corrected; where there is none of that name yet, or none is given, main as it is now"
     )
     sql: str | None = flag("Path of the file that correct_branch will get")
     function: str | None = flag("module:name that correct_branch will get; it is not called")
@@ -430,6 +429,20 @@ class FindRows(Request):
         "",
     )
     limit: int = flag("Files with such rows to list, those with the most first; 0 for all", 100, minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EraseRows(FindRows):
+    operation = "erase_rows"
+    expire_tags: bool = switch("Expire the tags that still reach such rows; else they are listed")
+    expire_history: bool = switch("Expire the snapshots that still reach such rows; else they are listed")
+    grace: str = flag(
+        "How long files stay after their snapshot or tag has expired; a run after that deletes them", "1 h"
+    )
+    writers_stopped: bool = switch(
+        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none"
+    )
+    orphans_older_than: str = flag("Delete files that nothing refers to once they are older, at least 1 h", "1 d")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,8 @@ DETAILS_PROPERTY = "airflow-paimon.details"
 """JSON of what the operation's result says, for a retry."""
 MODE_PROPERTY = "airflow-paimon.mode"
 CUTOFF_PROPERTY = "airflow-paimon.cutoff"
+CONDITION_PROPERTY = "airflow-paimon.condition-sha256"
+"""Of an erasure: a digest, as the condition may name a person."""
 KEYS_PROPERTY = "airflow-paimon.keys"
 
 # Of what made the rows, see ``made_by``.

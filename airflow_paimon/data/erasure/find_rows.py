@@ -87,7 +87,7 @@ class FoundRows:
         files = {one.file.path: one.file for one in self.searched}
         listed = self.matching[:limit] if limit else self.matching
         problems = self.problems
-        reached = self._reached()
+        reached = self.reached
         return {
             "proven": self.proven,
             "rows": sum(one.rows for one in self.matching),
@@ -123,7 +123,8 @@ class FoundRows:
             "warnings": list(self.stored.warnings),
         }
 
-    def _reached(self) -> list[list[str]]:
+    @property
+    def reached(self) -> list[list[str]]:
         """Who reaches each file with rows."""
         by: list[list[str]] = [[] for _ in self.matching]
         for holder in self.holders:

@@ -13,6 +13,7 @@ from airflow_paimon.core.requests.requests import (
     CompactChainTable,
     CorrectBranch,
     DiffBranches,
+    EraseRows,
     ReplayBranch,
     Request,
 )
@@ -21,6 +22,7 @@ from airflow_paimon.data.chain.compact import check_compaction, compact_chain_ta
 from airflow_paimon.data.compact import check_compact, compact
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
+from airflow_paimon.data.erasure.erase_rows import erase_rows
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
@@ -47,6 +49,8 @@ def run_before_spark(request: Request) -> OperationResult | None:
     elif isinstance(request, Compact):
         check_compact(context, request)
         return compact(context, request) if request.dry_run else None
+    elif isinstance(request, EraseRows):
+        return erase_rows(context, request) if request.dry_run else None
     elif isinstance(request, CheckBranchData):
         return check_before_spark(context, request)
     elif isinstance(request, DiffBranches) and request.engine == "embedded":

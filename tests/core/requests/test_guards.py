@@ -20,7 +20,7 @@ from tests.core.tables import run
 
 COMMON = ["--warehouse=/w", "--table=d.t"]
 BLANK_IS_NOT_GIVEN = {"owner", "reason", "approved_by", "requested_by", "protected_by", "retention", "now",
-                      "time_retained", "held_by"}  # fmt: skip
+                      "time_retained"}  # fmt: skip
 FIELDS = [
     (name, spec)
     for name, operation in sorted(OPERATIONS.items())

@@ -1,0 +1,247 @@
+"""erase_rows: rows of a condition go from every branch, then, if asked for, from what old snapshots and tags reach.
+
+No step remembers what was done: each looks at what is stored, so a run after a kill goes on where that one stopped. It
+ends with the search of ``find_rows``, whose result is the proof.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
+from airflow_paimon.core.erasure.end_tags import end_tags
+from airflow_paimon.core.erasure.reach_plan import NEWEST, SNAPSHOTS, Holder
+from airflow_paimon.core.errors import (
+    ConflictError,
+    PaimonError,
+    UnsafeOperationError,
+    UnsupportedCatalogError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
+from airflow_paimon.core.metadata_expiry.remove_orphan_files import remove_orphan_files
+from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
+from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import EraseRows, ExpireSnapshots, RemoveOrphanFiles
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import CONDITION_PROPERTY, OPERATION_PROPERTY
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.compaction_tasks import RunTasks, run_here
+from airflow_paimon.data.erasure.find_rows import FoundRows, condition_digest, search_of, search_table
+from airflow_paimon.data.erasure.rewrite import erase_from_branch
+from airflow_paimon.data.erasure.search import Search
+
+log = logging.getLogger(__name__)
+
+_ROUNDS = 5
+"""How often the branches are searched again because other writers have changed their files."""
+
+
+def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -> OperationResult:
+    """Erase rows, or plan it (a dry run): see the module's text.
+
+    Raises:
+        UnsafeOperationError: a tag under a legal hold reaches such rows; nothing was changed.
+        UnsupportedFeatureError: a table, branch or feature from which rows are not erased here.
+        ConflictError: other writers kept changing the files; ``details["done"]`` are the commits that stand.
+    """
+    table = context.table
+    search = search_of(table, request.where)
+    _check_table(table)
+    if request.dry_run:
+        return _planned(context, request, search_table(table, search))
+    require_committable(table)
+    with attempt_of(context, commits=False) as tried:
+        return _Erasure(context, request, search, run, tried).execute()
+
+
+def _check_table(table: Table) -> None:
+    """Refuse what is not erased here; ``find_rows`` reads it all the same."""
+    if TableOptions(table.schema().options).chain_table:
+        raise UnsupportedFeatureError(
+            f"{table.name} is a chain table: a row of it is made of several partitions in two branches, so rows are "
+            f"not erased by a condition. Correct its branches, compact it with overwrite, and prove it by find_rows"
+        )
+    if table.store.keeper is not None:
+        raise UnsupportedCatalogError(
+            f"{table.name}: erase_rows needs the table's own metadata files, and those are kept by "
+            f"{table.store.keeper}; use what that server offers for it"
+        )
+
+
+def _refuse_holds(table: Table, holders: Sequence[Holder]) -> None:
+    held = [h for h in holders if h.hold is not None]
+    for holder in held:
+        assert holder.hold is not None
+        raise UnsafeOperationError(
+            f"{table.name}: tag {holder.name!r} of {holder.branch} {holder.hold.hold_text}, and reaches "
+            f"{len(holder.files)} files with such rows; nothing was erased. delete_tag with release_hold "
+            f"(--release-hold) ends the hold",
+            details={"holds": [h.to_json() for h in held]},
+        )
+
+
+def _planned(context: Context, request: EraseRows, found: FoundRows) -> OperationResult:
+    """What a run would do, and what would still hold such rows after it."""
+    ended: list[dict[str, Any]] = []
+    left: list[dict[str, Any]] = []
+    for holder in found.holders:
+        if holder.kind != NEWEST:
+            goes = (holder.kind == TAG and request.expire_tags and holder.hold is None) or (
+                holder.kind == SNAPSHOTS and request.expire_history
+            )
+            (ended if goes or holder.kind == TRASH else left).append(holder.to_json())
+    shown = found.to_json(request.limit)
+    summary = {"branches": shown["branches"], "ends": ended, "stays": left}
+    newest = [h.roots[-1] for h in found.holders if h.kind == NEWEST]
+    fences = tuple(
+        Precondition(
+            branch=r.branch, snapshot_id=r.snapshot.id, identity=r.snapshot.identity, schema_id=r.snapshot.schema_id
+        )
+        for r in newest
+    )
+    plan = Plan(operation=request.operation, table=context.table.name, preconditions=fences, summary=summary)
+    head = context.table.latest_snapshot_id()
+    details = {**_stamp(context, request), "complete": found.proven, **summary, **shown}
+    changed = bool(newest or ended or shown["files"]["unreached"])
+    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
+
+
+def _stamp(context: Context, request: EraseRows) -> dict[str, Any]:
+    return {"time": context.now_iso, "condition_sha256": condition_digest(request.where)}
+
+
+@dataclass(slots=True)
+class _Erasure:
+    """One run, and what it has done so far."""
+
+    context: Context
+    request: EraseRows
+    search: Search
+    run: RunTasks
+    tried: Attempt
+    erased: list[dict[str, Any]] = field(default_factory=list)
+    steps: dict[str, Any] = field(default_factory=dict)
+    refused: str = ""
+    """Why the last commit was not made, of those that are tried again."""
+
+    def execute(self) -> OperationResult:
+        table = self.context.table
+        before = table.latest_snapshot_id()
+        try:
+            found = self._from_branches()
+            self._end(found)
+            if any(not by for by in found.reached):
+                self.steps["orphan_files"] = self._remove_orphans()
+            found = search_table(table, self.search)
+        except PaimonError as error:
+            if self.erased:
+                error.details.setdefault("done", self.erased)
+            raise
+        details = {
+            **_stamp(self.context, self.request),
+            "complete": found.proven,
+            "erased": self.erased,
+            **self.steps,
+            **found.to_json(self.request.limit),
+        }
+        changed = bool(self.erased) or any(step["changed"] for step in self.steps.values())
+        after = table.latest_snapshot_id()
+        return self.context.result(None, branch=MAIN, changed=changed, before=before, after=after, details=details)
+
+    def _from_branches(self) -> FoundRows:
+        """Erase from every branch, one commit each, until no newest snapshot reaches such rows."""
+        table = self.context.table
+        for _ in range(_ROUNDS):
+            found = search_table(table, self.search)
+            if not self.erased:  # one that is set later keeps its tag, which is among what stays
+                _refuse_holds(table, found.holders)
+            newest = [h for h in found.holders if h.kind == NEWEST]
+            if not newest:
+                return found
+            for holder in newest:
+                self._from_branch(table.branch(holder.branch), {found.matching[at].file.name for at in holder.files})
+        raise ConflictError(
+            f"{table.name}: rows are left after {_ROUNDS} tries to erase them from all branches; run it again when "
+            f"there are fewer writers. The last commit was refused: {self.refused or 'none was'}"
+        )
+
+    def _from_branch(self, view: Table, names: set[str]) -> None:
+        identity = commit_identity(self.tried.operation_id, view.branch_name, digest_of(sorted(names)))
+        properties = {
+            OPERATION_PROPERTY: self.request.operation,
+            CONDITION_PROPERTY: condition_digest(self.request.where),
+        }
+        options = CommitOptions(identity=identity, properties=properties)
+        try:
+            done = erase_from_branch(view, self.search, names, self.run, options)
+        except ConflictError as error:
+            self.refused = error.message
+            log.warning("%s; its files are looked at again", error.message)
+            return
+        if done.snapshot is not None:
+            one = {"branch": view.branch_name, "snapshot": done.snapshot, "files": done.files, "rows": done.rows}
+            self.erased.append(one)
+            log.info("%s: erased %s rows from %s files", view.label, done.rows, done.files)
+
+    def _end(self, found: FoundRows) -> None:
+        """End the tags and snapshots that still reach the rows, as far as asked for, and what is due in the trash."""
+        tags = [h for h in found.holders if h.kind == TAG] if self.request.expire_tags else []
+        if tags or any(h.kind == TRASH for h in found.holders):
+            paths = {r.path for h in tags for r in h.roots}
+            ended = end_tags(self._expiring(MAIN, max_deletes=1), paths)
+            self.steps["expired_tags"] = {**ended, "changed": bool(ended["expired"]) or _reaped(ended)}
+        for holder in found.holders if self.request.expire_history else ():
+            if holder.kind == SNAPSHOTS:
+                expired = self._expire_snapshots(holder)
+                self.steps.setdefault("expired_snapshots", {"changed": False, "branches": {}})
+                self.steps["expired_snapshots"]["branches"][holder.branch] = expired
+                self.steps["expired_snapshots"]["changed"] |= bool(expired["expired"]) or _reaped(expired)
+
+    def _expire_snapshots(self, holder: Holder) -> Mapping[str, Any]:
+        """Expire a branch's snapshots up to the last that reaches the rows; no later one."""
+        last = max(r.snapshot.id for r in holder.roots)
+        ids = self.context.table.branch(holder.branch).snapshot_ids()
+        old = sum(number <= last for number in ids)
+        if not 0 < old < len(ids):
+            return {"expired": {}, "reaped": {}}
+        context = self._expiring(holder.branch, max_deletes=old, retain=len(ids) - old)
+        assert isinstance(context.request, ExpireSnapshots)
+        return expire_snapshots(context, context.request).details
+
+    def _expiring(self, branch: str, *, max_deletes: int, retain: int = 1) -> Context:
+        request = ExpireSnapshots(
+            warehouse=self.request.warehouse,
+            table=self.request.table,
+            storage_options=self.request.storage_options,
+            now=self.request.now,
+            branch=branch,
+            retain_min=retain,
+            retain_max=retain,
+            max_deletes=max_deletes,
+            keep_undo=not self.request.expire_tags,
+            grace=self.request.grace,
+            writers_stopped=self.request.writers_stopped,
+        )
+        return replace(self.context, request=request)
+
+    def _remove_orphans(self) -> Mapping[str, Any]:
+        request = RemoveOrphanFiles(
+            warehouse=self.request.warehouse,
+            table=self.request.table,
+            storage_options=self.request.storage_options,
+            older_than=self.request.orphans_older_than,
+        )
+        result = remove_orphan_files(replace(self.context, request=request), request)
+        return {**result.details, "changed": result.changed}
+
+
+def _reaped(details: Mapping[str, Any]) -> bool:
+    return any(details["reaped"].values())

@@ -1,0 +1,229 @@
+"""Writes the files of a branch again without some rows, as one commit: afterwards its newest snapshot has none of them.
+
+Not only visible rows count: a file that holds such a row behind a deletion vector, or a bucket that holds one as an old
+version of a key, is written again as well. No changelog is written, as it would hold the very rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
+from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.draft import CommitOptions, Receipt
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Operation
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.compaction_plan import top_level
+from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, Work
+from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write, read_columns, touched, write_kept
+from airflow_paimon.data.erasure.search import Search
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
+from airflow_paimon.data.merge.versions import drop_retracts
+from airflow_paimon.data.read import filtered, read_split, read_versions
+from airflow_paimon.data.rewrite import live_bucket
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.where_text import to_expression
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """``files``: that were written again; ``rows``: visible ones that are gone; ``snapshot``: which did that."""
+
+    files: int
+    rows: int
+    snapshot: int | None
+
+
+def erase_from_branch(
+    view: Table, search: Search, names: Collection[str], run: RunTasks, options: CommitOptions
+) -> Erased:
+    """Write files of the newest snapshot again without the rows. ``names``: the files that hold some, of this branch.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not write, or columns that the branch hasn't.
+        ConflictError: another commit changed the files; nothing was written.
+    """
+    keyed = bool(view.schema().primary_keys)
+    planned = _plan_buckets(view, search, names) if keyed else _plan_files(view, search, names)
+    outputs = list(run(planned.works))
+    messages = [m for o in outputs for m in o.messages]
+    try:
+        receipt = planned.commit(view, messages, options)
+    except REFUSALS:
+        discard_files(planned.write, messages)
+        raise
+    if receipt.replayed:
+        discard_files(planned.write, messages)
+    return Erased(
+        files=sum(len(w.files) for w in planned.works),
+        rows=sum(o.deleted_rows for o in outputs),
+        snapshot=None if receipt.snapshot is None else receipt.snapshot.id,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    scan: ScanPlan
+    write: TableWrite
+    works: Sequence[Work]
+
+    def commit(self, view: Table, messages: Sequence[CommitMessage], options: CommitOptions) -> Receipt:
+        if not self.write.is_keyed:
+            return commit_rewrite(view, messages, options, read=self.scan, operation=Operation.DELETE)
+        if has_moving_keys(self.write.schema):
+            options = replace(options, properties={**options.properties, **KEYS_STAY})
+        vectors = self.scan.index_entries
+        return commit_buckets(view, messages, options, operation=Operation.DELETE, vectors=vectors)
+
+
+def _plan_files(view: Table, search: Search, names: Collection[str]) -> _Planned:
+    plan = plan_copy_on_write(view)
+    where = _where(view, search, plan.write.schema)
+    splits = tuple(replace(s, files=files) for s in plan.scan.splits if (files := _chosen(s.files, names)))
+    read, found = plan_read(replace(plan.scan, splits=splits), columns=read_columns(plan), time_travel=True)
+    slim = plan.for_tasks()
+    works = [FileErasure(plan=slim, read=read, split=one, where=where) for split in found for one in split.divided()]
+    return _Planned(scan=plan.scan, write=plan.write, works=works)
+
+
+def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Planned:
+    write = plan_write(view, by_buckets=True)
+    where = _where(view, search, write.schema)
+    scan = plan_snapshot(view, write.planned_on, write.schema)
+    works = []
+    for split in scan.splits:
+        if not _chosen(split.files, names):
+            continue
+        if split.bucket < 0:
+            raise UnsupportedFeatureError(
+                f"{view.label}: rows wait in bucket-postpone until another engine has moved them into their buckets; "
+                f"compact the table with Paimon, then run it again"
+            )
+        read, live = live_bucket(scan, split)
+        works.append(BucketErasure(write=_for_tasks(write), bucket=split, read=read, split=live, where=where))
+    return _Planned(scan=scan, write=write, works=works)
+
+
+def _for_tasks(write: TableWrite) -> TableWrite:
+    """Return what a task needs to write a bucket whose rows stay in it."""
+    return TableWrite(store=write.store, label=write.label, schema=write.schema, planned_on=write.planned_on)
+
+
+def _chosen(files: Sequence[DataFile], names: Collection[str]) -> tuple[DataFile, ...]:
+    return tuple(f for f in files if f.file_name in names)
+
+
+def _where(view: Table, search: Search, schema: TableSchema) -> pc.Expression:
+    """Return the condition on the columns of a branch, which may have other names there.
+
+    Raises:
+        UnsupportedFeatureError: the branch lacks a column, or has it in another type.
+    """
+    by_id = {f.id: f for f in schema.fields}
+    renamed: dict[str, str] = {}
+    for field in search.fields:
+        own = by_id.get(field.id)
+        if own is None or own.type.root != field.type.root:
+            raise UnsupportedFeatureError(
+                f"{view.label} has no column {field.name!r} of type {field.type.root}, by which main's rows are "
+                f"erased; alter the branch, or delete it"
+            )
+        renamed[field.name] = own.name
+    return to_expression(_renamed(search.condition, renamed), schema)
+
+
+def _renamed(condition: Predicate, names: dict[str, str]) -> Predicate:
+    if isinstance(condition, Condition):
+        return replace(condition, column=names[condition.column])
+    parts = tuple(_renamed(p, names) for p in condition.parts)
+    return AllOf(parts) if isinstance(condition, AllOf) else AnyOf(parts)
+
+
+def _not(where: pc.Expression) -> pc.Expression:
+    """True where the condition isn't: a row of which that is unknown stays, as with DELETE."""
+    return ~pc.coalesce(where, pc.scalar(False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileErasure:
+    """A file of a table without keys. Picklable."""
+
+    plan: CopyOnWrite
+    read: TableRead
+    split: ReadSplit
+    where: pc.Expression
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.split.files
+
+    def run(self) -> TaskOutput:
+        """Write the rows that stay; deletion vectors are applied."""
+        counts = [0, 0]
+
+        def kept() -> Iterator[pa.RecordBatch]:
+            for batch in read_split(self.read, self.split):
+                left = filtered(batch, _not(self.where)) if batch.num_rows else batch
+                counts[0] += batch.num_rows
+                counts[1] += left.num_rows
+                yield left
+
+        messages = write_kept(self.plan, kept())
+        gone = touched(self.split.bucket, *self.files)
+        return TaskOutput(messages=(*messages, gone), rows=counts[1], deleted_rows=counts[0] - counts[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketErasure:
+    """A bucket of a table with keys, with all its files: one version of each key is left. Picklable."""
+
+    write: TableWrite
+    bucket: BucketSplit
+    read: TableRead
+    split: ReadSplit
+    where: pc.Expression
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.bucket.files
+
+    def run(self) -> TaskOutput:
+        """Write the bucket again, merged, without the keys whose row is to go. Numbers of rows stay."""
+        options = TableOptions(self.write.schema.options)
+        target = FileTarget(
+            store=self.write.store,
+            schema=self.write.schema,
+            values=self.bucket.values,
+            bucket=self.bucket.bucket,
+            level=top_level(self.files, options.num_levels),
+            max_sequence=highest_sequence(self.files),
+        )
+        writer, counts = RollingWriter(target), [0, 0]
+        names = [*self.write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
+        with abandoned_on_failure([writer]):
+            for batch in map(drop_retracts, read_versions(self.read, self.split)):
+                left = filtered(batch, _not(self.where)) if batch.num_rows else batch
+                counts[0] += batch.num_rows
+                counts[1] += left.num_rows
+                at = left.schema.get_field_index(VALUE_KIND)
+                kinds = pa.array(np.zeros(left.num_rows, np.int8))
+                writer.write(left.set_column(at, left.schema.field(at), kinds).select(names))
+            files = writer.finish()
+        message = touched(self.bucket, *self.files, by=files)
+        return TaskOutput(messages=(message,), rows=counts[1], deleted_rows=counts[0] - counts[1])

@@ -1,0 +1,247 @@
+"""erase_rows: the person's rows go from every branch and from the stored files, everything else stays."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import OperationResult, open_context
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.erasure import erase_rows as module
+from airflow_paimon.data.erasure.erase_rows import erase_rows
+from tests.core.metadata_expiry.test_remove_orphan_files import Aged, sound
+from tests.core.tables import run
+from tests.data.erasure.tables import COLUMNS, WHERE, find, holding, keyed, plain, upsert
+from tests.data.tables import make_table, rows_of
+from tests.stores import Crash, FaultStore
+
+ALL = {"expire_tags": True, "expire_history": True, "grace": "0 s", "writers_stopped": True}
+Rows = list[tuple[Any, ...]]
+
+
+def erase(main: Table, *, store: Any = None, where: str = WHERE, **values: Any) -> OperationResult:
+    root = main.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    request = build_request("erase_rows", {"warehouse": root, "table": main.name, "where": where, "limit": 0, **values})
+    context = open_context(request)
+    if store is not None:
+        context = replace(context, table=replace(context.table, store=store(context.table.store)))
+    result = erase_rows(context, request)
+    assert "secret" not in str(result.to_json()), "a result holds a value of a row"
+    return result
+
+
+def shown(table: Table) -> Rows:
+    return sorted(tuple(row.values()) for row in read_arrow(table).to_pylist())
+
+
+def without(rows: Rows) -> Rows:
+    return [row for row in rows if row[1] != "secret"]
+
+
+def lived(make: Callable[..., Table], folder: Path, **options: str) -> Table:
+    """Main and branch fix have the person's rows, visible ones and hidden ones; so has tag month."""
+    table = make(folder, **options)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    if make is keyed:
+        upsert(table, "a", [3], kind="-D")
+        upsert(table.branch("fix"), "b", [3, 4], person={3: "somebody else"})
+    upsert(table, "c", range(5))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (plain, {}),
+        (plain, {"row_tracking__enabled": "true"}),
+        (plain, {"bucket": "2", "bucket_key": "k"}),
+        (keyed, {}),
+        (keyed, {"changelog_producer": "input"}),
+        (keyed, {"bucket": "2", "deletion_vectors__enabled": "true"}),
+        (keyed, {"bucket": "-1"}),
+        (keyed, {"merge_engine": "partial-update", "partial_update__ignore_delete": "true"}),
+    ],
+    ids=str,
+)
+def test_the_rows_go_from_every_branch_and_then_from_the_files(
+    tmp_path: Path, make: Callable[..., Table], options: dict[str, str]
+) -> None:
+    table = lived(make, tmp_path, **options)
+    fix = table.branch("fix")
+    before = {"main": shown(table), "fix": shown(fix)}
+    assert any(row[1] == "secret" for row in before["main"]), "nothing to erase"
+
+    result = erase(table)
+    details = result.details
+    assert [one["branch"] for one in details["erased"]] == ["main", "fix"] and not details["complete"]
+    assert {"main": shown(table), "fix": shown(fix)} == {name: without(rows) for name, rows in before.items()}
+    assert details["branches"] == [] and set(holding(table)) == {one["path"] for one in details["found"]}
+    assert {h["kind"] for h in details["holders"]} == {"snapshots", "tag", "protective tag"}
+    assert {"month", "airflow-paimon-branch-fix"} <= set(table.tag_names()), "nobody asked for their end"
+
+    assert not erase(table, **ALL).details["complete"], "the branch still shares the old files"
+    run(table, "delete_branch", branch="fix")
+    last = erase(table, **ALL, store=Aged)
+    assert last.details["complete"] and last.details["proven"] and holding(table) == {}
+    assert shown(table) == without(before["main"])
+    sound(table)
+    again = erase(table, **ALL, store=Aged)
+    assert again.details["complete"] and not again.changed and again.details["erased"] == []
+
+
+def test_its_snapshots_do_not_name_anybody(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    result = erase(table)
+    snapshot = table.latest_snapshot()
+    assert snapshot is not None and snapshot.operation == "DELETE"
+    assert snapshot.properties["airflow-paimon.condition-sha256"] == result.details["condition_sha256"]
+    private = [table.store.read(p).decode() for p in table.store.walk("_airflow_paimon")]
+    assert "secret" not in json.dumps([snapshot.to_json(), *private])
+
+
+def test_only_what_reaches_the_rows_expires(tmp_path: Path) -> None:
+    """Later snapshots and other tags stay, also beside a consumer that has yet to read the old ones."""
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="with")
+    erase(table)
+    run(table, "create_tag", tag="clean")
+    upsert(table, "d", range(20, 23))
+    upsert(table, "d", range(23, 25))
+    table.store.create("consumer/consumer-stream", b'{"nextSnapshot": 2}')
+    first = erase(table, **ALL).details
+    assert first["consumers"] == [{"branch": "main", "name": "stream", "next_snapshot": 2}] and not first["complete"]
+    assert "consumer 'stream'" in first["expired_snapshots"]["branches"]["main"]["stopped_by"]["main"]
+    assert table.tag_names() == ["clean"] and table.snapshot_ids() == [2, 3, 4, 5]
+    table.store.delete("consumer/consumer-stream")
+    assert erase(table, **ALL).details["complete"] and holding(table) == {}
+    assert table.snapshot_ids() == [3, 4, 5] and table.tag_names() == ["clean"]
+
+
+def test_a_dry_run_says_what_ends_and_what_stays(tmp_path: Path) -> None:
+    table = lived(plain, tmp_path)
+    before = {path: table.store.read(path) for path in table.store.walk("")}
+    planned = erase(table, dry_run=True, expire_tags=True)
+    assert planned.changed and planned.plan_id and not planned.details["complete"]
+    assert [(e["kind"], e["branch"]) for e in planned.details["ends"]] == [("tag", "main"), ("tag", "fix")]
+    assert {e["kind"] for e in planned.details["stays"]} == {"protective tag", "snapshots"}
+    assert [b["branch"] for b in planned.details["branches"]] == ["main", "fix"]
+    assert {path: table.store.read(path) for path in table.store.walk("")} == before
+
+
+def test_a_legal_hold_wins(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="case", hold="case 17", held_by="legal")
+    before = {path: table.store.read(path) for path in table.store.walk("")}
+    with pytest.raises(UnsafeOperationError, match=r"tag 'case' of main is under a legal hold, set by legal"):
+        erase(table, **ALL)
+    assert {path: table.store.read(path) for path in table.store.walk("")} == before
+    assert [h["hold"] for h in erase(table, dry_run=True, **ALL).details["stays"] if h["kind"] == "tag"] == ["case 17"]
+    run(table, "delete_tag", tag="case", release_hold=True)
+    assert erase(table, **ALL).details["complete"]
+
+
+def test_files_wait_for_the_grace_time_and_orphans_for_their_age(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    orphan = f"dt=a/bucket-0/data-{uuid.uuid4()}-0.parquet"
+    source = next(path for path in holding(table) if path.startswith("dt=a/"))
+    table.store.create(orphan, table.store.read(source))
+    first = erase(table, expire_history=True).details
+    assert first["expired_snapshots"]["branches"]["main"]["trash"]["entries"] == 2 and not first["complete"]
+    assert first["orphan_files"]["files"] == 0 and set(holding(table)) == {one["path"] for one in first["found"]}
+    assert {h["kind"] for h in first["holders"]} == {"trash"} and first["files"]["unreached"] == 1
+    last = erase(table, store=Aged).details
+    assert last["complete"] and holding(table) == {} and last["orphan_files"]["files"] == 1
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_a_run_that_is_killed_goes_on(tmp_path: Path, first: int) -> None:
+    """Killed at every third change of the storage: no row is lost, and the next run completes it."""
+    for step in range(first + 1, 200, 9):
+        table = lived(keyed, tmp_path / str(step))
+        run(table, "delete_branch", branch="fix")
+        before = shown(table)
+
+        def faulty(store: Any, at: int = step) -> Any:
+            return FaultStore(Aged(store), fail_at=at, error=Crash(), after=at % 2 == 0)
+
+        try:
+            erase(table, store=faulty, operation_id="op", **ALL)
+        except Crash:
+            assert shown(table) in (before, without(before))
+        else:
+            break
+        done = erase(table, store=Aged, operation_id="op", **ALL)
+        assert done.details["complete"] or done.details["unchecked"] == [], done.details
+        assert shown(table) == without(before)
+        assert erase(table, store=Aged, **ALL).details["complete"] and holding(table) == {}
+        sound(table)
+    else:
+        raise AssertionError("it never ended")
+
+
+def test_a_commit_in_between_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, known, raced = keyed(tmp_path), module.erase_from_branch, []
+
+    def slow(view: Table, search: Any, names: Any, work: Any, options: Any) -> Any:
+        def late(works: Any) -> Any:
+            outputs = list(work(works))
+            if not raced:
+                raced.append(True)
+                upsert(table, "a", [3, 99])
+            return outputs
+
+        return known(view, search, names, late, options)
+
+    monkeypatch.setattr(module, "erase_from_branch", slow)
+    before = without(shown(table))
+    details = erase(table).details
+    assert raced and [one["branch"] for one in details["erased"]] == ["main"] and details["branches"] == []
+    assert shown(table) == sorted([*before, (99, "p99", "a")])
+
+
+def test_a_branch_with_another_name_for_the_column(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    run(table, "alter_table", branch="fix", change=("rename column person to who",))
+    erase(table)
+    assert "secret" not in read_arrow(table.branch("fix")).column("who").to_pylist()
+    run(table, "alter_table", branch="fix", change=("drop column who",))
+    upsert(table, "e", [3])
+    assert erase(table).details["branches"] == []
+
+
+def test_what_is_not_erased_here_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no column 'nobody'"):
+        erase(plain(tmp_path), where="nobody = 1")
+    chain = run(
+        plain(tmp_path / "x"), "create_chain_table", table="d.c",
+        column=("k INT NOT NULL", "person STRING", "dt STRING NOT NULL"), primary_key=("dt", "k"),
+        partition_key=("dt",),
+        timestamp_pattern="$dt", timestamp_formatter="yyyyMMdd", sequence_field=("k",), option=("bucket=1",),
+    )  # fmt: skip
+    assert chain.changed
+    table = Table(store=plain(tmp_path / "y").store, name="d.t")
+    other = replace(table, store=open_context(build_request("check_table", {
+        "warehouse": str(tmp_path / "x"), "table": "d.c"})).table.store, name="d.c")  # fmt: skip
+    with pytest.raises(UnsupportedFeatureError, match=r"d\.c is a chain table"):
+        erase(other)
+    assert find(other)["proven"]
+
+
+def test_rows_are_as_a_delete_leaves_them(tmp_path: Path) -> None:
+    """A row of which the condition is unknown stays."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"])
+    write_arrow(table, rows_of(COLUMNS, [{"k": 1, "person": None, "dt": "a"}, {"k": 2, "person": "secret", "dt": "a"}]))
+    erase(table)
+    assert shown(table) == [(1, None, "a")]
