@@ -280,7 +280,7 @@ def test_many_small_files_are_pointed_out(get: Get, lake: Path) -> None:
 def test_schemas_show_what_changed(get: Get, lake: Path) -> None:
     table = make_table(lake, "e.evolved")
     raw = json.loads(table.store.read("schema/schema-0"))
-    raw["options"] |= {"snapshot.num-retained.max": "7", "fs.s3a.secret.key": "abcdefgh"}
+    raw["options"] |= {"merge-engin": "first-row", "snapshot.num-retained.max": "7", "fs.s3a.secret.key": "abcdefgh"}
     raw["fields"][1] |= {"name": "w", "type": "VARCHAR(5)"}
     table.store.create("schema/schema-1", json.dumps(raw | {"id": 1}).encode())
     shown = texts(get("/paimon/lake/e/evolved?tab=schemas").text)
@@ -289,6 +289,7 @@ def test_schemas_show_what_changed(get: Get, lake: Path) -> None:
     options = get("/paimon/lake/e/evolved?tab=options").text
     assert "abcdefgh" not in shown + options
     assert "***" in options
+    assert "merge-engin (unknown: did you mean merge-engine?)" in options
 
 
 def test_the_grid_of_a_chain_table(get: Get) -> None:

@@ -6,9 +6,15 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from airflow_paimon.core.table.known_options import DEFAULTS, PAIMON_VERSIONS
-from airflow_paimon.core.table.options import FOUR_EYES_OPTION, MASKED_OPTION, OWN_OPTIONS, REQUIRED_CHECKS_OPTION
+from airflow_paimon.core.table.options import (
+    FOUR_EYES_OPTION,
+    MASKED_OPTION,
+    OWN_OPTIONS,
+    RECORD_SQL_OPTION,
+    REQUIRED_CHECKS_OPTION,
+)
 
-OWN = (FOUR_EYES_OPTION, MASKED_OPTION, REQUIRED_CHECKS_OPTION)
+OWN = (FOUR_EYES_OPTION, MASKED_OPTION, RECORD_SQL_OPTION, REQUIRED_CHECKS_OPTION)
 _OF_ENGINES = ("comment", "connector", "location", "owner", "provider")
 """What Spark and Flink store beside Paimon's own."""
 _PER_FIELD = (

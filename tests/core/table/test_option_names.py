@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_paimon.core.table import options
 from airflow_paimon.core.table.known_options import DEFAULTS
 from airflow_paimon.core.table.option_names import OWN, default_of, is_known, meant, unknown_options
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
@@ -36,6 +37,11 @@ def test_an_unknown_option_and_what_was_meant(written: str, right: str | None) -
 @pytest.mark.parametrize("name", ["fields.a.b.sequence-group", "parquet.enable.dictionary", *OWN, *PROTECTIVE_OPTIONS])
 def test_options_that_are_not_in_the_table_itself(name: str) -> None:
     assert is_known(name)
+
+
+def test_every_option_of_ours_is_known() -> None:
+    ours = {v for name, v in vars(options).items() if name.endswith("_OPTION") and v.startswith(options.OWN_OPTIONS)}
+    assert len(ours) >= 4 and set(OWN) == ours
 
 
 def test_options_of_tables_of_other_engines_are_known(golden: Callable[[str], Path]) -> None:
