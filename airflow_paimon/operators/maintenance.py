@@ -110,8 +110,9 @@ class RemoveOrphanFilesOperator(PaimonOperator):
     Delete old files that no snapshot, tag, changelog or trash entry of any branch refers to, and old operation records.
 
     Files that failed writers left, and those of deleted branches and rolled back snapshots. If anything that names
-    files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and bytes by folder; a dry
-    run plans by this machine's clock.
+    files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and bytes by folder, and
+    what stays and why: ``referenced``, ``young``, ``held_by_writers``, ``unknown``; a dry run plans by this machine's
+    clock.
 
     :param older_than: only files that were written longer ago, by the storage's clock; at least ``1 h``. It must be
         longer than any writer takes from its first file to its commit (templated)
@@ -128,10 +129,28 @@ class RemoveOrphanFilesOperator(PaimonOperator):
         found = result["details"]
         word = "would be deleted" if result["dry_run"] else "deleted"
         lines = [f"{found['files']:,} files with {found['bytes']:,} bytes {word}"]
-        return lines + [
+        lines += [
             f"{one['folder'] or 'the table folder'}: {one['files']:,} {one['kind']} files, {one['bytes']:,} bytes"
             for one in found["folders"]
         ]
+        return lines + _why_kept(found)
+
+
+def _why_kept(found: Mapping[str, Any]) -> list[str]:
+    """Say why the other files stay."""
+    young, held = found["young"], found["held_by_writers"]
+    lines = [f"{found['referenced']['files']:,} files stay as something refers to them:"]
+    lines += [
+        f"  {one['kind']} of {one['branch']}: {one['files']:,} files, {one['only_files']:,} of them by nothing else"
+        for one in found["referenced"]["by"][:_LOGGED_HOLDERS]
+    ]
+    if young["files"]:
+        lines.append(f"{young['files']:,} files are too young, the first until {young['old_enough_from']}")
+    if held["files"]:
+        lines.append(f"{held['files']:,} old files stay as their writer has written a young one")
+    if found["unknown"]["files"]:
+        lines.append(f"{found['unknown']['files']:,} files have names that no known writer gives")
+    return lines
 
 
 class RepairTableOperator(PaimonOperator):

@@ -8,9 +8,11 @@ by its age, by the storage's clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.checks.results import old_checks
@@ -20,6 +22,7 @@ from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time
+from airflow_paimon.core.metadata_expiry.kept_plan import kept_json, masks_by_class
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Candidate,
     Orphans,
@@ -70,8 +73,9 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
     files = sort_files(_stored(table), file_prefixes(table))
-    look = _Look(table, RootReader(table))
+    look = _Look(table, RootReader(table), {c.file.name: c.file.size for c in files.candidates})
     used = look.used({c.file.name for c in files.candidates})
+    referenced = _referenced(files.candidates, used, look.kept)
     found = find_orphans(files.candidates, used, before_ms)
     records = [*old_records(table, now_ms - records_age_ms), *old_checks(table, now_ms - records_age_ms)]
     streams = stream_leftovers(table, now_ms - records_age_ms)
@@ -82,7 +86,8 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     if not request.dry_run:
         found = _delete(table, look, found)
         execute(table, old)
-    details = _details(found, files, before_ms, len(records)) | {
+    details = _details(found, files, before_ms, len(records), age_ms) | {
+        "referenced": referenced,
         "stream_records": len(streams),
         "warnings": unfinished_warnings(look.roots),
     }
@@ -121,13 +126,16 @@ def file_prefixes(table: Table) -> Prefixes:
 class _Look:
     """Looks at the roots, any number of times; what a root names never changes, so each is read once.
 
-    ``seen``: path and content of the roots whose names are known. ``roots``: what the last look found.
+    ``sizes``: bytes of the files that were listed, by name. ``seen``: path and content of the roots whose names are
+    known. ``roots``: what the last look found; ``kept``: by which roots of the first look how many files are used.
     """
 
     table: Table
     reader: RootReader
+    sizes: Mapping[str, int]
     roots: Roots = field(default_factory=Roots)
     seen: set[tuple[str, bytes]] = field(default_factory=set)
+    kept: list[dict[str, Any]] = field(default_factory=list)
 
     def used(self, wanted: set[str]) -> set[str]:
         """Return which of the wanted file names are named by a root, of those that this look finds for the first time.
@@ -137,16 +145,36 @@ class _Look:
         """
         self.roots = self.reader.gather()
         new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
-        found = self.reader.of_living(new, lambda living: _named(self.table, living, wanted))
+        found, kept = self.reader.of_living(new, lambda living: _named(self.table, living, wanted, self.sizes))
+        self.kept = self.kept if self.seen else kept
         self.seen |= {(r.path, r.data) for r in new}
         return found
 
 
-def _named(table: Table, roots: Sequence[Root], wanted: set[str]) -> set[str]:
-    """Return which file names some roots name; a data file that a state only lists as deleted is not named by it."""
-    numbered = NumberedFiles({})
-    times = read_contents(table, roots, numbered).times()
-    return {name for name, number in numbered.numbers.items() if times[number] and name in wanted}
+def _named(
+    table: Table, roots: Sequence[Root], wanted: set[str], sizes: Mapping[str, int]
+) -> tuple[set[str], list[dict[str, Any]]]:
+    """Return which file names some roots name, and how many of them each class of roots does.
+
+    A data file that a state only lists as deleted is not named by it.
+    """
+    numbered = NumberedFiles(sizes)
+    contents = read_contents(table, roots, numbered)
+    masks = masks_by_class(contents, roots)
+    used = np.zeros(contents.files, bool)
+    for mask in masks.values():
+        used |= mask
+    listed = np.zeros(contents.files, bool)
+    listed[[number for name, number in numbered.numbers.items() if name in wanted]] = True
+    kept = kept_json(masks, np.array(numbered.bytes, np.int64), listed)
+    return {name for name, number in numbered.numbers.items() if used[number] and name in wanted}, kept
+
+
+def _referenced(candidates: Sequence[Candidate], used: set[str], kept: list[dict[str, Any]]) -> dict[str, Any]:
+    """Count the files that something refers to, of each kind, with what does."""
+    some = [c for c in candidates if c.file.name in used]
+    kinds = dict.fromkeys(c.kind for c in some)
+    return {**_sum([c.file for c in some]), "kinds": {k: sum(c.kind == k for c in some) for k in kinds}, "by": kept}
 
 
 def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
@@ -167,15 +195,17 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
     return replace(found, files=tuple(deleted))
 
 
-def _details(found: Orphans, files: Sorted, before_ms: int, records: int) -> dict[str, Any]:
+def _details(found: Orphans, files: Sorted, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
     folders = by_folder(found.files)
+    young = [c.file for c in found.young]
+    first = min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
     return {
         "older_than": iso_time(before_ms),
         "files": len(found.files),
         "bytes": sum(c.file.size for c in found.files),
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
-        "young": _sum([c.file for c in found.young]),
+        "young": _sum(young) | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
         "held_by_writers": _sum([c.file for c in found.held]),
         "unknown": _sum(files.unknown) | {"examples": [f.path for f in files.unknown[:_EXAMPLES]]},
         "operation_records": records,

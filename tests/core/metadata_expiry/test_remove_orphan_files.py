@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from airflow_paimon.core.table.scan import read_lists
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import At, forget
 from tests.core.tables import append, make_table, message, names, overwrite, rewrite, run
+from tests.soundness import named_files
 from tests.stateful.paimon_expiry import expire_snapshots
 from tests.stores import Crash, FaultStore, _Wrapper
 
@@ -607,3 +609,36 @@ def test_a_record_that_is_left_of_a_killed_pruning_still_answers_a_retry() -> No
             return
         forget(main)
     raise AssertionError("40 changes were not enough")
+
+
+def test_it_says_what_stays_and_by_what(main: Table) -> None:
+    """Counted in another way: by the files that each root names."""
+    run(main, "create_tag", tag="t")
+    run(main, "create_branch", branch="fix", tag="t")
+    rewrite(main, "a")
+    rewrite(main, "b")
+    plant(main)
+    kept = clean(main, main.store)
+    young = kept.details["young"]
+    times = [i.modified_ms for i in main.store.files("") if i.name in ORPHANS and i.modified_ms]
+    until = datetime.fromtimestamp((min(times) + DAY) / 1000, UTC).isoformat(timespec="seconds")
+    assert (young["files"], young["old_enough_from"]) == (len(ORPHANS), until)
+
+    found = clean(main).details["referenced"]
+    named, sizes = named_files(main), {i.name: i.size for i in main.store.files("")}
+    parts = ("snapshot/", "tag/", "branch/")
+    classes: dict[tuple[str, str], set[str]] = {}
+    heads = {
+        name: main.branch(name).paths.snapshot(main.branch(name).latest_snapshot_id() or 0) for name in ("main", "fix")
+    }
+    for path, files in named.items():
+        branch = "fix" if path.startswith("branch/branch-fix/") else "main"
+        kind = "newest" if path == heads[branch] else "tags" if "/tag-" in f"/{path}" else "snapshots"
+        classes.setdefault((branch, kind), set()).update(f for f in files if not f.startswith(parts))
+    said = {(one["branch"], one["kind"]): one for one in found["by"]}
+    assert said.keys() == classes.keys() and {"tags", "newest", "snapshots"} <= {kind for _, kind in classes}
+    for key, files in classes.items():
+        alone = files - set().union(*(others for other, others in classes.items() if other != key))
+        assert (said[key]["files"], said[key]["only_files"]) == (len(files), len(alone)), key
+        assert said[key]["only_bytes"] == sum(sizes[f] for f in alone)
+    assert found["files"] == len(set().union(*classes.values())) == sum(found["kinds"].values())
