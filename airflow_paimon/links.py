@@ -78,9 +78,14 @@ class ApprovalLink(BaseOperatorLink):
 
 def approval_url(ti: Any) -> str:
     """Spell the address of the page on which a task's question is answered."""
+    return f"{task_url(ti)}/required_actions"
+
+
+def task_url(ti: Any) -> str:
+    """Spell the address of a task's page in its run."""
     path = "/".join(quote(part, safe="") for part in ("dags", ti.dag_id, "runs", ti.run_id, "tasks", ti.task_id))
     mapped = "" if ti.map_index in (None, -1) else f"/mapped/{ti.map_index}"
-    return f"{_base_url()}/{path}{mapped}/required_actions"
+    return f"{_base_url()}/{path}{mapped}"
 
 
 def store_links(operator: Any, context: Context) -> None:

@@ -18,12 +18,15 @@ Clearing a table's tasks, or the whole run, is safe: what is done is not done ag
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
-from airflow.sdk import DAG, Asset, AssetAlias, Param, task, task_group
+from airflow.sdk import DAG, Asset, AssetAlias, BaseNotifier, Param, task, task_group
 
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.links import task_url
 from airflow_paimon.operators.maintenance import (
     BranchExpireOperator,
     CompactOperator,
@@ -32,8 +35,9 @@ from airflow_paimon.operators.maintenance import (
     TagExpireOperator,
 )
 from airflow_paimon.runbooks import table_maintenance as night
-from airflow_paimon.runbooks.fields import choice, number, shared, switch, text
+from airflow_paimon.runbooks.fields import choice, number, shared, switch, text, texts
 from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.notify import choose_notifiers, send
 from airflow_paimon.runbooks.pages import with_links
 
 if TYPE_CHECKING:
@@ -146,6 +150,11 @@ PARAMS = {
         "1 d",
         section=MORE,
     ),
+    "notify": texts(
+        "Notify",
+        "Who hears what the night did: names from the Paimon connection's extra notify, one a line. Empty: nobody.",
+        section=MORE,
+    ),
     **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
 
@@ -190,6 +199,7 @@ def find_tables(**context: Any) -> list[str]:
     ti, params = context["ti"], context["params"]
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, PARAMS)
+        chosen_notifiers(params)
         found = night.choose_tables(params)
         plan = night.measure(params, found["tables"], day_of(context))
     ti.xcom_push(key="missed", value=found["missed"])
@@ -199,6 +209,12 @@ def find_tables(**context: Any) -> list[str]:
     report_lines(*night.describe_night(plan))
     ti.xcom_push(key="plan", value=night.night_json(plan))
     return [one.table for one in plan.tables]
+
+
+def chosen_notifiers(params: Mapping[str, Any]) -> list[BaseNotifier]:
+    """Make the notifiers that the form names; unknown ones are refused."""
+    conn_id = params["paimon_conn_id"]
+    return choose_notifiers(PaimonHook(conn_id).notify, params["notify"] or [], conn_id)
 
 
 def day_of(context: Context) -> datetime:
@@ -264,6 +280,8 @@ def summary(**context: Any) -> dict[str, Any]:
     subject, markdown = night.render_summary(found)
     report_lines(subject, *markdown.splitlines())
     ti.xcom_push(key="markdown", value=markdown)
+    with in_airflows_terms():
+        send(chosen_notifiers(context["params"]), night.message_of(found, subject, task_url(ti)), context)
     if not dry_run:
         context["outlet_events"][FREED].add(Asset(DAG_ID), extra=found)
     return found

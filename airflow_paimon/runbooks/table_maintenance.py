@@ -33,6 +33,8 @@ EVERY_DAY, NEVER = "every day", "never"
 
 _WILD = re.compile(r"[*?\[]")
 _LISTED = 200
+_TOLD = 10
+_UNHEALTHY = 60
 _DATABASES = 20
 
 
@@ -272,7 +274,8 @@ def summarize(
 
     ``freed_files`` and ``freed_bytes`` were deleted; ``waiting``: entries of the trash whose files go in a later run;
     ``expiring_soon``: branches, the first ones first. ``plan``: of a night with a budget (``night_json``):
-    ``measured`` tables, and ``waiting_for_budget``, those whose compaction didn't fit.
+    ``measured`` tables, ``waiting_for_budget``, those whose compaction didn't fit, and the names of ``unhealthy`` ones
+    among those with something to do (a score below 60, or unreadable).
     """
     rows = sorted((_figures(night) for night in nights), key=lambda row: (not row["failed"], -row["freed_bytes"]))
     summed = ("snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
@@ -287,7 +290,16 @@ def summarize(
         "by_table": rows[:_LISTED],
         "expiring_soon": soon[:_LISTED],
         "failed": failed[:_LISTED],
-        **({} if plan is None else {"measured": plan["measured"], "waiting_for_budget": plan["waiting"][:_LISTED]}),
+        **({} if plan is None else _measured(plan)),
+    }
+
+
+def _measured(plan: Mapping[str, Any]) -> dict[str, Any]:
+    scores = {**plan["scores"], **{one["table"]: one["score"] for one in plan["waiting"]}}
+    return {
+        "measured": plan["measured"],
+        "waiting_for_budget": plan["waiting"][:_LISTED],
+        "unhealthy": [name for name, score in scores.items() if score is None or score < _UNHEALTHY][:_LISTED],
     }
 
 
@@ -358,6 +370,22 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     if found["waiting"]:
         parts.append(f"{counted(found['waiting'], 'snapshot or tag file')} wait in the trash for a later run.")
     return subject, "\n\n".join(parts)
+
+
+def message_of(found: Mapping[str, Any], subject: str, url: str) -> dict[str, Any]:
+    """Return what notifiers hear when a night is over, with the keys that the message of an approval has.
+
+    ``failed``: in words; ``unhealthy``: with a budget, the tables with a score below 60 or that can't be read.
+    """
+    failed, unhealthy = found["failed"], found.get("unhealthy", [])
+    parts = [subject]
+    if failed:
+        parts.append(f"failed: {'; '.join(failed[:_TOLD])}" + (" ..." if len(failed) > _TOLD else ""))
+    if unhealthy:
+        parts.append(f"unhealthy: {', '.join(unhealthy[:_TOLD])}" + (" ..." if len(unhealthy) > _TOLD else ""))
+    empty = dict.fromkeys(("table", "approved", "approved_by", "until"))
+    return {**empty, "event": "maintenance", "subject": subject, "url": url, "failed": failed, "unhealthy": unhealthy,
+            "text": f"{'. '.join(parts)}. {url}"}  # fmt: skip
 
 
 def _notes(row: Mapping[str, Any]) -> str:

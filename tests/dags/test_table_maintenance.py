@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,9 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.runbooks import table_maintenance as night
 from airflow_paimon.runbooks.maintenance_plan import Budget, parse_budget
+from airflow_paimon.task_run import ERROR_KEY
+from tests.airflow.conftest import set_connection
+from tests.airflow.test_approval_people import CLASS
 from tests.core.tables import append
 from tests.core.tables import make_table as make_metadata_table
 from tests.core.tables import run as operate
@@ -186,8 +190,15 @@ def many(warehouse: Path) -> Path:
     return warehouse
 
 
-def test_of_500_tables_only_the_sick_one_gets_work(many: Path) -> None:
-    run = run_dag(DAG, {"tables": ["*"], "budget": "1 gb", "orphan_day": "never", "dry_run": True})
+def test_of_500_tables_only_the_sick_one_gets_work(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = many.parent / "heard"
+    notifiers = {
+        "oncall": {"class": CLASS, "path": str(heard), "text": "{{ paimon.event }}: {{ paimon.text }}"},
+        "other": {"class": CLASS, "path": str(heard), "text": "not chosen"},
+    }
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(many), "notify": notifiers})
+    conf = {"tables": ["*"], "budget": "1 gb", "orphan_day": "never", "dry_run": True, "notify": ["oncall"]}
+    run = run_dag(DAG, conf)
     assert run.state == "success"
     assert run.xcom("find_tables") == ["d.t017"]
     assert {step: states(run)[f"maintain.{step}[0]"] for step in night.STEPS} == {
@@ -203,10 +214,34 @@ def test_of_500_tables_only_the_sick_one_gets_work(many: Path) -> None:
     assert row["skipped"]["expire_snapshots"] == "nothing is due" and row["tags"] == 1
     assert (summary["measured"], summary["waiting_for_budget"]) == (500, [])
 
+    (line,) = heard.read_text().splitlines()
+    assert line.startswith("maintenance: 500 tables measured; worked on: 1 table, 0 failed: ")
+    assert line.endswith(f"/dags/{DAG}/runs/{quote(run.run_id, safe='')}/tasks/summary")
+
     fine = run_dag(DAG, {"tables": ["*"], "exclude": ["d.t017"], "budget": "2 h", "orphan_day": "never"})
     assert fine.state == "success" and fine.xcom("find_tables") == []
     assert (fine.xcom("summary")["measured"], fine.xcom("summary")["tables"]) == (499, 0)
     assert fine.xcom("summary", key="markdown").startswith("499 tables measured; worked on: 0 tables")
+
+
+def test_a_message_tells_what_failed_and_which_tables_are_unhealthy() -> None:
+    failed = [f"d.t{n}: compact: its log says why" for n in range(12)]
+    plan = {"measured": 9, "scores": {"d.a": None, "d.b": 40, "d.c": 70}, "waiting": [{"table": "d.d", "score": 59}]}
+    found = night.summarize([], ["x.*"], dry_run=False, plan=plan)
+    assert found["unhealthy"] == ["d.a", "d.b", "d.d"]
+    message = night.message_of(found, "9 tables measured", "http://airflow/x")
+    assert message["text"] == (
+        "9 tables measured. failed: No table matches x.*. unhealthy: d.a, d.b, d.d. http://airflow/x"
+    )
+    long = night.message_of({**found, "failed": failed}, "s", "u")["text"]
+    assert "d.t9: compact" in long and "d.t10" not in long and "why .... unhealthy" in long
+
+
+def test_a_notifier_that_is_not_there_is_refused_at_once(warehouse: Path) -> None:
+    make_metadata_table(warehouse, "d.t")
+    run = run_dag(DAG, {"tables": ["*"], "notify": ["nobody"]})
+    assert states(run)["find_tables"] == "failed"
+    assert "has no notifier 'nobody'" in run.xcom("find_tables", key=ERROR_KEY)["message"]
 
 
 def planned(names: list[str], when: datetime = MONDAY, **conf: Any) -> Any:
