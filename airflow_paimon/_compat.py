@@ -32,7 +32,17 @@ except ImportError:  # before Airflow 3.3
 else:
     WAITS_FOR_ANSWER += (TaskAwaitingInput,)
 
+PARTITION_KEYS = False
+"""Whether an asset event may have a partition key."""
+try:
+    from airflow.sdk import PartitionedAssetTimetable as _PartitionedAssetTimetable  # noqa: F401
+except ImportError:  # before Airflow 3.3
+    pass
+else:
+    PARTITION_KEYS = True
+
 __all__ = [
+    "PARTITION_KEYS",
     "WAITS_FOR_ANSWER",
     "AirflowException",
     "AirflowFailException",

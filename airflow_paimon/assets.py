@@ -1,4 +1,7 @@
-"""Assets of Paimon tables: ``paimon://<connection id>/<database>/<table>[/<branch>]``, without the branch for main."""
+"""Assets of Paimon tables: ``paimon://<connection id>/<database>/<table>[/<branch>]``, without the branch for main.
+
+The asset with ``?by=partition`` has an event for each partition that was written, with the partition as its key.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,27 @@ if TYPE_CHECKING:
 SCHEME = "paimon"
 
 
-def paimon_asset_uri(paimon_conn_id: str, table: str, branch: str = MAIN) -> str:
-    """Return the asset URI of a table's branch. ``InvalidInputError`` if ``table`` is not ``db.table``."""
+def paimon_asset_uri(paimon_conn_id: str, table: str, branch: str = MAIN, *, by_partition: bool = False) -> str:
+    """Return the asset URI of a table's branch. ``InvalidInputError`` if ``table`` is not ``db.table``.
+
+    :param by_partition: of the asset whose events have partition keys
+    """
     identifier = parse_identifier(table)
     name = branch if branch != MAIN else identifier.branch
     suffix = "" if name == MAIN else f"/{name}"
-    return f"{SCHEME}://{paimon_conn_id}/{identifier.database}/{identifier.table}{suffix}"
+    query = "?by=partition" if by_partition else ""
+    return f"{SCHEME}://{paimon_conn_id}/{identifier.database}/{identifier.table}{suffix}{query}"
 
 
-def paimon_asset(paimon_conn_id: str, table: str, branch: str = MAIN) -> Asset:
-    """Return the asset of a table's branch, for ``outlets`` and ``schedule``."""
+def paimon_asset(paimon_conn_id: str, table: str, branch: str = MAIN, *, by_partition: bool = False) -> Asset:
+    """Return the asset of a table's branch, for ``outlets`` and ``schedule``.
+
+    :param by_partition: the asset whose events have partition keys, such as ``dt=2026-11-18``, for a
+        ``PartitionedAssetTimetable`` (Airflow 3.3); operators give its events by themselves
+    """
     from airflow.sdk import Asset
 
-    return Asset(uri=paimon_asset_uri(paimon_conn_id, table, branch))
+    return Asset(uri=paimon_asset_uri(paimon_conn_id, table, branch, by_partition=by_partition))
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

@@ -259,6 +259,11 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             self._outlets = [*self._outlets, *own]
             for alias in (*aliases, *own):
                 _add_event(events[alias], uri, extra)
+        if branches_written(result):
+            from airflow_paimon.operators._partition_events import announce_partitions
+
+            outlet = announce_partitions(self, events, result)
+            self._outlets = [*self._outlets, *([] if outlet is None else [outlet])]
 
     # -- OpenLineage ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 
+from airflow_paimon._compat import PARTITION_KEYS
+from airflow_paimon.assets import paimon_asset
+from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.table.new_snapshots import partitions_written
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -141,3 +145,53 @@ def test_a_merge_announces_main_and_nothing_else(warehouse: Path, run_dag: RunDa
     run = run_dag(dag)
     assert run.state == "success", run.tasks
     assert [(uri, extra["snapshot_before"]) for uri, extra in run.asset_events] == [(MAIN, 1)]
+
+
+@pytest.mark.skipif(not PARTITION_KEYS, reason="partition keys of asset events came with Airflow 3.3")
+def test_three_partitions_start_three_runs_of_a_dag_that_runs_by_partition(warehouse: Path, run_dag: RunDag) -> None:
+    from airflow.sdk import PartitionedAssetTimetable
+
+    main = make_table(warehouse)
+    for dt in ("0", "1", "2", "3"):
+        append(main, dt)
+    by_partition = paimon_asset("paimon_default", "d.t", by_partition=True)
+    schedule = PartitionedAssetTimetable(assets=by_partition)
+    with DAG("by_partition", schedule=schedule, start_date=START, is_paused_upon_creation=False) as each:
+        CheckTableOperator(task_id="check", table="d.t")
+    with DAG("by_commit", schedule=[paimon_asset("paimon_default", "d.t")], start_date=START) as ordinary:
+        CheckTableOperator(task_id="check", table="d.t")
+    for dag in (each, ordinary):
+        register(dag)
+    with DAG("changes_three", schedule=None, start_date=START, default_args={"table": "d.t"}) as dag:
+        branch = CreateBranchOperator(task_id="branch", branch="fix", snapshot=4)
+        branch >> RollbackOperator(task_id="back", snapshot=1) >> RollbackOperator(task_id="again", snapshot=1)
+    run = run_dag(dag)
+    assert run.state == "success", run.tasks
+    uris = sorted(uri for uri, _ in run.asset_events)
+    assert uris == [MAIN, f"{MAIN}/fix", *[by_partition.uri] * 3]
+    assert [extra for uri, extra in run.asset_events if uri == by_partition.uri] == [run.xcom("back")] * 3
+    assert sorted(_runs_by_partition("by_partition")) == ["dt=1", "dt=2", "dt=3"]
+
+
+def _runs_by_partition(dag_id: str) -> list[str]:
+    """Let the scheduler make the runs that events with keys ask for; give the partitions of the DAG's runs."""
+    from airflow.jobs.job import Job
+    from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    runner = SchedulerJobRunner(job=Job(), num_runs=1)
+    with create_session() as session:
+        runner._create_dagruns_for_partitioned_asset_dags(session)
+        return list(session.scalars(select(DagRun.partition_key).where(DagRun.dag_id == dag_id)).all())
+
+
+def test_a_key_names_each_partition_that_a_snapshot_wrote(warehouse: Path) -> None:
+    main = make_table(warehouse)
+    for dt in ("1", "2", "2"):
+        append(main, dt)
+    assert partitions_written(main, 0, 2) == ["dt=1", "dt=2"]
+    assert partitions_written(main, 1, 3) == ["dt=2"]
+    with pytest.raises(NotFoundError, match="are gone"):
+        partitions_written(main, 3, 4)

@@ -82,3 +82,20 @@ class BranchFeed:
         for snapshot in self.view.snapshots([i for i in ids if i not in self._known]):
             self._known[snapshot.id] = snapshot
         return [self._known[i] for i in ids]
+
+
+def partitions_written(view: Table, after: int, until: int) -> list[str]:
+    """Return the partitions in which the snapshots ``after < id <= until`` added or deleted files, such as ``dt=1``.
+
+    Their new manifests are read. Empty for a table without partitions.
+
+    Raises:
+        NotFoundError: none of the snapshots is there.
+    """
+    snapshots = list(view.snapshots([i for i in view.snapshot_ids() if after < i <= until]))
+    if not snapshots:
+        raise NotFoundError(f"{view.label}: the snapshots above {after} up to {until} are gone")
+    stored = StoredPartitions(view.schema(snapshots[-1].schema_id))
+    manifests = [m for snapshot in snapshots for m in read_delta_list(view, snapshot)]
+    touched = {entry.partition for entries in read_entries(view, manifests) for entry in entries}
+    return sorted(stored.text(partition) for partition in touched) if stored.keys else []
