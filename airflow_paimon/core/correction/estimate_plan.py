@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FIXED_S = 1.0
+FIXED_S = 1.5
 """What a small correction takes in a Spark that runs already: plan, a few tasks, commit."""
-BYTES_PER_CORE_S = 6_000_000
+BYTES_PER_CORE_S = 3_000_000
 """Bytes of data files, read and written, that one core handles in a second: what benchmarks/plans.py measured."""
 DEFAULT_CORES = 2
 _PRIOR_S = 3.0
