@@ -3,6 +3,15 @@
 from airflow_paimon.data.arrow_read import count_rows, read_arrow, read_batches
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.drop import drop_partitions
+from airflow_paimon.data.row_versions import row_history
 from airflow_paimon.data.system_tables import read_system_table
 
-__all__ = ["count_rows", "drop_partitions", "read_arrow", "read_batches", "read_system_table", "write_arrow"]
+__all__ = [
+    "count_rows",
+    "drop_partitions",
+    "read_arrow",
+    "read_batches",
+    "read_system_table",
+    "row_history",
+    "write_arrow",
+]
