@@ -71,7 +71,7 @@ def lived(make: Callable[..., Table], folder: Path, **options: str) -> Table:
         (keyed, {"bucket": "-1"}),
         (keyed, {"merge_engine": "partial-update", "partial_update__ignore_delete": "true"}),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if callable(value) else "-".join(value.values()) or "default",
 )
 def test_the_rows_go_from_every_branch_and_then_from_the_files(
     tmp_path: Path, make: Callable[..., Table], options: dict[str, str]
