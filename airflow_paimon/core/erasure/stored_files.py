@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
+from airflow_paimon.core.erasure.columns_plan import ids_on_main, under_ids
 from airflow_paimon.core.erasure.reach_plan import Reachable
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
@@ -37,7 +37,8 @@ class StoredFile:
     """A file that may hold rows. ``path``: below the table's folder, a URI for one outside of it.
 
     ``kind``: ``data``, ``changelog``, ``temporary`` or ``other``. ``number``: in ``Contents``; None if no manifest that
-    is still read names it. Then it has no ``entry`` either, and no ``schema``: the one that it was written with.
+    is still read names it. Then it has no ``entry`` either, and no ``schema``: the one that it was written with, under
+    main's ids of the columns. A file of a deleted branch may have lost its schema, and has no ``entry`` then.
     ``problem``: why it can't be read for rows.
     """
 
@@ -59,8 +60,8 @@ class StoredFile:
 class StoredFiles:
     """``files``: all that may hold rows; ``reachable``: the roots, and what each names.
 
-    ``schemas``: all versions of the columns, of all branches. ``indexes``: index files that hold values of rows, as
-    paths with their type.
+    ``schemas``: all versions of the columns, of all branches, under main's ids. ``indexes``: index files that hold
+    values of rows, as paths with their type.
     """
 
     files: tuple[StoredFile, ...]
@@ -80,14 +81,15 @@ def read_stored_files(table: Table) -> StoredFiles:
     reader = RootReader(main)
     roots = reader.gather()
     living, read = reader.of_living(roots.keeping, lambda some: (some, _read(main, some)))
+    known = _schemas(main, roots.branches)
     return StoredFiles(
-        files=tuple(_files(main, read)),
+        files=tuple(_files(main, read, known)),
         reachable=Reachable(
             contents=read.contents,
             roots=tuple(living),
             consumers=roots.consumers,
         ),
-        schemas=tuple(_schemas(main, roots.branches)),
+        schemas=tuple(s for versions in known.values() for s in versions.values()),
         indexes=tuple(_indexes(read.names)),
         warnings=tuple(unfinished_warnings(roots)),
     )
@@ -115,13 +117,13 @@ def _read(main: Table, living: Sequence[Root]) -> _Read:
     return _Read(contents=contents, numbered=numbered, names=names, entries=entries)
 
 
-def _files(main: Table, read: _Read) -> Iterable[StoredFile]:
-    @cache
-    def schema_of(branch: str, schema_id: int) -> TableSchema:
-        try:
-            return main.branch(branch).schema(schema_id)
-        except NotFoundError:  # of a deleted branch
-            return main.schema(schema_id)
+_Schemas = Mapping[str, Mapping[int, TableSchema]]
+"""The schema versions of each branch, by id."""
+
+
+def _files(main: Table, read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
+    def schema_of(branch: str, entry: ManifestEntry) -> TableSchema | None:
+        return schemas.get(branch, {}).get(entry.file.schema_id)
 
     stored = (Stored(i.name, i.size, i.modified_ms) for i in main.store.files(""))
     found = sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), file_prefixes(main))
@@ -130,6 +132,7 @@ def _files(main: Table, read: _Read) -> Iterable[StoredFile]:
         if kind not in (DATA, CHANGELOG, TEMPORARY, OTHER) or not _among_rows(file):
             continue
         branch, entry = read.entries.get(file.name, (MAIN, None))
+        schema = None if entry is None else schema_of(branch, entry)
         problem = "a file that a writer has not finished" if kind == TEMPORARY else None
         yield StoredFile(
             path=file.path,
@@ -137,12 +140,13 @@ def _files(main: Table, read: _Read) -> Iterable[StoredFile]:
             modified_ms=file.modified_ms,
             kind=kind,
             number=read.numbered.numbers.get(file.name),
-            entry=entry,
-            schema=None if entry is None else schema_of(branch, entry.file.schema_id),
+            entry=None if schema is None else entry,
+            schema=schema,
             problem=problem,
         )
     for branch, entry in read.entries.values():
         if entry.file.external_path is not None:
+            schema = schema_of(branch, entry)
             yield StoredFile(
                 path=entry.file.external_path,
                 size=entry.file.file_size,
@@ -150,7 +154,8 @@ def _files(main: Table, read: _Read) -> Iterable[StoredFile]:
                 kind=DATA,
                 number=read.numbered.numbers.get(entry.file.file_name),
                 entry=entry,
-                schema=schema_of(branch, entry.file.schema_id),
+                schema=schema,
+                problem="the columns of its deleted branch are not known" if schema is None else None,
             )
 
 
@@ -160,12 +165,18 @@ def _among_rows(file: Stored) -> bool:
     return parent.startswith("bucket-") and not file.name.endswith(_INDEX_SUFFIX)
 
 
-def _schemas(main: Table, branches: Iterable[str]) -> Iterable[TableSchema]:
-    for view in (main, *map(main.branch, branches)):
+def _schemas(main: Table, branches: Iterable[str]) -> _Schemas:
+    """Read the schema versions of all branches, under main's ids."""
+    own = main.schemas()
+    found = {MAIN: {s.id: s for s in own}}
+    for name in branches:
         try:
-            yield from view.schemas()
+            versions = main.branch(name).schemas()
         except NotFoundError:  # an incomplete branch
             continue
+        ids = ids_on_main(own, versions)
+        found[name] = {s.id: under_ids(s, ids) for s in versions}
+    return found
 
 
 def _indexes(names: Sequence[RootNames]) -> Iterable[tuple[str, str]]:

@@ -138,7 +138,8 @@ class _Erasure:
         try:
             found = self._from_branches()
             self._end(found)
-            if any(not by for by in found.reached):
+            unread = (one.file for one in found.searched if one.problem is not None)
+            if any(not by for by in found.reached) or any(file.number is None for file in unread):
                 self.steps["orphan_files"] = self._remove_orphans()
             found = search_table(table, self.search)
         except PaimonError as error:

@@ -18,12 +18,14 @@ from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.erasure.columns_plan import ids_on_main
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -135,7 +137,8 @@ def _where(view: Table, search: Search, schema: TableSchema) -> pc.Expression:
     Raises:
         UnsupportedFeatureError: the branch lacks a column, or has it in another type.
     """
-    by_id = {f.id: f for f in schema.fields}
+    ids = ids_on_main(view.branch(MAIN).schemas(), view.schemas()) if view.branch_name != MAIN else {}
+    by_id = {ids.get(f.id, f.id): f for f in schema.fields}
     renamed: dict[str, str] = {}
     for field in search.fields:
         own = by_id.get(field.id)

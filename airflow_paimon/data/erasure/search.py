@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.erasure.stored_files import StoredFile
-from airflow_paimon.core.errors import FormatError, PaimonError
+from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.features import check_file
@@ -22,7 +22,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Bounds, Predicate, columns_of
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import repeated
+from airflow_paimon.data.files.arrow_types import KEY_PREFIX, ROW_ID, SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.pruning import (
@@ -33,7 +33,7 @@ from airflow_paimon.data.files.pruning import (
     row_group_bounds,
     value_bounds,
 )
-from airflow_paimon.data.files.read import RowGroupFilter, read_data_file
+from airflow_paimon.data.files.read import RowGroupFilter, column_names, read_data_file
 from airflow_paimon.data.read import filtered
 from airflow_paimon.data.where_text import parse_condition, to_expression
 
@@ -104,6 +104,7 @@ def _in_listed(table: Table, search: Search, file: StoredFile) -> Searched:
     """Search a file that a manifest names."""
     assert file.entry is not None and file.schema is not None
     data, written, wanted = file.entry.file, file.schema, search.schema
+    _refuse_former(search, written)
     values = StoredPartitions(written).values(file.entry.partition)
     fixed = partition_bounds(wanted, values)
     rows = Filter(predicate=search.condition)
@@ -128,6 +129,16 @@ def _in_listed(table: Table, search: Search, file: StoredFile) -> Searched:
     for found in batches:
         counted += _matching(search, mapping.apply(found.rows), constant)
     return Searched(file=file, rows=counted, read=True)
+
+
+def _refuse_former(search: Search, written: TableSchema) -> None:
+    """Refuse a file with a column of the condition's name that the table has dropped since: it may hold the value."""
+    living = {f.id for f in search.schema.fields}
+    for field in search.fields:
+        if any(f.name == field.name and f.id not in living for f in written.fields):
+            raise UnsupportedFeatureError(
+                f"its column {field.name!r} is not the one that the table has under that name, but one that was dropped"
+            )
 
 
 def _key_bounds(file: StoredFile, wanted: TableSchema) -> dict[str, Bounds]:
@@ -174,4 +185,17 @@ def _in_unlisted(table: Table, search: Search, file: StoredFile, schemas: Sequen
         columns = [pc.coalesce(*(found.rows.column(n) for n in some)) for some in names]
         rows = pa.RecordBatch.from_arrays(columns, names=[f.name for f in search.fields])
         counted += _matching(search, rows, {})
+    versions = {frozenset(s.field_names) for s in schemas}
+    if not counted and frozenset(_own_columns(table, file.path)) not in versions:
+        raise FormatError(
+            "it has columns of no version of the table, such as of a deleted branch, and no manifest says what they "
+            "mean; remove_orphan_files deletes it if nothing refers to it"
+        )
     return counted
+
+
+def _own_columns(table: Table, path: str) -> list[str]:
+    """Return the columns in a file but those that Paimon adds."""
+    own = (KEY_PREFIX, SEQUENCE_NUMBER, VALUE_KIND, ROW_ID)
+    with table.store.open_input(path) as source:
+        return [name for name in column_names(source, path) if not name.startswith(own)]

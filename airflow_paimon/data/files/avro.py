@@ -39,6 +39,12 @@ def read_avro(data: bytes, fields: Sequence[DataField], batch_rows: int) -> Iter
         raise FormatError(f"An Avro data file is truncated or corrupt: {error}; run check_table") from error
 
 
+def avro_names(data: bytes) -> list[str]:
+    """Return the names of the columns in an Avro data file."""
+    schema: Any = fastavro.reader(io.BytesIO(data)).writer_schema
+    return [field["name"] for field in schema["fields"]]
+
+
 def _batch(rows: list[Any], converters: list[tuple[str, _Convert]], target: pa.Schema) -> pa.RecordBatch:
     columns = [
         pa.array([convert(row.get(name)) for row in rows], field.type)

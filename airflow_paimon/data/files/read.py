@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
@@ -15,7 +16,7 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type
-from airflow_paimon.data.files.avro import read_avro
+from airflow_paimon.data.files.avro import avro_names, read_avro
 from airflow_paimon.data.files.orc import read_orc
 
 BATCH_ROWS = 131_072
@@ -81,6 +82,17 @@ def read_data_file(
         ) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError) as error:
         raise _translated(error, path) from error
+
+
+def column_names(source: Any, path: str) -> list[str]:
+    """Return the names of the columns in an open data file of a format that ``read_data_file`` reads."""
+    match file_format(path):
+        case "parquet":
+            return list(pq.ParquetFile(source).schema_arrow.names)
+        case "orc":
+            return list(orc.ORCFile(source).schema.names)
+        case _:
+            return avro_names(source.read())
 
 
 _WAY_OUT = "use Paimon's own Spark connector"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
@@ -245,3 +246,31 @@ def test_rows_are_as_a_delete_leaves_them(tmp_path: Path) -> None:
     write_arrow(table, rows_of(COLUMNS, [{"k": 1, "person": None, "dt": "a"}, {"k": 2, "person": "secret", "dt": "a"}]))
     erase(table)
     assert shown(table) == [(1, None, "a")]
+
+
+def test_rows_of_a_branch_do_not_go_by_another_column(tmp_path: Path) -> None:
+    """Main and the branch gave the same id to different columns."""
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    fix = table.branch("fix")
+    run(table, "alter_table", branch="fix", change=("add column note STRING", "add column phone STRING"))
+    run(table, "alter_table", change=("add column phone STRING",))
+    new = [
+        {"k": k, "dt": "x", "note": note, "phone": phone} for k, note, phone in [(1, "secret", "1"), (2, "2", "secret")]
+    ]
+    write_arrow(fix, rows_of({**COLUMNS, "note": "STRING", "phone": "STRING"}, new))
+    before = read_arrow(fix).to_pylist()
+    assert [one["branch"] for one in erase(table, where="phone = 'secret'").details["erased"]] == ["fix"]
+    assert read_arrow(fix).to_pylist() == [row for row in before if row["phone"] != "secret"]
+
+
+def test_files_of_a_deleted_branch_that_can_not_be_read_go_as_orphans(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    run(table, "alter_table", branch="fix", change=("rename column person to who",))
+    write_arrow(table.branch("fix"), pa.table({"k": pa.array([1], pa.int32()), "who": ["x"], "dt": ["x"]}))
+    run(table, "delete_branch", branch="fix")
+    last = erase(table, store=Aged, **ALL).details
+    assert last["complete"] and last["orphan_files"]["files"] >= 1

@@ -15,10 +15,10 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.tables import run
 from tests.data.erasure.tables import COLUMNS, WHERE, find, found, holding, keyed, plain, upsert
-from tests.data.tables import make_table
+from tests.data.tables import make_table, rows_of
 from tests.stores import _Wrapper
 
 UNLISTED = "data-4b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0.parquet"
@@ -162,3 +162,40 @@ def test_a_legal_hold_on_such_rows_is_named(tmp_path: Path) -> None:
     (holder,) = (h for h in find(table)["holders"] if h["kind"] == "tag")
     assert (holder["name"], holder["hold"], holder["held_by"]) == ("case", "case 17", "legal")
     assert "is under a legal hold" in holder["way"] and "--release-hold" in holder["way"]
+
+
+def test_columns_that_main_and_a_branch_got_apart_are_found_by_name(tmp_path: Path) -> None:
+    """Both give ids of their own to new columns: the same id is another column, the same name is the same one."""
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    run(table, "alter_table", branch="fix", change=("add column email STRING", "add column phone STRING"))
+    run(table, "alter_table", change=("add column phone STRING",))
+    columns = {**COLUMNS, "email": "STRING", "phone": "STRING"}
+    rows = [{"k": 50, "dt": "x", "email": "secret"}, {"k": 51, "dt": "y", "phone": "secret"}]
+    for row in rows:
+        write_arrow(table.branch("fix"), rows_of(columns, [row]))
+    assert [path.partition("/")[0] for path in found(find(table, "phone = 'secret'"))] == ["dt=y"]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
+def test_files_that_a_deleted_branch_left_are_no_proof(tmp_path: Path, file_format: str) -> None:
+    """Only that branch knew that its column was the one of the condition."""
+    table = plain(tmp_path, file__format=file_format)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    run(table, "alter_table", branch="fix", change=("rename column person to who",))
+    upserted = rows_of(COLUMNS, [{"k": 1, "person": "other", "dt": "x"}]).rename_columns(["k", "who", "dt"])
+    write_arrow(table.branch("fix"), upserted)
+    assert len(find(table, "person = 'other'")["found"]) == 1
+    run(table, "delete_branch", branch="fix")
+    details = find(table, "person = 'other'")
+    assert not details["proven"] and [u["path"].partition("/")[0] for u in details["unchecked"]] == ["dt=x"]
+
+
+def test_a_dropped_column_of_the_same_name_is_no_proof(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "alter_table", change=("drop column person",))
+    run(table, "alter_table", change=("add column person STRING",))
+    details = find(table)
+    assert not details["proven"] and len(details["unchecked"]) == len(holding(table)) == 2
