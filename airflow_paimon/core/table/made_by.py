@@ -24,28 +24,48 @@ MAX_TEXT = 4000
 """Characters of a text in a snapshot. Sensors read the whole snapshot with every look."""
 _CUT = " ..."
 
-# Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden.
+# Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden. A comment goes
+# on after a backslash at the end of its line, and comments in /* */ nest; what begins with /*+ is a hint, and read.
 _TOKEN = re.compile(
     r"(?P<name>`(?:[^`]|``)*`)"
-    r"|(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"
+    r"|(?P<comment>--(?:\\\n|[^\r\n])*)"
+    r"|(?P<nested>/\*(?!\+))"
     r"|(?P<raw>\b[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)))"
     r"|(?P<text>'(?:[^'\\]|\\.|'')*(?:'|\Z)|\"(?:[^\"\\]|\\.|\"\")*(?:\"|\Z))"
     r"|(?P<dollar>\$\$.*)"
     r"|(?P<number>(?<![\w$`])(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\w+)?)",
     re.DOTALL,
 )
+_BRACKET = re.compile(r"/\*(?!\+)|\*/")
 
 
 def hide_literals(sql: str) -> str:
     """Return a statement without its texts, numbers and comments; names stay."""
 
-    def hidden(match: re.Match[str]) -> str:
-        kind = match.lastgroup
-        if kind == "name":
-            return match[0]
-        return " " if kind == "comment" else HIDDEN if kind in ("number", "dollar") else f"'{HIDDEN}'"
+    out, at = [], 0
+    while (match := _TOKEN.search(sql, at)) is not None:
+        out += [sql[at : match.start()], _hidden(match)]
+        at = _comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
+    return "".join([*out, sql[at:]])
 
-    return _TOKEN.sub(hidden, sql)
+
+def _hidden(match: re.Match[str]) -> str:
+    kind = match.lastgroup
+    if kind == "name":
+        return match[0]
+    return " " if kind in ("comment", "nested") else HIDDEN if kind in ("number", "dollar") else f"'{HIDDEN}'"
+
+
+def _comment_end(sql: str, at: int) -> int:
+    """Return where a comment ends, of which only the beginning was read; one without an end takes all the rest."""
+    depth = 1
+    while depth:
+        found = _BRACKET.search(sql, at)
+        if found is None:
+            return len(sql)
+        depth += -1 if found[0] == "*/" else 1
+        at = found.end()
+    return at
 
 
 def sql_properties(schemas: Sequence[TableSchema], sql: str, views: Sequence[str] = ()) -> dict[str, str]:
