@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_KEYS = 1000
 """Of so many partitions at once: a rebuilt table would start a run for each partition that it ever had."""
+MOST_CHARACTERS = 250
+"""Of a key; Airflow refuses longer ones."""
 _SAME_ROWS = frozenset({"create_branch", "rename_branch", "alter_table", "alter_chain_table", "compact"})
 log = logging.getLogger(__name__)
 
@@ -57,4 +59,7 @@ def _keys(paimon_conn_id: str, result: Mapping[str, Any]) -> list[str]:
     if len(keys) > MOST_KEYS:
         log.warning("No events by partition of %s: %d partitions, more than %d", result["table"], len(keys), MOST_KEYS)
         return []
-    return keys
+    if long := [key for key in keys if len(key) > MOST_CHARACTERS]:
+        log.warning("No events of %d partitions of %s whose keys have more than %d characters, such as %.80s...",
+                    len(long), result["table"], MOST_CHARACTERS, long[0])  # fmt: skip
+    return [key for key in keys if len(key) <= MOST_CHARACTERS]

@@ -10,6 +10,7 @@ from airflow_paimon._compat import PARTITION_KEYS
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.table.new_snapshots import partitions_written
+from airflow_paimon.operators._partition_events import MOST_CHARACTERS, announce_partitions
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -195,3 +196,21 @@ def test_a_key_names_each_partition_that_a_snapshot_wrote(warehouse: Path) -> No
     assert partitions_written(main, 1, 3) == ["dt=2"]
     with pytest.raises(NotFoundError, match="are gone"):
         partitions_written(main, 3, 4)
+
+
+@pytest.mark.skipif(not PARTITION_KEYS, reason="partition keys of asset events came with Airflow 3.3")
+def test_a_partition_whose_key_airflow_refuses_gets_no_event_and_fails_no_task(warehouse: Path) -> None:
+    from airflow.sdk.definitions.asset import AssetUniqueKey
+    from airflow.sdk.execution_time.context import OutletEventAccessor
+
+    main, longest = make_table(warehouse), "x" * (MOST_CHARACTERS - len("dt="))
+    for dt in ("1", longest, f"{longest}x"):
+        append(main, dt)
+    asset = paimon_asset("paimon_default", "d.t", by_partition=True)
+    accessor = OutletEventAccessor(key=AssetUniqueKey.from_asset(asset))
+    operator = RollbackOperator(task_id="back", table="d.t", snapshot=1)
+    result = {"operation": "rollback_to", "table": "d.t", "branch": "main", "snapshot_before": 0, "snapshot_after": 3}
+    assert announce_partitions(operator, {Asset.ref(uri=asset.uri): accessor}, result) is not None
+    assert accessor.partition_keys == {"dt=1", f"dt={longest}"}
+    with pytest.raises(ValueError, match="at most"):
+        accessor.add_partitions(f"dt={longest}x")
