@@ -1,12 +1,17 @@
 """Defaults that a deployment may change: the section ``[paimon]`` of Airflow's configuration.
 
 They are read once, when Airflow imports this module: they are defaults in the signatures of operators, sensors and
-triggers. ``get_provider_info`` describes them, for ``airflow config list`` as well.
+triggers. ``get_provider_info`` describes them, for ``airflow config list`` as well. An empty one is not set; one that
+can't be what it should be fails the import, so that no task runs with another value than the deployment means.
 """
 
 from __future__ import annotations
 
+import math
+
 from airflow_paimon._compat import conf
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.requests import ENGINES
 from airflow_paimon.get_provider_info import SETTINGS
 
 __all__ = ["CONN_ID", "DEFERRABLE", "ENGINE", "POKE_INTERVAL", "POLL_INTERVAL", "SAMPLE", "SPARK_CONN_ID"]
@@ -16,7 +21,8 @@ _SECTION = "paimon"
 
 def _default(name: str) -> str:
     # Where Airflow has not loaded the providers' metadata yet, it knows none of their defaults.
-    return str(conf.get(_SECTION, name, fallback=SETTINGS[name]["default"]) or "").strip()
+    default: str = SETTINGS[name]["default"]
+    return str(conf.get(_SECTION, name, fallback=default) or "").strip() or default
 
 
 def _deferrable() -> bool:
@@ -25,10 +31,40 @@ def _deferrable() -> bool:
     return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
+def _refusal(name: str, what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"Airflow's configuration: [{_SECTION}] {name} is {what}, not {_default(name)!r}; correct it (or the variable "
+        f"AIRFLOW__{_SECTION.upper()}__{name.upper()}) and restart Airflow's processes"
+    )
+
+
+def _engine() -> str:
+    if _default("engine") not in ENGINES:
+        raise _refusal("engine", " or ".join(ENGINES))
+    return _default("engine")
+
+
+def _seconds(name: str) -> float:
+    try:
+        found = float(_default(name))
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise _refusal(name, "a number of seconds above 0")
+    return found
+
+
+def _rows(name: str) -> int:
+    text = _default(name)
+    if not (text.isascii() and text.isdigit()):
+        raise _refusal(name, "a number of rows from 0 on")
+    return int(text)
+
+
 CONN_ID = _default("conn_id")
 SPARK_CONN_ID = _default("spark_conn_id")
-ENGINE = _default("engine")
+ENGINE = _engine()
 DEFERRABLE = _deferrable()
-POLL_INTERVAL = float(_default("poll_interval"))
-POKE_INTERVAL = float(_default("poke_interval"))
-SAMPLE = int(_default("sample"))
+POLL_INTERVAL = _seconds("poll_interval")
+POKE_INTERVAL = _seconds("poke_interval")
+SAMPLE = _rows("sample")

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import jsonschema
 import pytest
 
+from airflow_paimon import settings
 from airflow_paimon.assets import paimon_asset, paimon_asset_uri, sanitize_uri
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.get_provider_info import SETTINGS, get_provider_info
@@ -161,6 +163,34 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
     assert section == "[paimon]"
     assert [line.lstrip("# ").split(" = ")[0] for line in options] == list(SETTINGS)
     assert engine == "connector"
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("engine", "embeded", "embedded or connector, not 'embeded'"),
+        ("poll_interval", "often", "a number of seconds above 0, not 'often'"),
+        ("poke_interval", "nan", "a number of seconds above 0, not 'nan'"),
+        ("sample", "-1", "a number of rows from 0 on, not '-1'"),
+    ],
+)
+def test_a_setting_that_cannot_be_right_is_named(
+    airflow_home: Path, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW__PAIMON__{name.upper()}", value)
+    with pytest.raises(InvalidInputError, match=re.escape(f"[paimon] {name} is {said}")):
+        runpy.run_path(settings.__file__)
+
+
+@pytest.mark.airflow
+def test_an_empty_setting_is_not_set(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SETTINGS:
+        monkeypatch.setenv(f"AIRFLOW__PAIMON__{name.upper()}", " ")
+    found = runpy.run_path(settings.__file__)
+    values = ("paimon_default", "spark_default", "embedded", 10, 60, 5)
+    names = ("CONN_ID", "SPARK_CONN_ID", "ENGINE", "POLL_INTERVAL", "POKE_INTERVAL", "SAMPLE")
+    assert tuple(found[name] for name in names) == values
 
 
 @pytest.mark.airflow
