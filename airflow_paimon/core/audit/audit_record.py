@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -145,10 +145,15 @@ def publish_record(
 
 
 def correction_record(
-    table: str, branch: str, snapshot: Snapshot, schemas: Sequence[TableSchema], lineage: Lineage | None
+    table: str, branch: str, snapshot: Snapshot, hiding: Iterable[Sequence[TableSchema]], lineage: Lineage | None
 ) -> AuditRecord:
-    """Make the record of a commit on a branch that is not published."""
-    said = snapshot.properties
+    """Make the record of a commit on a branch that is not published.
+
+    ``hiding``: the schemas of main and of the branch; what either hides now is hidden.
+    """
+    said, change = snapshot.properties, change_of(snapshot, MAX_TEXT)
+    for schemas in hiding:
+        change = _shown(change, schemas)
     return AuditRecord(
         table=table,
         kind=CORRECTION,
@@ -165,7 +170,7 @@ def correction_record(
         owner=lineage.owner if lineage is not None else None,
         reason=lineage.reason if lineage is not None else None,
         commits=1,
-        changes=[_shown(change_of(snapshot, MAX_TEXT), schemas)],
+        changes=[change],
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from airflow_paimon.core.audit.audit_record import AuditRecord, correction_record, publish_record
 from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, readable_snapshots
 from airflow_paimon.core.publish.published import undone_snapshots
@@ -54,7 +55,7 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
         if view.branch_name != MAIN:
             branches.append((view, lineage, there))
     for view, lineage, there in branches:
-        found += _open_corrections(view, lineage, there, brought)
+        found += _open_corrections(view, lineage, there, brought, schemas)
     chosen = [r for r in found if (since_ms or 0) <= r.time_ms and (until_ms is None or r.time_ms < until_ms)]
     return sorted(chosen, key=lambda r: (r.time_ms, r.snapshot))
 
@@ -81,15 +82,22 @@ def _publishes(view: Table, there: Iterable[Snapshot]) -> list[Snapshot]:
 
 
 def _open_corrections(
-    view: Table, lineage: Lineage | None, there: Sequence[Snapshot], brought: Collection[str]
+    view: Table,
+    lineage: Lineage | None,
+    there: Sequence[Snapshot],
+    brought: Collection[str],
+    of_main: Sequence[TableSchema],
 ) -> list[AuditRecord]:
-    """Return the commits of a branch that say what made their rows, after the last one that was published."""
+    """Return the commits of a branch that say what made their rows, after the last one that was published.
+
+    What main's schemas (``of_main``) or the branch's own hide is hidden.
+    """
     published = max((s.id for s in there if s.identity in brought), default=0)
     open_ones = [s for s in there if s.id > published and _is_correction(s)]
     if not open_ones:
         return []
-    schemas, name = view.schemas(), view.branch_name
-    return [correction_record(view.name, name, s, schemas, lineage) for s in open_ones]
+    hiding, name = (of_main, view.schemas()), view.branch_name
+    return [correction_record(view.name, name, s, hiding, lineage) for s in open_ones]
 
 
 def _is_correction(snapshot: Snapshot) -> bool:

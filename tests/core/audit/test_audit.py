@@ -135,6 +135,15 @@ def test_what_the_table_hides_now_is_hidden_in_old_records(table: Table) -> None
     assert not {"sql", "sql_digest"} & read_audit(table)[0].changes[0].keys()
 
 
+def test_what_main_hides_now_is_hidden_in_corrections_of_branches_that_are_older(table: Table) -> None:
+    branch_with_correction(table)
+    alter_table(table, [SetOption(key="airflow-paimon.masked-columns", value="v")])
+    (waiting,) = read_audit(table)
+    assert (waiting.kind, waiting.changes[0]["sql"]) == ("correction", "UPDATE branch SET v = '***' WHERE k = ***")
+    alter_table(table, [SetOption(key="airflow-paimon.record-sql", value="none")])
+    assert "sql" not in read_audit(table)[0].changes[0]
+
+
 def test_a_broken_record_is_named(table: Table) -> None:
     branch_with_correction(table)
     run(table, "merge_branch", branch="fix", writers_stopped=True)
