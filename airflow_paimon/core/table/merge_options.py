@@ -13,6 +13,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Predicate, columns_of
 
 _PREFIX, _GROUP = "fields.", ".sequence-group"
 _SORT_ORDER = "sequence.field.sort-order"
@@ -45,6 +46,21 @@ def combines_rows(schema: TableSchema) -> bool:
     So a row may lack columns, of which the table keeps the values, and a key may come twice in a write.
     """
     return bool(schema.primary_keys) and TableOptions(schema.options).merge_engine in ("partial-update", "aggregation")
+
+
+def keeps_values(condition: Predicate, schema: TableSchema) -> bool:
+    """Whether a condition that holds for a merged row holds for one of the rows that it is made of, too.
+
+    ``schema``: of a table that combines rows. Sums and lists are no row's value, and retracts make null of one.
+    """
+    if isinstance(condition, AnyOf):
+        return all(keeps_values(part, schema) for part in condition.parts)
+    others = columns_of(condition) - set(schema.primary_keys)
+    if isinstance(condition, AllOf):
+        return len(others) <= 1 and all(keeps_values(part, schema) for part in condition.parts)
+    options = TableOptions(schema.options)
+    functions = {configured_function(options, name) or DEFAULT_FUNCTION for name in others}
+    return not others or (condition.op != "is null" and functions <= _KEEPING)
 
 
 def looks_up(schema: TableSchema) -> bool:
@@ -144,6 +160,8 @@ _ROOTS = {
     **dict.fromkeys(SKETCHES, frozenset({"VARBINARY", "BYTES"})),
 }
 _ANY = ("first_value", "first_non_null_value", "first_not_null_value", LAST_VALUE, DEFAULT_FUNCTION, PRIMARY_KEY)
+_KEEPING = frozenset((*_ANY, "min", "max", "bool_and", "bool_or"))
+"""Functions whose result is one of the values."""
 _NULL_STRATEGIES = ("merge", "ignore", "error")
 _TYPES = {
     **dict.fromkeys(("sum", "product"), "a number"),

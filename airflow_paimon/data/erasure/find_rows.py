@@ -12,6 +12,7 @@ from airflow_paimon.core.erasure.stored_files import StoredFiles, read_stored_fi
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import FindRows
+from airflow_paimon.core.table.merge_options import combines_rows, keeps_values
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
@@ -55,7 +56,14 @@ def search_of(table: Table, where: str) -> Search:
             f"{table.name}: with data-evolution.enabled the columns of a row lie in several files, so no single file "
             f"tells whether it holds such a row"
         )
-    return parse_search(where, schema)
+    search = parse_search(where, schema)
+    if combines_rows(schema) and not keeps_values(search.condition, schema):
+        raise UnsupportedFeatureError(
+            f"{table.name}: with merge-engine={TableOptions(schema.options).merge_engine} a row is made of several "
+            f"stored ones, so no single one tells whether the condition holds for it; name columns of the primary "
+            f"key, and with AND one other at most, whose value is one that was written"
+        )
+    return search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,3 +199,23 @@ def test_a_dropped_column_of_the_same_name_is_no_proof(tmp_path: Path) -> None:
     run(table, "alter_table", change=("add column person STRING",))
     details = find(table)
     assert not details["proven"] and len(details["unchecked"]) == len(holding(table)) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [
+        ("person = 'a' AND n = 2", {"merge_engine": "partial-update"}),
+        ("person IS NULL", {"merge_engine": "partial-update"}),
+        ("n = 4", {"merge_engine": "aggregation", "fields__n__aggregate_function": "sum"}),
+    ],
+    ids=str,
+)
+def test_a_condition_that_no_stored_row_tells_is_refused(tmp_path: Path, where: str, options: dict[str, str]) -> None:
+    """Readers see a row that no file holds: of several versions of a key."""
+    columns = {"k": "INT NOT NULL", "person": "STRING", "n": "INT"}
+    table = make_table(tmp_path, columns, primary_keys=["k"], bucket="1", **options)
+    for row in ({"k": 1, "person": "a", "n": 2}, {"k": 1, "n": 2}):
+        write_arrow(table, rows_of(columns, [row]))
+    with pytest.raises(UnsupportedFeatureError, match="a row is made of several stored ones"):
+        run(table, "find_rows", where=where)
+    assert find(table, "k = 1 AND person = 'a' OR k IN (1, 2) AND person >= 'a' AND person <= 'b'")["rows"] == 1
