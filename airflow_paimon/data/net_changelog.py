@@ -10,7 +10,7 @@ docs/format.md, Changelogs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,6 +52,8 @@ from airflow_paimon.data.write import TableWrite
 BucketState = tuple[TableRead, ReadSplit]
 """All files of a bucket with their deletion vectors, as ``live_bucket`` of ``data/rewrite.py`` returns them."""
 
+Told = Callable[[pa.RecordBatch], pa.RecordBatch]
+
 _BUCKET = "_BUCKET"
 _MEMORY = 256 << 20
 
@@ -65,7 +67,9 @@ class ChangelogTarget:
     producer: Changelog
 
 
-def with_net_changelog(write: TableWrite, message: CommitMessage, before: BucketState | None) -> CommitMessage:
+def with_net_changelog(
+    write: TableWrite, message: CommitMessage, before: BucketState | None, told: Told | None = None
+) -> CommitMessage:
     """Return a written bucket's message with the changelog files that its commit needs; without a changelog producer
     the message as it is.
 
@@ -82,7 +86,7 @@ def with_net_changelog(write: TableWrite, message: CommitMessage, before: Bucket
         return message
     target = ChangelogTarget(store=write.store, schema=write.schema, producer=producer)
     states = [] if before is None else [before]
-    found = net_changelog(target, states, [_after(write, message, before)])
+    found = net_changelog(target, states, [_after(write, message, before)], told)
     return replace(message, changelog=found.get(message.bucket, ()))
 
 
@@ -112,18 +116,22 @@ def _sections(read: TableRead, files: Sequence[DataFile]) -> list[Section]:
 
 
 def net_changelog(
-    target: ChangelogTarget, before: Sequence[BucketState], after: Sequence[BucketState]
+    target: ChangelogTarget,
+    before: Sequence[BucketState],
+    after: Sequence[BucketState],
+    told: Told | None = None,
 ) -> Mapping[int, tuple[DataFile, ...]]:
     """Write the net difference of two states of a partition's buckets, one file a bucket; a key may have moved from one
     of them to another. The changes of a key are in the bucket that it lives in now, or lived in last.
 
-    All reads have the same columns. Raises as ``with_net_changelog``.
+    All reads have the same columns. ``told``: which of the rows before are compared, None = all. Raises as
+    ``with_net_changelog``.
     """
     emitted_before, emitted_after = _without_common(*(_emitted_states(target, side) for side in (before, after)))
     split = (*before, *after)[0][1].bucket
     writers: dict[int, RollingWriter] = {}
     with abandoned_on_failure(writers.values()):
-        for changes in _changes(target.schema, emitted_before, emitted_after):
+        for changes in _changes(target.schema, emitted_before, emitted_after, told):
             buckets = changes.column(_BUCKET).to_numpy()
             for bucket in np.unique(buckets).tolist():
                 if bucket not in writers:
@@ -177,11 +185,11 @@ def _together(split: ReadSplit, parts: Sequence[ReadSplit]) -> ReadSplit:
 
 
 def _changes(
-    schema: TableSchema, before: Sequence[BucketState], after: Sequence[BucketState]
+    schema: TableSchema, before: Sequence[BucketState], after: Sequence[BucketState], told: Told | None
 ) -> Iterator[pa.RecordBatch]:
     keys = schema.trimmed_primary_keys
     rules = MergeRules(keys=keys, engine=Deduplicate())
-    runs = [_run(state, side) for side, states in ((AFTER, after), (BEFORE, before)) for state in states]
+    runs = [_run(state, AFTER, None) for state in after] + [_run(state, BEFORE, told) for state in before]
     for slices, own in align_runs(runs, rules):
         sides: dict[int, tuple[list[pa.RecordBatch], list[Keys]]] = {AFTER: ([], []), BEFORE: ([], [])}
         for batch, those in zip(slices, own, strict=True):
@@ -193,9 +201,10 @@ def _changes(
             yield _with_updates_together(changes)
 
 
-def _run(state: BucketState, side: int) -> Iterator[pa.RecordBatch]:
+def _run(state: BucketState, side: int, told: Told | None) -> Iterator[pa.RecordBatch]:
     read, split = state
-    for batch in marked(read_versions(read, split), side):
+    found = read_versions(read, split)
+    for batch in marked(found if told is None else map(told, found), side):
         yield batch.append_column(_BUCKET, pa.array(np.full(batch.num_rows, split.bucket.bucket, np.int32)))
 
 

@@ -35,7 +35,7 @@ from airflow_paimon.core.table.properties import CONDITION_PROPERTY, OPERATION_P
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.erasure.find_rows import FoundRows, condition_digest, search_of, search_table
-from airflow_paimon.data.erasure.rewrite import erase_from_branch
+from airflow_paimon.data.erasure.rewrite import check_erasable, erase_from_branch
 from airflow_paimon.data.erasure.search import Search
 
 log = logging.getLogger(__name__)
@@ -167,8 +167,11 @@ class _Erasure:
             newest = [h for h in found.holders if h.kind == NEWEST]
             if not newest:
                 return found
-            for holder in newest:
-                self._from_branch(table.branch(holder.branch), {found.matching[at].file.name for at in holder.files})
+            names = [(table.branch(h.branch), {found.matching[at].file.name for at in h.files}) for h in newest]
+            for view, files in names if not self.erased else ():  # all or none
+                check_erasable(view, self.search, files)
+            for view, files in names:
+                self._from_branch(view, files)
         raise ConflictError(
             f"{table.name}: rows are left after {_ROUNDS} tries to erase them from all branches; run it again when "
             f"there are fewer writers. The last commit was refused: {self.refused or 'none was'}"

@@ -1,7 +1,8 @@
 """Writes the files of a branch again without some rows, as one commit: afterwards its newest snapshot has none of them.
 
 Not only visible rows count: a file that holds such a row behind a deletion vector, or a bucket that holds one as an old
-version of a key, is written again as well. No changelog is written, as it would hold the very rows.
+version of a key, is written again as well. No changelog tells that they go, as it would hold the very rows; of main's
+other rows it tells those that wait for a compaction, which this commit is.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from airflow_paimon.data.erasure.search import Search
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import drop_retracts
+from airflow_paimon.data.merge_changelog import changelog_of
+from airflow_paimon.data.net_changelog import with_net_changelog
 from airflow_paimon.data.read import filtered, read_split, read_versions
 from airflow_paimon.data.rewrite import live_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
@@ -61,8 +64,7 @@ def erase_from_branch(
         UnsupportedFeatureError: a feature that this engine does not write, or columns that the branch hasn't.
         ConflictError: another commit changed the files; nothing was written.
     """
-    keyed = bool(view.schema().primary_keys)
-    planned = _plan_buckets(view, search, names) if keyed else _plan_files(view, search, names)
+    planned = _plan(view, search, names)
     outputs = list(run(planned.works))
     messages = [m for o in outputs for m in o.messages]
     try:
@@ -79,6 +81,11 @@ def erase_from_branch(
     )
 
 
+def check_erasable(view: Table, search: Search, names: Collection[str]) -> None:
+    """Refuse a branch from which rows are not erased, by metadata alone; raises as ``erase_from_branch``."""
+    _plan(view, search, names)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
     scan: ScanPlan
@@ -92,6 +99,11 @@ class _Planned:
             options = replace(options, properties={**options.properties, **KEYS_STAY})
         vectors = self.scan.index_entries
         return commit_buckets(view, messages, options, operation=Operation.DELETE, vectors=vectors)
+
+
+def _plan(view: Table, search: Search, names: Collection[str]) -> _Planned:
+    keyed = bool(view.schema().primary_keys)
+    return _plan_buckets(view, search, names) if keyed else _plan_files(view, search, names)
 
 
 def _plan_files(view: Table, search: Search, names: Collection[str]) -> _Planned:
@@ -118,8 +130,24 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
                 f"compact the table with Paimon, then run it again"
             )
         read, live = live_bucket(scan, split)
-        works.append(BucketErasure(write=_for_tasks(write), bucket=split, read=read, split=live, where=where))
+        works.append(
+            BucketErasure(
+                write=_for_tasks(write),
+                bucket=split,
+                read=read,
+                split=live,
+                where=where,
+                writes_changelog=_waits(view, write.schema, split.files),
+            )
+        )
     return _Planned(scan=scan, write=write, works=works)
+
+
+def _waits(view: Table, schema: TableSchema, files: Sequence[DataFile]) -> bool:
+    """Whether streaming readers have yet to get rows of a bucket, from its next compaction."""
+    changelog = changelog_of(schema) if view.branch_name == MAIN else None
+    top = top_level(files, TableOptions(schema.options).num_levels)
+    return changelog is not None and not all(changelog.known(f, top) for f in files)
 
 
 def _for_tasks(write: TableWrite) -> TableWrite:
@@ -201,6 +229,7 @@ class BucketErasure:
     read: TableRead
     split: ReadSplit
     where: pc.Expression
+    writes_changelog: bool = False
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -221,12 +250,24 @@ class BucketErasure:
         names = [*self.write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
         with abandoned_on_failure([writer]):
             for batch in map(drop_retracts, read_versions(self.read, self.split)):
-                left = filtered(batch, _not(self.where)) if batch.num_rows else batch
+                left = self._kept(batch)
                 counts[0] += batch.num_rows
                 counts[1] += left.num_rows
                 at = left.schema.get_field_index(VALUE_KIND)
                 kinds = pa.array(np.zeros(left.num_rows, np.int8))
                 writer.write(left.set_column(at, left.schema.field(at), kinds).select(names))
             files = writer.finish()
-        message = touched(self.bucket, *self.files, by=files)
+        message = self._with_changelog(touched(self.bucket, *self.files, by=files))
         return TaskOutput(messages=(message,), rows=counts[1], deleted_rows=counts[0] - counts[1])
+
+    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return filtered(batch, _not(self.where)) if batch.num_rows else batch
+
+    def _with_changelog(self, message: CommitMessage) -> CommitMessage:
+        if not self.writes_changelog:
+            return message
+        try:
+            return with_net_changelog(self.write, message, (self.read, self.split), self._kept)
+        except BaseException:
+            discard_files(self.write, [message])
+            raise

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
+from airflow_paimon.core.table.scan import NamedList, read_entries, read_named_lists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.erasure import erase_rows as module
 from airflow_paimon.data.erasure.erase_rows import erase_rows
+from airflow_paimon.data.files.conform import ROW_KINDS
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged, sound
 from tests.core.tables import run
 from tests.data.erasure.tables import COLUMNS, WHERE, find, holding, keyed, plain, upsert
@@ -274,3 +277,41 @@ def test_files_of_a_deleted_branch_that_can_not_be_read_go_as_orphans(tmp_path: 
     run(table, "delete_branch", branch="fix")
     last = erase(table, store=Aged, **ALL).details
     assert last["complete"] and last["orphan_files"]["files"] >= 1
+
+
+def test_nothing_is_erased_if_one_branch_refuses(tmp_path: Path) -> None:
+    table = plain(tmp_path)
+    run(table, "create_tag", tag="month")
+    run(table, "create_branch", branch="fix", tag="month")
+    run(table, "alter_table", branch="fix", change=("drop column person",))
+    before = {path for path in table.store.walk("") if not path.startswith("_airflow_paimon/")}
+    with pytest.raises(UnsupportedFeatureError, match="fix has no column 'person'"):
+        erase(table)
+    assert {path for path in table.store.walk("") if not path.startswith("_airflow_paimon/")} == before
+
+
+@pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
+def test_rows_that_wait_for_a_compaction_are_told_and_the_erased_ones_are_not(tmp_path: Path, producer: str) -> None:
+    """A rewrite is their compaction: streaming readers would never get them."""
+    table = keyed(tmp_path, changelog_producer=producer, write_only="true")
+    upsert(table, "a", [5], kind="-D")
+    erase(table)
+    assert told(table) == [("+I", row) for row in shown(table)] and len(shown(table)) == 17
+    upsert(table, "b", [3, 11])
+    upsert(table, "b", [4], kind="-D")
+    erase(table)
+    assert told(table) == [("+I", (11, "p11", "b")), ("-D", (4, "p4", "b"))]
+    upsert(table, "b", [12])
+    erase(table, where="k = 7")
+    assert [kind for kind, _ in told(table)] == ["+I"]
+
+
+def told(table: Table) -> list[tuple[str, tuple[Any, ...]]]:
+    """The changelog of the newest snapshot."""
+    snapshot = table.latest_snapshot()
+    assert snapshot is not None and snapshot.changelog_manifest_list is not None
+    (manifests,) = read_named_lists(table, [NamedList(snapshot.changelog_manifest_list, None, "changelog")])
+    names = {entry.file.file_name for part in read_entries(table, manifests) for entry in part}
+    paths = [p for p in Path(table.store.uri.removeprefix("file://")).rglob("*.parquet") if p.name in names]
+    rows = [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]
+    return sorted((ROW_KINDS[r["_VALUE_KIND"]], (r["k"], r["person"], r["dt"])) for r in rows)
