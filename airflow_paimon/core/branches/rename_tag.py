@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_paimon.core.branches.tags import check_held
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
-from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Delete, Plan, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -21,7 +21,7 @@ def rename_tag(context: Context, request: RenameTag) -> OperationResult:
 
     Raises:
         NotFoundError: no such tag. AlreadyExistsError: the new name is taken. InvalidInputError: one of the names is
-            kept for this package's own tags. ConflictError: the snapshot expired meanwhile.
+            kept for this package's own tags. ConflictError: the snapshot expired, or the tag was changed, meanwhile.
     """
     name = check_tag_name(request.to_tag)
     for given in (request.tag, name):
@@ -54,8 +54,22 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
     if not request.dry_run:
         execute(view, [put])
         check_held(view, new, None)
+        _refuse_changed(view, tag, new)
         execute(view, [gone])  # what it has kept, the new one keeps as long
     return _renamed(context, request, tag, plan)
+
+
+def _refuse_changed(view: Table, tag: Tag, new: Tag) -> None:
+    """Take the new name back if the tag has been changed since it was read, such as by a legal hold.
+
+    Raises:
+        ConflictError: it was.
+    """
+    if view.find_tag(tag.name) in (tag, None):
+        return
+    if view.find_tag(new.name) == new:
+        execute(view, [Delete(path=view.paths.tag(new.name), reason=f"{tag.name!r} was changed meanwhile")])
+    raise ConflictError(f"{view.label}: tag {tag.name!r} was changed while it was renamed; rename it again")
 
 
 def _renamed(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches import delete
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.branches import delete, rename_tag
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
 
@@ -119,3 +120,17 @@ def test_a_branch_that_gets_a_hold_while_it_is_deleted_stays(table: Table) -> No
         with pytest.raises(UnsafeOperationError, match="legal hold"):
             run(table, "delete_branch", branch="fix", force=True)
     assert table.branch("fix").exists() and table.branch("fix").latest_snapshot_id() == 1
+
+
+def test_a_hold_that_is_set_while_the_tag_is_renamed_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(table, "create_tag", tag="month", snapshot=2)
+    known = rename_tag.check_held
+
+    def late(view: Table, tag: Tag, replaced: Tag | None) -> None:
+        known(view, tag, replaced)
+        hold(table, tag="month", if_exists="skip")
+
+    monkeypatch.setattr(rename_tag, "check_held", late)
+    with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
+        run(table, "rename_tag", tag="month", to_tag="m2")
+    assert table.tag("month").hold == "case 17" and "m2" not in table.tag_names()
