@@ -16,7 +16,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import scalar_of
+from airflow_paimon.data.files.arrow_types import scalar_of, value_of
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 
@@ -206,8 +206,12 @@ class _Parser:
             raise self.error(f"a literal expected, not {token}")
         text = token[1:-1].replace("''", "'") if kind == "text" else token
         try:
-            return literal(self._literals[data_type.root](text), data_type)
-        except (ValueError, KeyError, InvalidOperation):
+            value = literal(self._literals[data_type.root](text), data_type)
+            scalar = scalar_of(value, data_type)  # raises if it has more digits than the column
+            if data_type.root.startswith("TIMESTAMP") and value_of(scalar) != value:
+                raise ValueError("Arrow cuts the digits off")
+            return value
+        except (ValueError, KeyError, InvalidOperation, OverflowError):
             raise self.error(f"{text!r} is not a value of column {name!r} ({data_type})") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,8 @@ def opened(table: Table, where: str) -> tuple[list[str], Any]:
 
 def test_only_files_that_can_hold_such_rows_are_read(tmp_path: Path) -> None:
     table = plain(tmp_path)
-    for dt in "cdef":
-        upsert(table, dt, range(100, 110))
+    for day in "cdef":
+        upsert(table, day, range(100, 110))
     paths, details = opened(table, "k = 3")
     assert sorted(p.partition("/")[0] for p in paths) == ["dt=a", "dt=b"], "statistics rule the others out"
     assert (details["files"]["read"], details["files"]["held"], details["files"]["read_ratio"]) == (2, 6, 0.3333)
@@ -219,3 +220,15 @@ def test_a_condition_that_no_stored_row_tells_is_refused(tmp_path: Path, where: 
     with pytest.raises(UnsupportedFeatureError, match="a row is made of several stored ones"):
         run(table, "find_rows", where=where)
     assert find(table, "k = 1 AND person = 'a' OR k IN (1, 2) AND person >= 'a' AND person <= 'b'")["rows"] == 1
+
+
+def test_a_literal_that_the_column_can_not_hold_is_refused(tmp_path: Path) -> None:
+    """Cut to the column's digits it would be equal to another row's value, which an erasure would take."""
+    columns = {"k": "INT NOT NULL", "t": "TIMESTAMP(3)", "d": "DECIMAL(8, 2)"}
+    table = make_table(tmp_path, columns)
+    times = [dt.datetime(2026, 1, 1, microsecond=ms * 1000) for ms in (123, 124)]
+    write_arrow(table, rows_of(columns, [{"k": 1, "t": t} for t in times]))
+    assert find(table, "t = '2026-01-01T00:00:00.123000'")["rows"] == 1
+    for where in ("t = '2026-01-01T00:00:00.123456'", "k < 99999999999", "k = 99999999999999999999999", "d < 1.234"):
+        with pytest.raises(InvalidInputError, match="is not a value of column"):
+            run(table, "find_rows", where=where)
