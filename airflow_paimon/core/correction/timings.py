@@ -7,6 +7,7 @@ once may lose one entry.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 
 from airflow_paimon.core.commit.put import execute
@@ -25,9 +26,16 @@ def read_timings(table: Table) -> tuple[Timing, ...]:
     """Return what is recorded, the oldest first; nothing if the record is missing or unreadable."""
     try:
         found = parse_json(table.store.read(TIMINGS_PATH))
-        return tuple(Timing(**one) for one in found["corrections"])
+        return tuple(_checked(Timing(**one)) for one in found["corrections"])
     except (NotFoundError, FormatError, ValueError, TypeError, KeyError):
         return ()
+
+
+def _checked(timing: Timing) -> Timing:
+    numbers = (timing.seconds, timing.work_bytes, timing.cores)
+    if not (all(isinstance(n, int | float) and 0 <= n < math.inf for n in numbers) and timing.cores >= 1):
+        raise ValueError
+    return timing
 
 
 def record_timing(table: Table, timing: Timing) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import uuid
+from dataclasses import asdict
+
+import pytest
 
 from airflow_paimon.core.correction.estimate_plan import BYTES_PER_CORE_S, DEFAULT_CORES, FIXED_S, Timing, estimate
 from airflow_paimon.core.correction.timings import MOST_TIMINGS, TIMINGS_PATH, read_timings, record_timing
@@ -49,3 +54,13 @@ def test_the_record_keeps_the_newest_and_a_damaged_one_is_none() -> None:
     assert [t.work_bytes for t in read_timings(table)] == list(range(3, MOST_TIMINGS + 3))
     table.store.replace(TIMINGS_PATH, b'{"corrections": [{"seconds": 1}]}')
     assert read_timings(table) == ()
+
+
+@pytest.mark.parametrize("wrong", [{"cores": 0}, {"cores": "4"}, {"seconds": None}, {"seconds": math.nan}])
+def test_a_record_of_impossible_numbers_is_none(wrong: dict[str, object]) -> None:
+    table = make_table(f"memory://{uuid.uuid4()}/wh")
+    data = json.dumps({"corrections": [asdict(timing(9, MB)) | wrong]})
+    table.store.replace(TIMINGS_PATH, data.encode())
+    assert read_timings(table) == ()
+    record_timing(table, timing(9, MB))
+    assert read_timings(table) == (timing(9, MB),)
