@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.masking import HIDDEN, masks_of
 from airflow_paimon.core.table.options import RECORD_SQL_OPTION
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     FUNCTION_PROPERTY,
     FUNCTION_VERSION_PROPERTY,
@@ -18,6 +19,7 @@ from airflow_paimon.core.table.properties import (
     SQL_PROPERTY,
     VIEWS_PROPERTY,
 )
+from airflow_paimon.core.table.table import Table
 
 FULL, MASKED, NONE = "full", "masked", "none"
 MAX_TEXT = 4000
@@ -68,7 +70,22 @@ def _comment_end(sql: str, at: int) -> int:
     return at
 
 
-def sql_properties(schemas: Sequence[TableSchema], sql: str, views: Sequence[str] = ()) -> dict[str, str]:
+def statement_properties(view: Table, sql: str, views: Sequence[str] = ()) -> dict[str, str]:
+    """Return the snapshot properties of a statement on a branch: see ``sql_properties``.
+
+    Main's schemas count as well as the branch's own, which may be older: it has the options of the snapshot that it was
+    made from.
+
+    Raises:
+        InvalidInputError: the option of either has another value.
+    """
+    main = () if view.branch_name == MAIN else (view.branch(MAIN).schemas(),)
+    return sql_properties(view.schemas(), sql, views, also=main)
+
+
+def sql_properties(
+    schemas: Sequence[TableSchema], sql: str, views: Sequence[str] = (), *, also: Sequence[Sequence[TableSchema]] = ()
+) -> dict[str, str]:
     """Return the snapshot properties of a statement.
 
     The option ``airflow-paimon.record-sql`` of the newest schema decides: ``full``, ``masked`` (without its literals,
@@ -77,11 +94,12 @@ def sql_properties(schemas: Sequence[TableSchema], sql: str, views: Sequence[str
     Args:
         schemas: Versions of the table's schema, the newest last.
         views: Further tables that it reads, ``name=db.t@version``.
+        also: Those of other branches; which of all tells the least decides.
 
     Raises:
         InvalidInputError: the option has another value.
     """
-    how = record_sql(schemas)
+    how = max(map(record_sql, (schemas, *also)), key=(FULL, MASKED, NONE).index)
     if how == NONE:
         return {}
     text = " ".join(hide_literals(sql).split()) if how == MASKED else sql

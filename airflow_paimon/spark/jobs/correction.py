@@ -23,7 +23,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.table.made_by import function_properties, sql_properties
+from airflow_paimon.core.table.made_by import function_properties, statement_properties
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -205,7 +205,7 @@ def made_of(request: CorrectBranch, branch: Table, sql: str | None) -> dict[str,
         InvalidInputError: the table's option ``airflow-paimon.record-sql`` has an unknown value.
     """
     if sql is not None:
-        return sql_properties(branch.schemas(), sql, request.view)
+        return statement_properties(branch, sql, request.view)
     if request.function:
         return function_properties(request.function, function_version(request.function), request.view)
     return {}

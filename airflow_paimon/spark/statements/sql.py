@@ -15,7 +15,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.made_by import sql_properties
+from airflow_paimon.core.table.made_by import statement_properties
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
@@ -232,4 +232,4 @@ def _figures(table: Table, before: Snapshot | None, after: Snapshot | None) -> M
 
 def _made_of(table: Table, statement: Statement) -> dict[str, str]:
     """Return the snapshot properties that say what was run."""
-    return {OPERATION_PROPERTY: OPERATION, **sql_properties(table.schemas(), statement.text)}
+    return {OPERATION_PROPERTY: OPERATION, **statement_properties(table, statement.text)}

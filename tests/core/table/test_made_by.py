@@ -7,6 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,16 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.schema.option_checks import check_options
-from airflow_paimon.core.table.made_by import MAX_TEXT, function_properties, hide_literals, made_by, sql_properties
+from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.table.made_by import (
+    MAX_TEXT,
+    function_properties,
+    hide_literals,
+    made_by,
+    sql_properties,
+    statement_properties,
+)
+from tests.core.tables import alter_table, append, make_table, run
 
 
 def versions(**options: str) -> Sequence[TableSchema]:
@@ -66,6 +76,19 @@ def test_a_statement_is_recorded_as_the_table_says() -> None:
     assert sql_properties(versions(record_sql="none"), text) == {}
     earlier = [*versions(masked_columns="email"), *versions()]
     assert made_by(sql_properties(earlier, text))["sql"] == masked, "an earlier version masks as well"
+
+
+def test_a_branch_with_an_older_schema_records_as_main_says(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh", primary=False)
+    append(table, "a")
+    alter_table(table, [SetOption(key="airflow-paimon.masked-columns", value="v")])
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix, sql = table.branch("fix"), "UPDATE branch SET v = 'x'"
+    assert "airflow-paimon.masked-columns" not in fix.schema().options
+    assert statement_properties(fix, sql)["airflow-paimon.sql"] == "UPDATE branch SET v = '***'"
+    alter_table(fix, [SetOption(key="airflow-paimon.record-sql", value="none")])
+    assert statement_properties(fix, sql) == {}
+    assert statement_properties(table, sql)["airflow-paimon.sql"] == "UPDATE branch SET v = '***'"
 
 
 def test_an_unknown_value_is_refused_when_it_is_set_and_when_another_engine_has_set_it() -> None:
