@@ -184,8 +184,9 @@ def _shown(change: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[st
     out, how = dict(change), record_sql(schemas)
     if how == NONE:
         return {k: v for k, v in out.items() if k not in ("sql", "sql_digest")}
-    if how == MASKED and "sql" in out:
-        out["sql"] = hide_literals(str(out["sql"]))
+    if how == MASKED and "sql" in out and (hidden := hide_literals(str(out["sql"]))) != out["sql"]:
+        out["sql"] = hidden
+        out.pop("sql_digest", None)  # of the text with its values: it would confirm a guess of them
     return out
 
 

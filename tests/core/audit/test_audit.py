@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.publish.audit_properties import MAX_CHANGES, record_path
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.made_by import function_properties, sql_properties
+from airflow_paimon.core.table.made_by import digest, function_properties, sql_properties
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, make_table, message, rewrite, run
 from tests.strict_metadata import findings
@@ -131,8 +131,16 @@ def test_what_the_table_hides_now_is_hidden_in_old_records(table: Table) -> None
     run(table, "merge_branch", branch="fix", writers_stopped=True)
     alter_table(table, [SetOption(key="airflow-paimon.masked-columns", value="v")])
     assert read_audit(table)[0].changes[0]["sql"] == "UPDATE branch SET v = '***' WHERE k = ***"
+    assert "sql_digest" not in read_audit(table)[0].changes[0]
     alter_table(table, [SetOption(key="airflow-paimon.record-sql", value="none")])
     assert not {"sql", "sql_digest"} & read_audit(table)[0].changes[0].keys()
+
+
+def test_the_digest_of_a_statement_that_was_recorded_without_values_is_shown(table: Table) -> None:
+    alter_table(table, [SetOption(key="airflow-paimon.record-sql", value="masked")])
+    append(table, "c")
+    branch_with_correction(table)
+    assert read_audit(table)[0].changes[0]["sql_digest"] == digest("UPDATE branch SET v = '***' WHERE k = ***")
 
 
 def test_what_main_hides_now_is_hidden_in_corrections_of_branches_that_are_older(table: Table) -> None:
