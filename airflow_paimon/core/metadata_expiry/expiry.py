@@ -46,7 +46,7 @@ from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_war
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import LEAST_GRACE, ExpireSnapshots, ExpireTags, Expiry
+from airflow_paimon.core.requests.requests import LEAST_GRACE, EraseRows, ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.store.base import batches, read_if_there, read_present
 from airflow_paimon.core.table.consumers import Consumer, consumer_path, read_consumers
 from airflow_paimon.core.table.lineage import read_lineage
@@ -324,7 +324,7 @@ def run_expiry(
     request, table = context.request, context.table
     assert isinstance(request, Expiry)
     with attempt_of(context, request.branch, commits=False):
-        run = _Run(context, RootReader(table, operations_since_ms), _grace_ms(table, request))
+        run = _Run(context, RootReader(table, operations_since_ms), grace_millis(table, request))
         try:
             plan, changed, details = run.execute(choose)
         except PaimonError as error:
@@ -425,7 +425,7 @@ class _Run:
         }
 
 
-def _grace_ms(table: Table, request: Expiry) -> int:
+def grace_millis(table: Table, request: Expiry | EraseRows) -> int:
     """Check the grace time: who makes a tag or branch of a snapshot, and doesn't look again, needs some."""
     grace_ms = duration_ms(request.grace, "grace")
     if grace_ms < duration_ms(LEAST_GRACE, "grace") and not request.writers_stopped:

@@ -38,7 +38,7 @@ from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_war
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import RemoveOrphanFiles
+from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
@@ -47,8 +47,10 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
+_AT_WORK = "writers may still be at work on younger files"
 _LEAST = {
-    "older_than": ("1 h", "writers may still be at work on younger files"),
+    "older_than": ("1 h", _AT_WORK),
+    "orphans_older_than": ("1 h", _AT_WORK),
     "records_older_than": ("7 d", "a retry of such an operation may still come"),
 }
 _BATCH = 1000
@@ -67,7 +69,8 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
             In each case nothing was deleted.
     """
     table = context.table
-    age_ms, records_age_ms = _age_ms(request, "older_than"), _age_ms(request, "records_older_than")
+    age_ms = age_millis(request, "older_than")
+    records_age_ms = age_millis(request, "records_older_than")
     if not request.dry_run:
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
@@ -94,7 +97,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
 
 
-def _age_ms(request: RemoveOrphanFiles, name: str) -> int:
+def age_millis(request: RemoveOrphanFiles | EraseRows, name: str) -> int:
     """Check an age of the request."""
     least, why = _LEAST[name]
     text = getattr(request, name)

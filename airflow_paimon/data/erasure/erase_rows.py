@@ -23,8 +23,8 @@ from airflow_paimon.core.errors import (
     UnsupportedCatalogError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
-from airflow_paimon.core.metadata_expiry.remove_orphan_files import remove_orphan_files
+from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots, grace_millis
+from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -48,18 +48,27 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
     """Erase rows, or plan it (a dry run): see the module's text.
 
     Raises:
+        InvalidInputError: the condition, the grace time or the age of orphans is none; nothing was changed.
         UnsafeOperationError: a tag under a legal hold reaches such rows; nothing was changed.
         UnsupportedFeatureError: a table, branch or feature from which rows are not erased here.
         ConflictError: other writers kept changing the files; ``details["done"]`` are the commits that stand.
     """
     table = context.table
-    search = search_of(table, request.where)
-    _check_table(table)
+    search = check_erasure(table, request)
     if request.dry_run:
         return _planned(context, request, search_table(table, search))
     require_committable(table)
     with attempt_of(context, commits=False) as tried:
         return _Erasure(context, request, search, run, tried).execute()
+
+
+def check_erasure(table: Table, request: EraseRows) -> Search:
+    """Check all that is asked for, also what only the last steps use, since the first ones can't be taken back."""
+    search = search_of(table, request.where)
+    _check_table(table)
+    grace_millis(table, request)
+    age_millis(request, "orphans_older_than")
+    return search
 
 
 def _check_table(table: Table) -> None:

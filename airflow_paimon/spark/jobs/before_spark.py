@@ -22,7 +22,7 @@ from airflow_paimon.data.chain.compact import check_compaction, compact_chain_ta
 from airflow_paimon.data.compact import check_compact, compact
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
-from airflow_paimon.data.erasure.erase_rows import erase_rows
+from airflow_paimon.data.erasure.erase_rows import check_erasure, erase_rows
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
@@ -50,6 +50,7 @@ def run_before_spark(request: Request) -> OperationResult | None:
         check_compact(context, request)
         return compact(context, request) if request.dry_run else None
     elif isinstance(request, EraseRows):
+        check_erasure(context.table, request)
         return erase_rows(context, request) if request.dry_run else None
     elif isinstance(request, CheckBranchData):
         return check_before_spark(context, request)

@@ -22,6 +22,7 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.erasure import erase_rows as module
 from airflow_paimon.data.erasure.erase_rows import erase_rows
 from airflow_paimon.data.files.conform import ROW_KINDS
+from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged, sound
 from tests.core.tables import run
 from tests.data.erasure.tables import COLUMNS, WHERE, find, holding, keyed, plain, upsert
@@ -241,6 +242,29 @@ def test_what_is_not_erased_here_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"d\.c is a chain table"):
         erase(other)
     assert find(other)["proven"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"grace": "soon"}, "grace: 'soon' is not a duration"),
+        ({"grace": "1 min"}, "grace must be at least 10 min"),
+        ({"orphans_older_than": "soon"}, "orphans_older_than: 'soon' is not a duration"),
+        ({"orphans_older_than": "5 min"}, r"d\.t: orphans_older_than must be at least 1 h"),
+    ],
+)
+def test_what_the_last_steps_would_refuse_is_refused_before_the_first(
+    tmp_path: Path, wrong: dict[str, str], said: str
+) -> None:
+    table = lived(plain, tmp_path)
+    before = table.snapshot_ids(), table.branch("fix").snapshot_ids()
+    for dry_run in (False, True):
+        with pytest.raises(InvalidInputError, match=said):
+            erase(table, dry_run=dry_run, **wrong)
+    with pytest.raises(InvalidInputError, match=said):
+        run_before_spark(build_request("erase_rows", {
+            "warehouse": str(tmp_path), "table": table.name, "where": WHERE, **wrong}))  # fmt: skip
+    assert (table.snapshot_ids(), table.branch("fix").snapshot_ids()) == before
 
 
 def test_rows_are_as_a_delete_leaves_them(tmp_path: Path) -> None:
