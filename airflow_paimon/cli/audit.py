@@ -35,7 +35,10 @@ class Audit:
 
 def audit(table: Table, limit: int, since: str | None, until: str | None, form: str | None) -> Audit:
     """Look up the audit. ``since`` and ``until``: ISO times with an offset, or dates (midnight UTC)."""
-    found = read_audit(table, _moment("--from", since), _moment("--to", until))
+    first, end = _moment("--from", since), _moment("--to", until)
+    if first is not None and end is not None and first >= end:
+        raise InvalidInputError(f"{table.name}: --from {since} is not before --to {until}, so no record can be between")
+    found = read_audit(table, first, end)
     return Audit(records=found, form=form, limit=limit)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -24,10 +24,8 @@ _OF_ROWS = ("head", "count")
 """Look-ups that read rows."""
 _OF_A_VERSION = ("schema", "partitions", "files", *_OF_ROWS)
 """Look-ups that show a table as of a version."""
-_FLAGS = (
-    "--warehouse", "--table", "--branch", "--columns", "--where", "--storage-options", "--limit", "--json", "--from",
-    "--to", "--format", "--help", "--version",
-)  # fmt: skip
+_VERSION_FLAGS = ("--tag", "--snapshot", "--version-as-of")
+"""Flags that people try who want an earlier state."""
 _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
        python -m airflow_paimon job --path NAME
@@ -82,8 +80,9 @@ def run(argv: Sequence[str]) -> int:
         if list(argv[:1]) == [JOB]:
             return _job(argv[1:])
         _check_command(argv)
-        _check_flags(argv)
-        options = _parser().parse_args(list(argv))
+        parser = _parser()
+        _check_flags(argv, parser)
+        options = parser.parse_args(list(argv))
         view = _look_up(options)
         print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
     except PaimonError as error:
@@ -123,6 +122,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InvalidInputError(f"{plain_message(message)} ({_HELP})")
+
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
 
 
 def _parser() -> _Parser:
@@ -178,21 +180,44 @@ def _check_command(argv: Sequence[str]) -> None:
     raise InvalidInputError(f"There is no command {word!r}; {hint} ({_HELP})")
 
 
-def _check_flags(argv: Sequence[str]) -> None:
-    """Name an unknown flag before argparse complains about a required one that was misspelled."""
-    for word in argv:
+def _check_flags(argv: Sequence[str], parser: _Parser) -> None:
+    """Name a flag that the command lacks before argparse complains about a required one that was misspelled."""
+    command = argv[0]
+    if command not in LOOKUPS:
+        return
+    flags = [flag for flag in _commands(parser)[command].flags() if flag.startswith("--")]
+    for word in argv[1:]:
         flag = word.partition("=")[0]
-        if flag.startswith("--") and flag not in _FLAGS:
-            short = [known for known in _FLAGS if known.startswith(flag) and flag != "--"]
-            near = short if len(short) == 1 else get_close_matches(flag, _FLAGS[:-2], 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_FLAGS)}"
-            raise InvalidInputError(f"There is no flag {flag}; {hint} ({_HELP})")
+        if flag.startswith("--") and flag not in flags:
+            raise InvalidInputError(f"{command} has no flag {flag}; {_meant(command, flag, flags)} ({_HELP})")
+
+
+def _meant(command: str, flag: str, flags: Sequence[str]) -> str:
+    if flag in _VERSION_FLAGS and command in _OF_A_VERSION:
+        return "a tag or snapshot goes with the table, as in --table db.table@TAG or --table db.table@7"
+    short = [known for known in flags if known.startswith(flag) and flag != "--"]
+    near = short if len(short) == 1 else get_close_matches(flag, [f for f in flags if f != "--help"], 1, 0.7)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(flags)}"
+
+
+def _commands(parser: _Parser) -> Mapping[str, _Parser]:
+    found = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    commands: Mapping[str, _Parser] = found.choices
+    return commands
 
 
 def _limit(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 on, got {text!r}")
     return int(text)
+
+
+def _check_values(options: argparse.Namespace) -> None:
+    if not options.table.strip():
+        raise InvalidInputError(f"{options.what}: --table is empty; give it as db.table")
+    form = getattr(options, "format", None)
+    if options.json and form not in (None, "json"):
+        raise InvalidInputError(f"{options.what}: --json and --format {form} ask for two forms; give one of them")
 
 
 def _look_up(options: argparse.Namespace) -> Any:
@@ -207,6 +232,7 @@ def _look_up(options: argparse.Namespace) -> Any:
     if getattr(options, "table", None) is None:
         of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": health.tables}
         return of_all[options.what](options.warehouse, storage, limit)
+    _check_values(options)
     name, version = split_version(options.table)
     if version is not None and options.what not in _OF_A_VERSION:
         raise InvalidInputError(

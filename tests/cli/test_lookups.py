@@ -279,6 +279,11 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
     assert "missing-branch" in "\n".join(show(capsys, "chain", *on(warehouse, "d.c")))
 
 
+def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", *on(warehouse, "d.t"), "--json", "--format=csv"]) == 2
+    assert "audit: --json and --format csv ask for two forms" in capsys.readouterr().err
+
+
 @pytest.mark.damages_metadata
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
@@ -288,9 +293,9 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["tags", "--warehouse=WH", "--table=d.t", "--branch=x"], 2, "not-found: Table d.t has no branch 'x'"),
         (["tags", "--warehouse=WH", "--table=t"], 2, "invalid-input: Table name 't'"),
         (["tags", "--warehouse=WH"], 2, "invalid-input: the following arguments are required: --table"),
-        (["tags", "--ware=WH", "--table=d.t"], 2, "invalid-input: There is no flag --ware; did you mean --warehouse?"),
-        (["tags", "--brnch=x"], 2, "invalid-input: There is no flag --brnch; did you mean --branch?"),
-        (["tags", "--paint=x"], 2, "invalid-input: There is no flag --paint; there are --warehouse, --table,"),
+        (["tags", "--ware=WH", "--table=d.t"], 2, "invalid-input: tags has no flag --ware; did you mean --warehouse?"),
+        (["tags", "--brnch=x"], 2, "invalid-input: tags has no flag --brnch; did you mean --branch?"),
+        (["tags", "--paint=x"], 2, "invalid-input: tags has no flag --paint; there are --help, --warehouse,"),
         (
             ["tags", "--warehouse=WH", "--table=d.t$branch_fix", "--branch=main"],
             2,
@@ -303,7 +308,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (["chain", "--warehouse=WH", "--table=d.t"], 2, "invalid-input: d.t is not a chain table"),
         (["tags", "--warehouse=WH", "--table=d.t", "--branch="], 2, "invalid-input: d.t: --branch is empty"),
         (["tags", "--warehouse=WH", "--table=d.t", "--json=yes"], 2, "invalid-input: --json is a switch and takes no"),
-        (["tags", "--warehouse=WH", "--table="], 2, "invalid-input: open_table: name is empty"),
+        (["tags", "--warehouse=WH", "--table="], 2, "invalid-input: tags: --table is empty; give it as db.table"),
         (["files", "--warehouse=WH", "--table=d.t@none"], 2, "not-found: d.t has no tag 'none'"),
         (["files", "--warehouse=WH", "--table=d.t@"], 2, "invalid-input: 'd.t@' names no version"),
         (["tags", "--warehouse=WH", "--table=d.t@1"], 2, "invalid-input: --table d.t@1: tags takes no version"),
@@ -316,7 +321,14 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
         (
             ["tags", "--warehouse=WH", "--table=d.t", "--where=k = 1"],
             2,
-            "invalid-input: unrecognized arguments: --wh",
+            "invalid-input: tags has no flag --where; there are",
+        ),
+        (["head", "--table=d.t", "--tag=x"], 2, "invalid-input: head has no flag --tag; a tag or snapshot goes with"),
+        (["audit", "--table=d.t", "--branch=x"], 2, "invalid-input: audit has no flag --branch; there are"),
+        (
+            ["audit", "--warehouse=WH", "--table=d.t", "--from=2027-01-01", "--to=2026-01-01"],
+            2,
+            "invalid-input: d.t: --from 2027-01-01 is not before --to 2026-01-01",
         ),
         (["fly"], 2, "invalid-input: There is no command 'fly'; there are job, tables,"),
         (["tabels", "--warehouse=WH"], 2, "invalid-input: There is no command 'tabels'; did you mean tables?"),
