@@ -7,6 +7,7 @@ what it has not read.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
@@ -62,7 +63,8 @@ def clear_consumers(context: Context, request: ClearConsumers) -> OperationResul
         InvalidInputError: an expression is none, or ``idle_for`` is no duration.
     """
     view = context.table.branch(request.branch).require()
-    found = [c for c in read_consumers(view) if _is_meant(request, c, context.now_ms)]
+    is_meant = _chooser(request, context.now_ms)
+    found = [c for c in read_consumers(view) if is_meant(c)]
     found.sort(key=lambda c: c.name)
     actions = [Delete(path=consumer_path(view, c.name), reason=f"stood at {c.next_snapshot}") for c in found]
     listed = [{"consumer": c.name, "next_snapshot": c.next_snapshot} for c in found]
@@ -72,16 +74,21 @@ def clear_consumers(context: Context, request: ClearConsumers) -> OperationResul
     return context.result(plan, branch=request.branch, changed=bool(found), details={"deleted": listed})
 
 
-def _is_meant(request: ClearConsumers, consumer: Consumer, now_ms: int) -> bool:
+def _chooser(request: ClearConsumers, now_ms: int) -> Callable[[Consumer], bool]:
+    """Read what was asked for once, so that it is checked whether or not there is a consumer."""
     including, excluding = _expression("including", request.including), _expression("excluding", request.excluding)
-    if including is not None and not including.fullmatch(consumer.name):
-        return False
-    if excluding is not None and excluding.fullmatch(consumer.name):
-        return False
-    if request.idle_for is None:
-        return True
-    limit_ms = parse_duration(request.idle_for, "idle_for").total_seconds() * 1000
-    return consumer.modified_ms is not None and consumer.modified_ms < now_ms - limit_ms
+    idle = None if request.idle_for is None else parse_duration(request.idle_for, "idle_for")
+
+    def is_meant(consumer: Consumer) -> bool:
+        if including is not None and not including.fullmatch(consumer.name):
+            return False
+        if excluding is not None and excluding.fullmatch(consumer.name):
+            return False
+        if idle is None:
+            return True
+        return consumer.modified_ms is not None and consumer.modified_ms < now_ms - idle.total_seconds() * 1000
+
+    return is_meant
 
 
 def _expression(option: str, text: str | None) -> re.Pattern[str] | None:

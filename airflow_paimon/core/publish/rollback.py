@@ -192,6 +192,11 @@ def _undo_changes(
     view: Table, tag: str | None, target: Snapshot, head: Snapshot
 ) -> tuple[list[BucketChange], Difference, FileMerge | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
+    if target.id == head.id:
+        raise UnsafeOperationError(
+            f"{view.label}: snapshot {target.id} is the newest, so there is no publish after it to undo; name the "
+            f"undo tag of a publish, or the snapshot before it"
+        )
     try:
         publish = view.snapshot(target.id + 1)
     except NotFoundError:

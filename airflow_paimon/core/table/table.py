@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -505,8 +505,15 @@ def snapshot_by_time(table: Table, time_ms: int) -> Snapshot:
         else:
             high = middle - 1
     if best is None:
-        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms")
+        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms; {_earliest(table, ids)}")
     return best
+
+
+def _earliest(table: Table, ids: Sequence[int]) -> str:
+    if not ids:
+        return "it has none at all"
+    millis = table.snapshot(ids[0]).time_millis
+    return f"the earliest that is left is {ids[0]}, of {millis} ms ({datetime.fromtimestamp(millis / 1000, UTC)})"
 
 
 def find_databases(catalog: Catalog) -> list[str]:

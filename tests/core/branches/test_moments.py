@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, names, run
@@ -45,7 +45,7 @@ def test_a_retry_of_a_tag_by_time_is_the_first_trys_result(table: Table) -> None
 
 def test_times_that_no_snapshot_has_are_refused(table: Table) -> None:
     for operation, more in (("create_tag", {"tag": "t"}), ("rollback_to", {})):
-        with pytest.raises(NotFoundError, match="no snapshot as early as 5 ms"):
+        with pytest.raises(NotFoundError, match="no snapshot as early as 5 ms; the earliest that is left is 1, of "):
             run(table, operation, timestamp="5", **more)
         with pytest.raises(InvalidInputError, match="has no time zone"):
             run(table, operation, timestamp="2026-11-21T02:00:00", **more)
@@ -53,6 +53,8 @@ def test_times_that_no_snapshot_has_are_refused(table: Table) -> None:
         run(table, "create_tag", tag="t", snapshot=1, timestamp=time_of(table, 1))
     with pytest.raises(InvalidInputError, match="one of tag, snapshot, timestamp and watermark"):
         run(table, "rollback_to", snapshot=1, timestamp=time_of(table, 1))
+    with pytest.raises(UnsafeOperationError, match="snapshot 3 is the newest, so there is no publish after it"):
+        run(table, "rollback_to", snapshot=3, keep_later=True)
     assert table.latest_snapshot_id() == 3 and not table.tag_names()
 
 

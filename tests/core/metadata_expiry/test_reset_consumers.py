@@ -57,8 +57,13 @@ def test_what_a_reader_could_not_go_on_from_is_refused(table: Table) -> None:
         run(table, "reset_consumer", consumer="../x", next_snapshot=1)
     with pytest.raises(NotFoundError, match="no consumer 'nope' \\(its consumers: copy, copy-2, sum\\)"):
         run(table, "reset_consumer", consumer="nope")
-    with pytest.raises(InvalidInputError, match="is no regular expression"):
-        run(table, "clear_consumers", including="(")
+    for _ in range(2):  # with consumers, and without any
+        for wrong in ({"including": "("}, {"excluding": "["}):
+            with pytest.raises(InvalidInputError, match="is no regular expression"):
+                run(table, "clear_consumers", **wrong)
+        with pytest.raises(InvalidInputError, match="idle_for: 'week' is not a duration"):
+            run(table, "clear_consumers", idle_for="week")
+        run(table, "clear_consumers")
 
 
 def test_consumers_that_fit_are_deleted_and_the_others_keep_their_snapshots(table: Table) -> None:
