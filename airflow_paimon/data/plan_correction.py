@@ -28,7 +28,7 @@ from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, live_columns, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.data.correction_work import Amount, Work, selection_for, work_of
@@ -97,10 +97,15 @@ def _sql(request: PlanCorrection) -> str | None:
     if request.sql is None:
         return None
     try:
-        return Path(request.sql).read_text(encoding="utf-8")
+        text = Path(request.sql).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidInputError(f"{request.table}: --sql {request.sql!r} can't be read: {why}") from None
+    if not text.strip().rstrip(";").strip():
+        raise InvalidInputError(
+            f"{request.table}: the file {request.sql} (--sql) is empty; write one statement or SELECT into it"
+        )
+    return text
 
 
 def _target(main: Table, request: PlanCorrection) -> _Target:
@@ -111,6 +116,8 @@ def _target(main: Table, request: PlanCorrection) -> _Target:
         )
     branch = main.branch(request.branch) if request.branch else main
     view = branch if branch.exists() else main
+    if request.branch and view is main:
+        check_branch_name(request.branch)
     schema, head = view.schema(), view.latest_snapshot()
     if view is main and TableOptions(schema.options).chain_table:
         raise InvalidInputError(

@@ -110,6 +110,15 @@ def test_a_table_that_is_refused_is_refused_here_as_well(warehouse: str, tmp_pat
     assert planned(table, tmp_path, sql, engine="connector")["replaces"]["files"] == 6
 
 
+def test_what_is_no_correction_is_refused(warehouse: str, tmp_path: Path) -> None:
+    table = orders(warehouse)
+    for nothing in ("", " ;\n"):
+        with pytest.raises(InvalidInputError, match=r"sales\.orders: the file .* \(--sql\) is empty; write one"):
+            planned(table, tmp_path, nothing)
+    with pytest.raises(InvalidInputError, match="Branch name 'a b' is not allowed"):
+        planned(table, tmp_path, "UPDATE branch SET amount = 1", branch="a b")
+
+
 def test_branches_that_change_the_same_are_named(warehouse: str, tmp_path: Path) -> None:
     table = orders(warehouse)
     for name in ("same", "elsewhere", "published"):
