@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from airflow_paimon._compat import Stats, conf
@@ -67,19 +68,29 @@ def names() -> dict[str, tuple[str, ...]]:
 def send_health(paimon_conn_id: str, table: str, details: Mapping[str, Any]) -> None:
     """Send the gauges of a table. ``details``: of ``table_health``; with ``score`` None nothing else is known."""
     tags = {"connection": paimon_conn_id, "table": table}
-    for name, (_, of) in GAUGES.items():
-        if details["score"] is not None or name == "health.unreadable":
-            _send("gauge", name, tags, of(details))
+    with _only_logged(f"The health of {table}"):
+        for name, (_, of) in GAUGES.items():
+            if details["score"] is not None or name == "health.unreadable":
+                _send("gauge", name, tags, of(details))
 
 
 def send_success(paimon_conn_id: str, result: Mapping[str, Any], *, try_number: int) -> None:
-    """Count an operation that succeeded, and send what it measured. ``result``: the operation's result."""
+    """Count an operation that succeeded, and send what it measured.
+
+    ``result``: the operation's; those on several tables have no duration.
+    """
+    with _only_logged("An operation"):
+        _send_success(paimon_conn_id, result, try_number)
+
+
+def _send_success(paimon_conn_id: str, result: Mapping[str, Any], try_number: int) -> None:
     tags = {"connection": paimon_conn_id, "table": result["table"], "operation": result["operation"]}
-    _send("timing", "operation.duration", tags, result["duration_s"] * 1000)
+    if "duration_s" in result:
+        _send("timing", "operation.duration", tags, result["duration_s"] * 1000)
     retries = result["details"].get("commit_retries", 0)
     for name, count in (
         ("success", 1),
-        ("changed", int(result["changed"] and not result["dry_run"])),
+        ("changed", int(result["changed"] and not result.get("dry_run"))),
         ("task_retry", int(try_number > 1)),
         ("commit_retry", retries),
     ):
@@ -93,6 +104,15 @@ def send_failure(paimon_conn_id: str, table: str, operation: str, kind: str) -> 
     """Count an operation that failed."""
     tags = {"connection": paimon_conn_id, "table": table, "operation": operation, "kind": kind}
     _send("incr", "operation.failure", tags, 1)
+
+
+@contextmanager
+def _only_logged(what: str) -> Iterator[None]:
+    """Log what goes wrong: its commits have landed, so a task doesn't fail because of its figures."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s: metrics were not sent: %s: %s", what, type(error).__name__, error)
 
 
 def _send(method: str, name: str, tags: Mapping[str, str], value: float) -> None:

@@ -188,3 +188,12 @@ def test_an_opentelemetry_collector_gets_the_same_with_tags() -> None:
     tags = {"connection": "lake", "table": "d.t"}
     assert found["airflow.paimon.operation.failure"] == ({**tags, "operation": "compact", "kind": "conflict"}, 1)
     assert found["airflow.paimon.health.unreadable"] == (tags, 1)
+
+
+def test_a_result_that_lacks_a_figure_stops_no_task(packets: Packets) -> None:
+    result = {"table": "d.t", "operation": "replay_branch", "changed": False, "details": {}}
+    metrics.send_success("lake", result, try_number=1)
+    assert packets() == {"airflow.paimon.operation.success.lake.d__t.replay_branch": "1|c"}
+    metrics.send_success("lake", {"table": "d.t"}, try_number=1)
+    metrics.send_health("lake", "d.t", {"score": 5})
+    assert set(packets()) == {"airflow.paimon.health.score.lake.d__t", "airflow.paimon.health.unreadable.lake.d__t"}
