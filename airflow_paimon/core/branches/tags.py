@@ -94,6 +94,7 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
             if request.hold is not None and existing.hold is None:
                 return _hold(context, request, view, replace(tag, snapshot=existing.snapshot))
+            _refuse_second_hold(view, existing, request)
             details = {"tag": name, "snapshot": snapshot.id, "already_there": True}
             at = {"before": snapshot.id, "after": snapshot.id}
             return context.result(None, branch=request.branch, changed=False, **at, details=details)
@@ -121,6 +122,19 @@ def _hold(context: Context, request: CreateTag, view: Table, tag: Tag) -> Operat
         execute(view, plan.actions)
         check_held(view, tag, None)
     return _tagged(context, request, tag.snapshot, plan)
+
+
+def _refuse_second_hold(view: Table, existing: Tag, request: CreateTag) -> None:
+    """Refuse a hold that a tag can't have beside its own: it would end with the first one, which others release.
+
+    Raises:
+        AlreadyExistsError: the tag is held for another reason, or by somebody else.
+    """
+    if request.hold is not None and (existing.hold, existing.held_by) != (request.hold, request.held_by):
+        raise AlreadyExistsError(
+            f"{view.label}: tag {existing.name!r} {existing.hold_text} already, which ends without asking you; put "
+            f"your hold on a tag of its own on snapshot {existing.snapshot.id}"
+        )
 
 
 def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.branches import delete, rename_tag
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
@@ -95,6 +95,9 @@ def test_a_tag_that_exists_can_be_held_and_loses_its_retention(table: Table) -> 
     assert hold(table, tag="month", if_exists="skip").details["hold"] == "case 17"
     assert (table.tag("month").hold, table.tag("month").time_retained) == ("case 17", None)
     assert not hold(table, tag="month", if_exists="skip").changed
+    with pytest.raises(AlreadyExistsError, match=r"'month' is under a legal hold.*put your hold on a tag of its own"):
+        run(table, "create_tag", tag="month", snapshot=table.tag("month").snapshot.id, if_exists="skip", hold="case 18")
+    assert table.tag("month").hold == "case 17"
     assert run(table, "expire_tags", now=LATER).details["expired"] == {}
 
 
