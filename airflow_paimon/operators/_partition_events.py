@@ -32,7 +32,7 @@ def announce_partitions(operator: PaimonOperator, events: Any, result: Mapping[s
 
     What was committed stands: where the partitions can't be read, the log says so.
     """
-    if not PARTITION_KEYS or result["operation"] in _SAME_ROWS or result["snapshot_after"] is None:
+    if not PARTITION_KEYS or result["operation"] in _SAME_ROWS or result.get("snapshot_after") is None:
         return None
     uri = paimon_asset_uri(operator.paimon_conn_id, result["table"], result["branch"], by_partition=True)
     outlet = Asset.ref(uri=uri)
@@ -49,7 +49,7 @@ def announce_partitions(operator: PaimonOperator, events: Any, result: Mapping[s
 
 
 def _keys(paimon_conn_id: str, result: Mapping[str, Any]) -> list[str]:
-    after, before = int(result["snapshot_after"]), result["snapshot_before"]
+    after, before = int(result["snapshot_after"]), result.get("snapshot_before")
     try:
         view = PaimonHook(paimon_conn_id).get_table(result["table"], result["branch"])
         keys = partitions_written(view, after - 1 if before is None else int(before), after)

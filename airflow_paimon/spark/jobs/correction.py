@@ -17,7 +17,7 @@ from airflow_paimon.core.correction.estimate_plan import Timing
 from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, Asked
 from airflow_paimon.core.correction.sql_asked import read_sql as asked_by_sql
 from airflow_paimon.core.correction.timings import record_timing
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
@@ -189,8 +189,8 @@ def keep_timing(
             Timing(at_ms=int(time.time() * 1000), kind=asked.kind, seconds=round(seconds, 3), work_bytes=work.bytes,
                    cores=cores),
         )  # fmt: skip
-    except PaimonError as error:  # what was committed stands all the same
-        log.warning("%s: how long this took could not be noted: %s", context.table.name, error.message)
+    except Exception as error:  # it is committed: no text of SQL that can't be read here may fail it
+        log.warning("%s: how long this took could not be noted: %s", context.table.name, error)
 
 
 def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:
