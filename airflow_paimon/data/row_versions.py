@@ -15,6 +15,8 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.schema.columns_plan import ids_on_main
+from airflow_paimon.core.table.history import snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
@@ -102,7 +104,7 @@ def row_history(table: Table, key: Mapping[str, Any], *, branches: bool = True) 
     for name in table.branch_names():
         view, lineage = table.branch(name), read_lineage(table, name)
         base = lineage.snapshot_id if lineage is not None else None
-        found += _versions(view, wanted, masks, after=base or 0)
+        found += _versions(view, wanted, masks, after=base or 0, ids=ids_on_main(table.schemas(), view.schemas()))
     return found
 
 
@@ -129,7 +131,7 @@ def _states(view: Table) -> list[_State]:
         tags.setdefault(tag.snapshot.identity, []).append(tag.name)
         tagged[tag.snapshot.identity] = tag
     ids = view.snapshot_ids()
-    out = [_State(snapshot=s, version=s.id, tags=tuple(tags.pop(s.identity, ()))) for s in view.snapshots(ids)]
+    out = [_State(snapshot=s, version=s.id, tags=tuple(tags.pop(s.identity, ()))) for s in snapshots_there(view, ids)]
     expired = [
         _State(snapshot=tagged[identity].snapshot, version=names[0], tags=tuple(names))
         for identity, names in tags.items()
@@ -137,14 +139,20 @@ def _states(view: Table) -> list[_State]:
     return sorted((*out, *expired), key=lambda s: s.snapshot.id)
 
 
-def _versions(view: Table, wanted: Sequence[tuple[DataField, Any]], masks: Masks, after: int) -> Iterator[RowVersion]:
-    """Yield the versions of one branch after its snapshot ``after``."""
+def _versions(
+    view: Table,
+    wanted: Sequence[tuple[DataField, Any]],
+    masks: Masks,
+    after: int,
+    ids: Mapping[int, int] | None = None,
+) -> Iterator[RowVersion]:
+    """Yield the versions of one branch after its snapshot ``after``. ``ids``: see ``ids_on_main``; None = its own."""
     last: RowVersion | None = None
     files: object = None
     before: list[Mapping[int, Any]] = []
     states, is_first = _states(view), True
     for state in states:
-        layers = _plan(view, state, wanted)
+        layers = _plan(view, state, wanted, ids or {})
         if layers is None:
             continue
         now_files = _files(layers)
@@ -163,10 +171,12 @@ def _versions(view: Table, wanted: Sequence[tuple[DataField, Any]], masks: Masks
         yield last
 
 
-def _plan(view: Table, state: _State, wanted: Sequence[tuple[DataField, Any]]) -> list[Layer] | None:
+def _plan(
+    view: Table, state: _State, wanted: Sequence[tuple[DataField, Any]], ids: Mapping[int, int]
+) -> list[Layer] | None:
     """Plan the read of a state; None: it has expired meanwhile, or its columns lack one of the key."""
     schema = view.schema(state.snapshot.schema_id)
-    names = {f.id: f for f in schema.fields}
+    names = {ids.get(f.id, f.id): f for f in schema.fields}
     if any(field.id not in names for field, _ in wanted):
         return None
     tests = [_equal(names[field.id], value, view.label) for field, value in wanted]

@@ -89,6 +89,19 @@ def test_renaming_and_adding_columns_makes_no_version_and_masked_values_are_hidd
     assert version.rows[0]["v"] == "***"
 
 
+def test_a_branch_has_columns_of_its_own(table: Table) -> None:
+    """Main and the branch have given the same field id to different columns."""
+    put(table, (1, "one"))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    alter_table(fix, [AddColumn(name="b", type="STRING")])
+    alter_table(table, [AddColumn(name="a", type="STRING")])
+    columns = pa.schema([("k", "int64"), ("dt", "string"), ("v", "string"), ("b", "string")])
+    write_arrow(fix, pa.table({"k": [5], "dt": ["a"], "v": ["five"], "b": ["x"]}, columns))
+    assert not row_history(table, {"a": "x"})
+    assert [v.branch for v in row_history(fix, {"b": "x"})] == ["fix"]
+
+
 def test_what_can_not_be_asked_is_refused_by_name(table: Table) -> None:
     put(table, (1, "one"))
     for key, text in (({"q": 1}, "no column 'q'"), ({"k": "x"}, "'x' is no value of column 'k'"), ({}, "at least one")):

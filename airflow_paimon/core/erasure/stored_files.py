@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_paimon.core.erasure.columns_plan import ids_on_main, under_ids
 from airflow_paimon.core.erasure.reach_plan import Reachable
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
@@ -21,6 +20,7 @@ from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
+from airflow_paimon.core.schema.columns_plan import ids_on_main, under_ids
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.scan import read_entries

@@ -8,7 +8,6 @@ from typing import Any
 from airflow_paimon.core.branches.ownership import described
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.required_checks import outcomes_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
@@ -16,7 +15,6 @@ from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
 from airflow_paimon.data.diff.plain import compare_rows
 from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped, plan_diff
@@ -236,14 +234,10 @@ def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: 
     snapshot = plan.after.scan.snapshot
     head = snapshot.id if snapshot is not None else None
     if snapshot is not None:
-        details |= _checks(context.table, plan.after.scan.table, snapshot)
+        try:
+            checks = outcomes_of(context.table, plan.after.scan.table, snapshot)
+        except PaimonError as error:
+            details["notes"] = [*details["notes"], f"what checks said of it can't be read: {error.message}"]
+        else:
+            details |= {"checks": checks} if checks else {}
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)
-
-
-def _checks(main: Table, branch: Table, snapshot: Snapshot) -> dict[str, Any]:
-    """What checks of the branch's snapshot said, if there were any or the table requires any."""
-    try:
-        outcomes = outcomes_of(main, branch, snapshot)
-    except PaimonError as error:
-        return {"checks": {error.message: "unreadable"}}
-    return {"checks": outcomes} if outcomes else {}

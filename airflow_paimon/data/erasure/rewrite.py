@@ -19,12 +19,12 @@ from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
-from airflow_paimon.core.erasure.columns_plan import ids_on_main
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Operation
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
+from airflow_paimon.core.schema.columns_plan import ids_on_main
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
