@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_paimon.core.table.made_by import comment_end
+
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
     |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
@@ -18,7 +20,12 @@ _TOKEN = re.compile(
     |(?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
 )
-_INNER_COMMENT = re.compile(r"/\*(?:(?!\*/|/\*).)*\*/", re.DOTALL)
+_COMMENT = re.compile(
+    r"""(?P<kept>`[^`]*`|[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+    |(?P<line>--[^\n]*)
+    |(?P<nested>/\*)""",
+    re.VERBOSE | re.DOTALL,
+)
 QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
 """Words that begin a query."""
 STATEMENTS = ("update", "delete", "merge", "insert")
@@ -58,10 +65,13 @@ def nesting(token: Token) -> int:
 
 
 def without_comments(sql: str) -> str:
-    """Take the comments out, nested ones as well."""
-    while (shorter := _INNER_COMMENT.sub(" ", sql)) != sql:
-        sql = shorter
-    return sql
+    """Take the comments out, nested ones as well; what looks like one in a text or a quoted name stays."""
+    out, at = [], 0
+    while (match := _COMMENT.search(sql, at)) is not None:
+        kept = match.lastgroup == "kept"
+        out += [sql[at : match.end() if kept else match.start()], "" if kept else " "]
+        at = comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
+    return "".join([*out, sql[at:]])
 
 
 def statement_kind(sql: str) -> str | None:

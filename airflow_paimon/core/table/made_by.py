@@ -47,7 +47,7 @@ def hide_literals(sql: str) -> str:
     out, at = [], 0
     while (match := _TOKEN.search(sql, at)) is not None:
         out += [sql[at : match.start()], _hidden(match)]
-        at = _comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
+        at = comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
     return "".join([*out, sql[at:]])
 
 
@@ -58,7 +58,7 @@ def _hidden(match: re.Match[str]) -> str:
     return " " if kind in ("comment", "nested") else HIDDEN if kind in ("number", "dollar") else f"'{HIDDEN}'"
 
 
-def _comment_end(sql: str, at: int) -> int:
+def comment_end(sql: str, at: int) -> int:
     """Return where a comment ends, of which only the beginning was read; one without an end takes all the rest."""
     depth = 1
     while depth:

@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 
 from airflow_paimon.core.correction.sql_asked import Asked, read_sql
+from airflow_paimon.core.correction.sql_words import without_comments
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, exactly, may_match
@@ -55,6 +56,19 @@ A, SEVEN = Condition("dt", "=", "a"), Condition("k", "<", 7)
 def test_a_condition(condition: str, predicate: object, whole: bool) -> None:
     found = asked(f"UPDATE branch SET d = 1 WHERE {condition}")
     assert (found.predicate, found.whole) == (predicate, whole)
+
+
+@pytest.mark.parametrize(
+    ("sql", "left"),
+    [
+        ("a /* b /* c */ d */ e", "a   e"),
+        ("WHERE v = '/*' OR v = '*/'", "WHERE v = '/*' OR v = '*/'"),
+        ("`a--b` = 'it''s --' -- end", "`a--b` = 'it''s --'  "),
+        ("x /* open", "x  "),
+    ],
+)
+def test_a_comment_in_a_text_is_none(sql: str, left: str) -> None:
+    assert without_comments(sql) == left
 
 
 def test_no_row_that_is_selected_is_missed() -> None:
