@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_paimon.core.table.made_by import comment_end
+from airflow_paimon.core.table.sql_comments import comment_end
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)

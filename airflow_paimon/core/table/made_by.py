@@ -19,6 +19,7 @@ from airflow_paimon.core.table.properties import (
     SQL_PROPERTY,
     VIEWS_PROPERTY,
 )
+from airflow_paimon.core.table.sql_comments import comment_end
 from airflow_paimon.core.table.table import Table
 
 FULL, MASKED, NONE = "full", "masked", "none"
@@ -38,7 +39,6 @@ _TOKEN = re.compile(
     r"|(?P<number>(?<![\w$`])(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\w+)?)",
     re.DOTALL,
 )
-_BRACKET = re.compile(r"/\*(?!\+)|\*/")
 
 
 def hide_literals(sql: str) -> str:
@@ -56,18 +56,6 @@ def _hidden(match: re.Match[str]) -> str:
     if kind == "name":
         return match[0]
     return " " if kind in ("comment", "nested") else HIDDEN if kind in ("number", "dollar") else f"'{HIDDEN}'"
-
-
-def comment_end(sql: str, at: int) -> int:
-    """Return where a comment ends, of which only the beginning was read; one without an end takes all the rest."""
-    depth = 1
-    while depth:
-        found = _BRACKET.search(sql, at)
-        if found is None:
-            return len(sql)
-        depth += -1 if found[0] == "*/" else 1
-        at = found.end()
-    return at
 
 
 def statement_properties(view: Table, sql: str, views: Sequence[str] = ()) -> dict[str, str]:
