@@ -88,17 +88,28 @@ class Nights:
         )  # fmt: skip
 
     def know_assets(self, uri: str) -> None:
-        """Let Airflow know a table's assets: two tasks that both make one at the same moment fail in its database."""
+        """Let Airflow know a table's assets, and their aliases: two tasks that both make one, or tie one to an alias,
+        at the same moment fail in its database.
+        """
         uris = [uri, f"{uri}/snapshot", f"{uri}/delta"]
-        outlets = ", ".join(f"Asset({each!r})" for each in uris)
+        ties = [(DAG, uri), *((each, each) for each in uris)]
         self.airflow.add_dags(
             "their_assets.py",
-            "from airflow.providers.standard.operators.empty import EmptyOperator\n"
-            "from airflow.sdk import DAG, Asset\n"
-            f"with DAG('their_assets', schedule=None):\n    EmptyOperator(task_id='none', outlets=[{outlets}])\n",
+            "from airflow.sdk import DAG, Asset, AssetAlias, task\n"
+            f"TIES = {ties!r}\n"
+            "with DAG('their_assets', schedule='@once', is_paused_upon_creation=False):\n"
+            "    @task(outlets=[AssetAlias(alias) for alias, _ in TIES])\n"
+            "    def tie(*, outlet_events):\n"
+            "        for alias, uri in TIES:\n"
+            "            outlet_events[AssetAlias(alias)].add(Asset(uri))\n"
+            "    tie()\n",
         )
-        known = "select 1 from asset a join asset_active n on n.uri = a.uri where a.uri = ?"
-        wait_until(lambda: all(self.airflow.rows(known, each) for each in uris), "the assets are known", 240)
+        tied = (
+            "select 1 from asset_alias_asset t join asset_alias l on l.id = t.alias_id "
+            "join asset a on a.id = t.asset_id "
+            "join asset_active n on n.uri = a.uri where l.name = ? and a.uri = ?"
+        )
+        wait_until(lambda: all(self.airflow.rows(tied, *pair) for pair in ties), "the assets are known", 240)
 
     def clear(self, run_id: str, *tasks: Any) -> None:
         """Clear some tasks with what follows, or the whole run."""
