@@ -18,6 +18,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage import Totals, holder_jso
 from airflow_paimon.core.publish.replace_main import main_state, main_state_text
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.masking import shown_option
+from airflow_paimon.core.table.option_classes import OptionClass, class_of
 from airflow_paimon.core.table.option_names import default_of, is_known, unknown_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -150,16 +151,21 @@ def schema(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
 
 
 def options(table: Table, limit: int) -> Listing:
-    """List the options that are set on the branch, with Paimon's defaults; unknown ones first, with what was meant."""
+    """List the options that are set on the branch, with Paimon's defaults; unknown ones first, with what was meant, and
+    why others have no effect here."""
     found = table.schema().options
     keys = sorted(found, key=lambda key: (is_known(key), key))
-    rows = [
-        (key, shown_option(key, found[key]), default_of(key) or None, None if is_known(key) else unknown_text(key))
-        for key in keys
-    ]
+    rows = [(key, shown_option(key, found[key]), default_of(key) or None, _option_remark(key)) for key in keys]
     shown, left = limited(rows, limit)
     columns = (("option", "text"), ("value", "text"), ("default", "text"), ("remark", "text"))
     return Listing(title="options", columns=columns, rows=shown, left=left)
+
+
+def _option_remark(key: str) -> str | None:
+    if not is_known(key):
+        return unknown_text(key)
+    group = class_of(key)
+    return f"not used here: {group.why}" if group is not None and group.kind is OptionClass.NO_EFFECT else None
 
 
 def _roles(found: TableSchema, column: str) -> list[str]:

@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.requests import Compact
+from airflow_paimon.core.table.features import check_unclustered
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
@@ -110,6 +111,7 @@ def plan_append(table: Table, request: Compact, selection: Selection | None) -> 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
     """
+    check_unclustered(table.schema(), table=table.label)
     plan = plan_copy_on_write(table, selection)
     marked = {where.data_file for _, where in find_deletions(plan.scan.index_entries, plan.scan.schema)}
     target = TableOptions(plan.write.schema.options).target_file_size

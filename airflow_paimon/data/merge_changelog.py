@@ -31,14 +31,20 @@ from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 SIDE = "_SIDE"
 AFTER, BEFORE, _NEW = range(3)
+_UNTOLD = (("changelog-producer.ignore-update-before", UPDATE_BEFORE), ("changelog-producer.ignore-delete", DELETE))
 
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """``skips_equal``: an update that changes nothing is left out (``changelog-producer.row-deduplicate``)."""
+    """``skips_equal``: an update that changes nothing is left out (``changelog-producer.row-deduplicate``), whatever it
+    does to the columns ``not_compared``. ``untold``: kinds of rows that are left out as well
+    (``changelog-producer.ignore-update-before``, ``changelog-producer.ignore-delete``).
+    """
 
     producer: str
     skips_equal: bool
+    not_compared: tuple[str, ...] = ()
+    untold: tuple[int, ...] = ()
 
     def known(self, file: DataFile, top: int) -> bool:
         """Whether readers of the changelog know a file's rows. ``top``: the top level of its bucket.
@@ -48,6 +54,13 @@ class Changelog:
         if self.producer == "input":
             return True
         return file.level > 0 if self.producer == "lookup" else file.level == top
+
+    def told(self, changes: pa.RecordBatch | None) -> pa.RecordBatch | None:
+        """Leave out the kinds of rows that readers are not told; None: no row is left."""
+        if changes is None or not self.untold:
+            return changes
+        left = changes.filter(pa.array(~np.isin(changes.column(VALUE_KIND).to_numpy(), self.untold)))
+        return left if left.num_rows else None
 
 
 def changelog_of(schema: TableSchema) -> Changelog | None:
@@ -63,7 +76,14 @@ def producer_of(schema: TableSchema) -> Changelog | None:
     if producer == "none" or not schema.primary_keys:
         return None
     first_row = options.merge_engine == "first-row"  # a key never changes: only new ones are told
-    return Changelog(producer, first_row or options.flag("changelog-producer.row-deduplicate"))
+    deduplicates = options.flag("changelog-producer.row-deduplicate")
+    made = producer in ("lookup", "full-compaction")  # with input the writers' rows are told as they are
+    return Changelog(
+        producer,
+        first_row or deduplicates,
+        options.names("changelog-producer.row-deduplicate-ignore-fields") if deduplicates else (),
+        tuple(kind for option, kind in _UNTOLD if made and options.flag(option)),
+    )
 
 
 Merged = tuple[pa.RecordBatch | None, pa.RecordBatch | None]
@@ -92,7 +112,7 @@ def merged_with_changes(
     plain = replace(rules, engine=Deduplicate())
     with runs_at_once(runs, plain) as few:  # the two sides stay apart: they come first
         for slices, own in align_runs(few, plain):
-            yield _step(slices, own, rules.keys, changelog.skips_equal)
+            yield _step(slices, own, rules.keys, changelog)
 
 
 def _expiring(read: TableRead) -> list[Any]:
@@ -113,7 +133,7 @@ def marked(run: Iterator[pa.RecordBatch], side: int) -> Iterator[pa.RecordBatch]
         yield batch.append_column(SIDE, pa.array(np.full(batch.num_rows, side, np.int8)))
 
 
-def _step(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], names: Sequence[str], skips_equal: bool) -> Merged:
+def _step(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], names: Sequence[str], changelog: Changelog) -> Merged:
     sides: dict[int, list[tuple[pa.RecordBatch, Keys]]] = {}
     for batch, own in zip(slices, keys, strict=True):
         sides.setdefault(batch.column(SIDE)[0].as_py(), []).append((batch.drop_columns([SIDE]), own))
@@ -123,7 +143,9 @@ def _step(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], names: Sequenc
         return after, None
     touched = np.unique(np.concatenate([own for _, own in sides[_NEW]]))
     now, was = _live(after, after_keys, touched), _live(before, before_keys, touched)
-    return after, changes_between((before, before_keys, was), (after, after_keys, now), names, skips_equal)
+    apart = [*names, *changelog.not_compared]
+    sides_of = (before, before_keys, was), (after, after_keys, now)
+    return after, changelog.told(changes_between(*sides_of, apart, changelog.skips_equal))
 
 
 State = tuple[pa.RecordBatch | None, Keys, Any]

@@ -131,7 +131,7 @@ def net_changelog(
     split = (*before, *after)[0][1].bucket
     writers: dict[int, RollingWriter] = {}
     with abandoned_on_failure(writers.values()):
-        for changes in _changes(target.schema, emitted_before, emitted_after, told):
+        for changes in _changes(target, emitted_before, emitted_after, told):
             buckets = changes.column(_BUCKET).to_numpy()
             for bucket in np.unique(buckets).tolist():
                 if bucket not in writers:
@@ -185,9 +185,10 @@ def _together(split: ReadSplit, parts: Sequence[ReadSplit]) -> ReadSplit:
 
 
 def _changes(
-    schema: TableSchema, before: Sequence[BucketState], after: Sequence[BucketState], told: Told | None
+    target: ChangelogTarget, before: Sequence[BucketState], after: Sequence[BucketState], told: Told | None
 ) -> Iterator[pa.RecordBatch]:
-    keys = schema.trimmed_primary_keys
+    keys = target.schema.trimmed_primary_keys
+    apart = [*keys, _BUCKET, *target.producer.not_compared]
     rules = MergeRules(keys=keys, engine=Deduplicate())
     runs = [_run(state, AFTER, None) for state in after] + [_run(state, BEFORE, told) for state in before]
     for slices, own in align_runs(runs, rules):
@@ -196,9 +197,11 @@ def _changes(
             batches, found = sides[batch.column(SIDE)[0].as_py()]
             batches.append(batch.drop_columns([SIDE]))
             found.append(those)
-        changes = changes_between(_state(*sides[BEFORE]), _state(*sides[AFTER]), [*keys, _BUCKET], skips_equal=True)
+        changes = changes_between(_state(*sides[BEFORE]), _state(*sides[AFTER]), apart, skips_equal=True)
         if changes is not None:
-            yield _with_updates_together(changes)
+            changes = target.producer.told(_with_updates_together(changes))
+        if changes is not None:
+            yield changes
 
 
 def _run(state: BucketState, side: int, told: Told | None) -> Iterator[pa.RecordBatch]:

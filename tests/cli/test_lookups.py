@@ -425,7 +425,7 @@ def test_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [tuple(row.values()) for row in rows] == [
         ("snapshot.tme-retained", "1 h", None, "unknown: did you mean snapshot.time-retained?"),
         ("x", "y", None, "unknown"),
-        ("s3.secret-key", "***", None, None),
+        ("s3.secret-key", "***", None, "not used here: for a file system or an engine, which gets it as it is"),
         ("snapshot.num-retained.min", "5", "10", None),
     ]
     assert len(data(capsys, "options", *on(tmp_path), "--branch=empty")) >= 4

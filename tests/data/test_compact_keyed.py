@@ -309,6 +309,28 @@ def test_updates_that_change_nothing_are_left_out_if_asked_for(tmp_path: Path) -
     assert told(table, run(table)) == ["-U a2 x", "+U a2 y"]
 
 
+@pytest.mark.parametrize("producer", ["lookup", "full-compaction"])
+def test_kinds_and_columns_that_readers_are_not_told(tmp_path: Path, producer: str) -> None:
+    """Options of Paimon 2.1, and columns whose changes alone are no update."""
+    options = {"changelog_producer": producer, "changelog_producer.row_deduplicate": "true",
+               "changelog_producer.row_deduplicate_ignore_fields": "v"}  # fmt: skip
+    table = keyed(tmp_path / "columns", bucket="1", **options)
+    upsert(table, ("a", 1, "x"))
+    run(table)
+    upsert(table, ("a", 1, "y"), ("a", 2, "y"))
+    assert told(table, run(table)) == ["+I a2 y"]
+    for option, left in (("update_before", ["-D a1 x", "+U a2 y"]), ("delete", ["-U a2 x", "+U a2 y"])):
+        untold = {f"changelog_producer.ignore_{option}": "true"}
+        table = keyed(tmp_path / option, bucket="1", changelog_producer=producer, **untold)
+        upsert(table, ("a", 1, "x"), ("a", 2, "x"), ("a", 3, "x"))
+        run(table)
+        upsert(table, ("a", 2, "y"))
+        upsert(table, ("a", 1, "gone"), kind="-D")
+        assert told(table, run(table)) == left
+        upsert(table, ("a", 3, "gone"), kind="-D")
+        assert told(table, run(table)) == (["-D a3 x"] if option == "update_before" else [])
+
+
 def test_files_between_the_levels_are_told_by_the_producer(tmp_path: Path) -> None:
     """A compaction of Paimon's has merged level 0 into level 3: lookup has told that, full-compaction has not."""
     late = ["-U a2 x", "+U a2 y"]

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import GlobalIndex
 from airflow_paimon.core.format.manifest_io import write_index_manifest
+from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.core.tables import run
+from tests.core.tables import alter_table, run
 from tests.data.corrections import arrow, change, correct, whole_rows
 from tests.data.tables import make_table
 from tests.data.test_compact import run as compact
@@ -63,6 +65,41 @@ def of_a_later_type(table: Table) -> None:
     more = entries[0]._replace(index_type="PARTIAL_DELETES", file_name="index-later")
     table.store.create(f"index/{more.file_name}", b"later")
     table.store.replace(manifest_of(table), write_index_manifest([*entries, more._replace(file_size=5)]))
+
+
+def test_an_index_of_a_later_type_that_only_speeds_up_scans(table: Table) -> None:
+    """Paimon adds types with each release; all of them say which row ids or source files they cover."""
+    before = read_arrow(table)
+    (first, *_) = entries = read_index(table, table.latest_snapshot())
+    covered = GlobalIndex(row_range_start=0, row_range_end=9, index_field_id=0)
+    more = first._replace(index_type="ivf-hnsw", file_name="index-later", global_index=covered, file_size=5)
+    table.store.create(f"index/{more.file_name}", b"later")
+    table.store.replace(manifest_of(table), write_index_manifest([*entries, more]))
+    assert read_arrow(table).equals(before)
+
+
+def test_manifests_in_another_format(table: Table) -> None:
+    """Paimon can write them in ORC: that is no damage."""
+    head = table.latest_snapshot()
+    assert head is not None
+    path = f"manifest/{head.base_manifest_list}"
+    table.store.replace(path, b"ORC" + table.store.read(path)[3:])
+    with pytest.raises(UnsupportedFeatureError, match=r"manifest-list-.*: it is an ORC or Parquet file"):
+        read_arrow(table)
+
+
+def test_no_commit_where_manifests_have_another_format(tmp_path: Path) -> None:
+    """Paimon could not read ours."""
+    table = make_table(tmp_path, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], bucket="1")
+    with pytest.raises(InvalidInputError, match=r"manifest.format can't be 'orc'; give one of avro"):
+        alter_table(table, [SetOption(key="manifest.format", value="orc")])
+    path = "schema/schema-0"
+    by_another = table.store.read(path).replace(b'"bucket":', b'"manifest.format": "orc", "bucket":')
+    assert b"orc" in by_another
+    table.store.replace(path, by_another)
+    with pytest.raises(UnsupportedFeatureError, match=r"manifests in ORC \(option manifest.format\); keep"):
+        write_arrow(table, arrow(table, [row(1, "a")]))
+    assert table.latest_snapshot() is None
 
 
 DAMAGES: dict[str, tuple[Callable[[Table], None], type[PaimonError]]] = {

@@ -121,6 +121,19 @@ def test_rows_that_no_compaction_has_told_are_told_by_the_rewrite(
         assert told_by(table, run(table).snapshot_after or 0) == ["+I a6 y"]
 
 
+@pytest.mark.parametrize(
+    ("producer", "told"), [("lookup", ["+U a1 new"]), ("input", ["-U a1 v", "+U a1 new", "-D a2 v"])]
+)
+def test_kinds_that_readers_are_not_told(tmp_path: Path, producer: str, told: list[str]) -> None:
+    """With ``input`` the writers' rows are told as they are."""
+    table = keyed(tmp_path, bucket="1", changelog_producer__ignore_update_before="true",
+                  changelog_producer__ignore_delete="true")  # fmt: skip
+    upsert(table, ("a", 1, "v"), ("a", 2, "v"))
+    run(table)
+    found = corrected(table, producer, [("a", 1, "new")]) + corrected(table, producer, [("a", 2, "v")], "-D")
+    assert found == told
+
+
 def test_without_a_producer_there_is_no_changelog(tmp_path: Path) -> None:
     table = keyed(tmp_path, bucket="1")
     upsert(table, ("a", 1, "v"))

@@ -44,6 +44,7 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
+from airflow_paimon.core.table.features import check_manifest_format
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -254,6 +255,7 @@ def _stage(table: Table, head: Snapshot | None, draft: Draft, given: CommitOptio
     stamp = str(uuid.uuid4())
     files: dict[str, bytes] = {}
     options = TableOptions(draft.schema.options)
+    check_manifest_format(options, table=table.label)
     next_row_id = _highest(draft.next_row_id, head.next_row_id if head else None, 0)
     entries = draft.entries
     if options.row_tracking:

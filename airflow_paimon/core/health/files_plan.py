@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_paimon.core.format.manifest import EntryColumns, IndexEntry
+from airflow_paimon.core.table.features import clustering_options
 from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO, BucketSplit, count_sorted_runs
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.visibility import POSTPONED_BUCKET
@@ -60,7 +61,8 @@ class FileRules:
 
     ``small_below``: bytes; ``min_files``: so many small files of a bucket are worth a compaction; ``most_runs``: sorted
     runs that writers leave in a bucket (``num-sorted-run.compaction-trigger``). ``hides_level_zero``: batch readers
-    skip level 0. ``buckets``: of each partition, 0 where that isn't fixed.
+    skip level 0. ``buckets``: of each partition, 0 where that isn't fixed. ``clustered``: rows lie in the order of some
+    columns, which only Paimon's own compaction keeps.
     """
 
     keyed: bool
@@ -70,6 +72,7 @@ class FileRules:
     hides_level_zero: bool
     buckets: int
     target: int
+    clustered: bool = False
 
 
 def rules_of(options: TableOptions, *, keyed: bool, hides_level_zero: bool, min_files: int) -> FileRules:
@@ -82,6 +85,7 @@ def rules_of(options: TableOptions, *, keyed: bool, hides_level_zero: bool, min_
         hides_level_zero=hides_level_zero,
         buckets=max(options.bucket, 0),
         target=options.target_file_size,
+        clustered=bool(clustering_options(options)),
     )
 
 
@@ -157,6 +161,8 @@ def count_files(groups: Sequence[FileGroup], rules: FileRules) -> FileFigures:
 
 def _is_crowded(small: Sequence[LiveFile], rules: FileRules) -> bool:
     """Whether a compaction takes the small files of a bucket, and at least two of them fit into one file."""
+    if rules.clustered:
+        return False
     return len(small) >= rules.min_files and sum(sorted(f.size for f in small)[:2]) <= rules.target
 
 

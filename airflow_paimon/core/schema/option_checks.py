@@ -27,6 +27,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "merge-engine": ("deduplicate", "partial-update", "aggregation", "first-row"),
     "changelog-producer": ("none", "input", "full-compaction", "lookup"),
     "file.format": ("parquet", "orc", "avro", "csv", "json", "text", "row", "lance", "vortex", "blob"),
+    "manifest.format": ("avro",),
     "sequence.field.sort-order": ("ascending", "descending"),
     RECORD_SQL_OPTION: ("full", "masked", "none"),
 }

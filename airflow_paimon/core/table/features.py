@@ -28,6 +28,8 @@ _KNOWN_TYPES = frozenset({
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "ARRAY", "MAP", "ROW",
 })  # fmt: skip
 SNAPSHOT_ORDERING = "sequence.snapshot-ordering"
+_MAP_LAYOUT = ".map.storage-layout"
+_CLUSTERING = ("clustering.incremental", "clustering.columns")
 _CLUSTERED, _MERGE_ON_READ = "pk-clustering-override", "deletion-vectors.merge-on-read"
 _POSTPONED_ON_READ = "postpone.merge-on-read"
 _SCAN_MODES = frozenset({"default", "full", "latest", "latest-full"})
@@ -40,7 +42,7 @@ _INDEXES = frozenset({
     "deletion_vectors", "hash",
     "bitmap", "btree", "full-text", "lucene", "lumina", "faiss", "ivf-pq", "tantivy-fulltext",
 })  # fmt: skip
-"""Those that are handled, and global indexes, which speed up a scan and never change its result."""
+"""Those that are handled, and global indexes of releases up to 2.0."""
 
 Problem = tuple[str, str]
 """The unsupported feature, and the way out."""
@@ -94,9 +96,22 @@ def check_mergeable(schema: TableSchema, *, table: str, branch: str) -> None:
     _refuse(table, "compact", _merge_file_problems(schema, branch))
 
 
+def check_unclustered(schema: TableSchema, *, table: str) -> None:
+    """Refuse an append table whose files Paimon keeps in the order of some columns: a compaction would mix them."""
+    options = TableOptions(schema.options)
+    found = clustering_options(options)
+    way_out = "use Paimon's own compact procedure, which clusters them"
+    _refuse(table, "compact", ((f"tables with option {key}={options.text(key)}", way_out) for key in found))
+
+
+def clustering_options(options: TableOptions) -> list[str]:
+    """Return the options by which Paimon keeps the rows of an append table in the order of some columns."""
+    return [key for key in _CLUSTERING if options.text(key).lower() not in ("", "false")]
+
+
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
     """Refuse index files of a type that may affect which rows are visible."""
-    strange = sorted({e.index_type for e in entries if e.index_type.lower() not in _INDEXES})
+    strange = sorted({e.index_type for e in entries if not _is_harmless(e)})
     _refuse(table, "read", ((f"index files of type {t!r}", _CONNECTOR) for t in strange))
 
 
@@ -141,6 +156,11 @@ def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
         yield f"files with a part of the columns without data-evolution.enabled ({file.file_name})", _CONNECTOR
 
 
+def _is_harmless(entry: IndexEntry) -> bool:
+    """Whether an index decides on no row. A global one, by its own fields, only speeds up a scan, whatever its type."""
+    return entry.index_type.lower() in _INDEXES or entry.global_index is not None
+
+
 def _read_problems(
     schema: TableSchema, time_travel: bool, layered: bool, chained: bool, branch: str
 ) -> Iterator[Problem]:
@@ -151,6 +171,8 @@ def _read_problems(
     yield from _option_problems(options, _READ_RULES)
     if not time_travel:
         yield from _start_problems(options)
+    if options.text("scan.bucket"):
+        yield f"one bucket alone (stored option scan.bucket={options.text('scan.bucket')})", "reset it"
     if options.fallback_branch and options.primary_branch:
         yield "a table that has both scan.fallback-branch and scan.primary-branch", "reset one of them"
     for key in READ_TOGETHER:
@@ -200,10 +222,11 @@ def _is_text(schema: TableSchema, name: str) -> bool:
     return name in schema.field_names and schema.field(name).type.root in ("CHAR", "VARCHAR", "STRING")
 
 
-_READ_RULES = ("query-auth.enabled", _POSTPONED_ON_READ, "parquet.crypto.factory.class")
+_READ_RULES = ("query-auth.enabled", _POSTPONED_ON_READ, "parquet.crypto.factory.class", "primary-key.nullable")
 _REWRITE_RULES = (_CLUSTERED, SNAPSHOT_ORDERING, _MERGE_ON_READ)
 """Tables that can be read, but whose files can't be written again."""
 _STORAGE_OPTIONS = ("data-file.external-paths",)
+_MANIFESTS = "manifest.format"
 _WRITE_RULES = (
     "data-evolution.enabled",
     *_STORAGE_OPTIONS,
@@ -214,6 +237,17 @@ _NOT_FLAGS = frozenset({"parquet.crypto.factory.class", "data-file.external-path
 """Options that count as soon as they are set."""
 
 
+def check_manifest_format(options: TableOptions, *, table: str) -> None:
+    """Refuse commits to a table whose manifests Paimon writes, and then reads, in another format than Avro."""
+    _refuse(table, "write", _manifest_problems(options))
+
+
+def _manifest_problems(options: TableOptions) -> Iterator[Problem]:
+    found = options.text(_MANIFESTS, "avro").lower()
+    if found != "avro":
+        yield f"manifests in {found.upper()} (option {_MANIFESTS})", "keep Paimon's default, avro"
+
+
 def _option_problems(options: TableOptions, keys: Iterable[str]) -> Iterator[Problem]:
     for key in keys:
         if options.text(key) if key in _NOT_FLAGS else options.flag(key):
@@ -221,6 +255,8 @@ def _option_problems(options: TableOptions, keys: Iterable[str]) -> Iterator[Pro
     for key in options.raw:
         if key.startswith("fields.") and key.endswith(".default-value"):
             yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
+        if key.startswith("fields.") and key.endswith(_MAP_LAYOUT) and options.text(key).lower() != "default":
+            yield f"maps in columns of their own (option {key}={options.text(key)})", _CONNECTOR
 
 
 def _engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
@@ -307,6 +343,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
         yield _CHAIN_MAIN[0], "name the branch whose rows are to change, as db.`t$branch_NAME` or --branch NAME"
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _WRITE_RULES)
+    yield from _manifest_problems(options)
     if options.chain_table:
         yield from _chain_write_problems(options, chained, by_buckets)
     if options.bucket > 0 and set(schema.bucket_keys) <= set(schema.field_names):
@@ -331,6 +368,7 @@ def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _STORAGE_OPTIONS)
+    yield from _manifest_problems(options)
 
 
 def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:

@@ -23,6 +23,17 @@ _DURATION_UNITS = {
 READ_TOGETHER = ("scan.fallback-branch", "scan.primary-branch")
 """Options that name a branch whose partitions are read together with the table's own."""
 
+FALLBACK_KEYS: Mapping[str, tuple[str, ...]] = {
+    "clustering.columns": ("sink.clustering.by-columns",),
+    "ignore-delete": ("first-row.ignore-delete", "deduplicate.ignore-delete", "partial-update.ignore-delete"),
+    "lookup-wait": ("changelog-producer.lookup-wait",),
+    "scan.mode": ("log.scan",),
+    "scan.timestamp-millis": ("log.scan.timestamp-millis",),
+    "write-only": ("write.compaction-skip",),
+}
+"""Older names of options that this package acts on; they count where the option itself is not set, the first one first
+(Paimon's ``ConfigOption.withFallbackKeys``)."""
+
 OWN_OPTIONS = "airflow-paimon."
 """Table options of ours begin with this; Paimon ignores them."""
 FOUR_EYES_OPTION = "airflow-paimon.four-eyes"
@@ -77,15 +88,21 @@ class TableOptions:
 
     raw: Mapping[str, str]
 
+    def given(self, key: str) -> str | None:
+        """Return the stored value of an option, by its own name or an older one; None: it is not set."""
+        names = (key, *FALLBACK_KEYS.get(key, ()))
+        return next((self.raw[name] for name in names if name in self.raw), None)
+
     def text(self, key: str, default: str = "") -> str:
-        return self.raw.get(key, default).strip()
+        value = self.given(key)
+        return default if value is None else value.strip()
 
     def flag(self, key: str, default: bool = False) -> bool:
-        value = self.raw.get(key)
+        value = self.given(key)
         return default if value is None else value.strip().lower() == "true"
 
     def number(self, key: str, default: int) -> int:
-        value = self.raw.get(key)
+        value = self.given(key)
         if value is None:
             return default
         try:
@@ -128,9 +145,7 @@ class TableOptions:
 
     @property
     def ignore_delete(self) -> bool:
-        """``ignore-delete`` or one of its older spellings."""
-        keys = ("ignore-delete", "deduplicate.ignore-delete", "first-row.ignore-delete", "partial-update.ignore-delete")
-        return any(self.flag(k) for k in keys)
+        return self.flag("ignore-delete")
 
     @property
     def deletion_vectors(self) -> bool:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -18,6 +18,7 @@ else:
     from backports import zstd
 
 MAGIC = b"Obj\x01"
+_OTHER_FORMATS = (b"ORC", b"PAR1")
 _ZSTD_LEVEL = 1
 _MAX_HEADER_FIELDS = 1000
 
@@ -69,7 +70,12 @@ def read_container(data: bytes) -> Container:
 
     Raises:
         FormatError: no Avro file, truncated, or an unknown codec. IndexError means truncated, too.
+        UnsupportedFeatureError: a file of another format in which Paimon can write manifests.
     """
+    if data.startswith(_OTHER_FORMATS):
+        raise UnsupportedFeatureError(
+            "it is an ORC or Parquet file (option manifest.format); only Avro, Paimon's default, is read here"
+        )
     if not data.startswith(MAGIC):
         raise FormatError("it is not an Avro file (the first bytes are wrong)" if data else "it is empty")
     metadata, position = _read_metadata(data)
