@@ -150,7 +150,7 @@ def test_the_installed_package_finds_its_jobs_and_dags(installed: Installed) -> 
 
 
 def test_the_installed_package_shows_every_page_that_dags_messages_and_the_ui_point_to(installed: Installed) -> None:
-    folders = [REPO_ROOT / "dags", *(REPO_ROOT / "airflow_paimon" / name for name in ("runbooks", "plugin"))]
+    folders = [REPO_ROOT / "dags", *(REPO_ROOT / "airflow_paimon" / name for name in ("dags", "runbooks", "plugin"))]
     sources = [path for folder in folders for kind in ("*.py", "*.html") for path in folder.rglob(kind)]
     pointed_to = {next(filter(None, found)) for path in sources for found in _POINTERS.findall(path.read_text())}
     assert {"runbook", "chain-tables", "engines", "limits", "index"} <= pointed_to

@@ -85,7 +85,7 @@ def test_reading_the_files_does_nothing_but_import(airflow_home: Path) -> None:
 def test_no_text_of_a_form_is_written_in_two_files() -> None:
     """A field that several forms have is made by ``runbooks/fields.py``."""
     found: dict[str, set[str]] = {}
-    for path in [*(REPO_ROOT / "dags").glob("*.py"), REPO_ROOT / "airflow_paimon/runbooks/fields.py"]:
+    for path in [*(REPO_ROOT / "airflow_paimon/dags").glob("*.py"), REPO_ROOT / "airflow_paimon/runbooks/fields.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in FIELDS:
                 texts = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))

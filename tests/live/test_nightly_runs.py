@@ -18,7 +18,6 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.airflow.processes import running, wait_until, writing_end
-from tests.conftest import REPO_ROOT
 from tests.data.chain.tables import Row, chain_table, day_is, seen
 from tests.live.live_airflow import LiveAirflow
 
@@ -29,7 +28,12 @@ GROUPS = ("AA", "UA")
 LAST = 7
 """Days 2 to 7 of July 2013 are deltas, the first one is full."""
 CONF = {"table": "d.t", "max_chain_length": 2}
-RETRY = "timedelta(minutes=1)"
+SOON = """
+from datetime import timedelta
+from airflow_paimon.dags import chain_dag
+
+chain_dag(default_args={"retry_delay": timedelta(seconds=1)})
+"""
 
 
 def rows_of(group: str, number: int) -> list[Row]:
@@ -144,9 +148,7 @@ class Nights:
 
 @pytest.fixture
 def nights(tmp_path: Path, airflow: LiveAirflow) -> Nights:
-    text = (REPO_ROOT / "dags" / f"{DAG}.py").read_text()
-    assert RETRY in text
-    airflow.add_dags(f"{DAG}.py", text.replace(RETRY, "timedelta(seconds=1)"))
+    airflow.add_dags(f"{DAG}.py", SOON)
     wait_until(lambda: airflow.rows("select 1 from dag where dag_id = ?", DAG), "the DAG is parsed", 240)
     airflow.api.call(f"/api/v2/dags/{DAG}", {"is_paused": False}, method="PATCH")
     return Nights(airflow, tmp_path)

@@ -1,0 +1,33 @@
+"""The runbooks as functions that make a DAG: ``from airflow_paimon.dags import correction_dag``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_paimon.dags.chain import chain_dag
+    from airflow_paimon.dags.correction import correction_dag
+    from airflow_paimon.dags.correction_cleanup import correction_cleanup_dag
+    from airflow_paimon.dags.correction_undo import correction_undo_dag
+    from airflow_paimon.dags.maintenance import maintenance_dag
+    from airflow_paimon.dags.pipeline import pipeline_dag
+    from airflow_paimon.dags.pipeline_undo import pipeline_undo_dag
+
+__all__ = [
+    "chain_dag",
+    "correction_cleanup_dag",
+    "correction_dag",
+    "correction_undo_dag",
+    "maintenance_dag",
+    "pipeline_dag",
+    "pipeline_undo_dag",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a factory's module when it is asked for: a DAG file is read often, and should load only its own."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{name.removesuffix('_dag')}"), name)

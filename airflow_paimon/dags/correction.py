@@ -1,0 +1,347 @@
+"""Correct data of a Paimon table on a branch, prove it, have it approved, publish it: one trigger, one form.
+
+check_params -> tag_main -> create_branch -> correct -> wait -> check -> diff -> report -> approve -> merge or
+fast_forward -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot, main is not
+touched.
+Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is the page for the person on call.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Unpack
+
+from airflow.sdk import DAG, AssetAlias, task
+
+from airflow_paimon.cli.correction_text import plan_lines
+from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.operators.branch import (
+    CreateBranchOperator,
+    CreateTagOperator,
+    DeleteBranchOperator,
+    DeleteTagOperator,
+    DiffBranchesOperator,
+    FastForwardOperator,
+    MergeBranchOperator,
+)
+from airflow_paimon.operators.check import CheckBranchOperator
+from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
+from airflow_paimon.runbooks import advice, correction, leftovers
+from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
+from airflow_paimon.runbooks.form import (
+    asked_by,
+    end_as_failed,
+    error_lines,
+    failed_errors,
+    given,
+    in_airflows_terms,
+    open_main,
+    report_lines,
+)
+from airflow_paimon.runbooks.tasks import (
+    CATCH_UP_TIMEOUT,
+    DEFAULTS,
+    NEW_BRANCH,
+    NEW_TAG,
+    PUBLISH,
+    SPARK,
+    ask_for_approval,
+    check_form,
+    end_as_rejected,
+    unless_kept,
+)
+from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+MORE = "More: views, waiting, conflicts, connections"
+PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
+REPORTED = "{{ ti.xcom_pull('report')['%s'] }}"
+
+PARAMS = {
+    **shared("table"),
+    "sql": text(
+        "SQL",
+        "One UPDATE, DELETE, MERGE or INSERT on `branch`, the table as it was when this run began (the "
+        "correction's branch), such as: UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18'. Or one SELECT "
+        "that gives the corrected rows, with all columns of the table. `main` is the table as readers see it now.",
+        format="multiline",
+    ),
+    "partitions": texts(
+        "Partitions",
+        "Of a SELECT only: one a line, such as dt=2026-11-18. With mode overwrite exactly these are "
+        "replaced by its rows; one that gets no rows becomes empty, and rows of any other partition are refused.",
+    ),
+    "mode": choice(
+        "Mode",
+        "Of a SELECT only. overwrite: the partitions become exactly its rows. upsert: its rows replace "
+        "those with the same key, the others stay (primary-key tables only).",
+        ["overwrite", "upsert"],
+    ),
+    **shared("reason", "checks"),
+    "publish": choice(
+        "Publish by",
+        "merge: partitions that only the branch changed go to main, even while main goes on in others. "
+        "fast_forward: refused when main changed at all since this run began.",
+        ["merge", "fast_forward"],
+    ),
+    "approval": switch(
+        "Ask for approval",
+        "Wait until somebody has looked at the diff and approved it. Off: publish without asking.",
+        on=True,
+    ),
+    "keep_branch": switch(
+        "Keep the branch",
+        "Keep the branch and the tag after publishing, to look at them. They hold files: remove them with "
+        "data_correction_cleanup when you have seen enough.",
+    ),
+    "clean_up": switch(
+        "Clean up when it fails or is rejected",
+        "Delete the branch and the tag then, unless a publish landed or may still land, or another job has "
+        "written the branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
+        on=True,
+    ),
+    "branch": text(
+        "Branch", "Name of the new branch; left empty, one is made from this run. Letters, digits, '_' and '-'."
+    ),
+    "undo_retention": text(
+        "Undo for", "How long the publish can be undone with data_correction_undo, such as 7 d; or: forever.", "7 d"
+    ),
+    "tag_retention": text(
+        "Keep the tag for",
+        "How long the tag on the snapshot that the run starts from lives at most, such as 30 d; or: "
+        "forever. Whatever this says, the branch protects its files itself.",
+        "30 d",
+        section=MORE,
+    ),
+    "function": text(
+        "Function",
+        "Instead of SQL: module:name, called with the Spark session and the views, returns a DataFrame. "
+        "The Paimon connection names the modules that a form may call.",
+        section=MORE,
+    ),
+    "views": texts(
+        "Further views",
+        "Other tables for the SQL, one a line, as name=database.table, name=database.table$branch_b or "
+        "either with @ and a version: a tag, a snapshot id, branch.tag or branch.snapshot.",
+        section=MORE,
+    ),
+    "all_rows": switch(
+        "Every row",
+        "Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table.",
+        section=MORE,
+    ),
+    **shared("sample_rows", section=MORE),
+    "wait_max_watermark_lag": text(
+        "Wait: watermark lag",
+        "Wait until the branch's watermark is at most this far behind main's, such as 10 min. For branches "
+        "that another job fills as well.",
+        section=MORE,
+    ),
+    "wait_max_commit_lag": text(
+        "Wait: commit lag",
+        "Wait until the branch's newest commit is at most this far behind main's, such as 1 h.",
+        section=MORE,
+    ),
+    "wait_partitions": texts(
+        "Wait: partitions",
+        "Wait until these partitions hold files on the branch that are not older than main's.",
+        section=MORE,
+    ),
+    **shared(
+        "notify", "remind_before", "approvers", "four_eyes", "rewrite", "keep_appended", "writers_stopped", section=MORE
+    ),
+    "changelog": choice(
+        "Streaming readers",
+        "On a table with a changelog-producer, auto reads both sides of what is published and tells "
+        "streaming readers the changes; none tells them nothing. The approval says what they see.",
+        ["auto", "none"],
+        section=MORE,
+    ),
+    "engine": choice(
+        "Engine",
+        "Who reads and writes rows. connector: Paimon's own Spark connector, for tables that the embedded "
+        "engine refuses; name its jar in the Spark options of the Paimon connection (packages or jars).",
+        ["embedded", "connector"],
+        section=MORE,
+    ),
+    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+}
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def check_params(**context: Any) -> dict[str, Any]:
+    """Check the form, choose the branch, the tag and the snapshot to start from, and say what the run will touch."""
+    with in_airflows_terms():
+        check_form(context, context["dag"].params)
+        planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
+        foreseen = correction.foresee(context["params"], planned)
+    report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
+    report_lines(*(plan_lines(foreseen) if foreseen else ()))
+    context["ti"].xcom_push(key="foreseen", value=foreseen)
+    return planned
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def report(**context: Any) -> dict[str, Any]:
+    """Render the request and the diff for the approver, plan the publish, pin what is approved."""
+    ti = context["ti"]
+    with in_airflows_terms():
+        made = correction.plan_publish(
+            context["params"],
+            ti.xcom_pull(task_ids="check_params"),
+            ti.xcom_pull(task_ids="diff"),
+            ti.xcom_pull(task_ids="wait")["snapshot_id"],
+            asked_by(context),
+            (ti.xcom_pull(task_ids="correct") or {}).get("details"),
+            (ti.xcom_pull(task_ids="check") or {}).get("details"),
+        )
+    if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
+        made["markdown"] += f"\n\n{notice}"
+    report_lines(made["subject"], *made["markdown"].splitlines())
+    return made
+
+
+def what_stands(context: Context) -> tuple[str, list[str]]:
+    """Clean up after a rejection; returns the outcome, and lines about what stands."""
+    params, planned = context["params"], context["ti"].xcom_pull(task_ids="check_params")
+    main, cleaned = open_main(params), leftovers.clean_up_run(params, planned, branch_owner(context), {})
+    outcome, standing = correction.describe_outcome(main, planned)
+    helps = [correction.TO_CORRECT_DIFFERENTLY, *advice.how_to_remove(params, main, planned)]
+    return outcome, [*cleaned, *standing, *helps]
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed_min_one_success")
+def verify(**context: Any) -> dict[str, Any]:
+    """Compare main with the branch, bucket by bucket, and say how to undo."""
+    ti, params = context["ti"], context["params"]
+    planned, published = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids=params["publish"])
+    with in_airflows_terms():
+        found = correction.verify_published(params, planned, published)
+    report_lines(*found["lines"])
+    return found
+
+
+@task(trigger_rule="one_failed", retries=0)
+def how_to_go_on(**context: Any) -> None:
+    """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
+    ti, params = context["ti"], context["params"]
+    errors = failed_errors(context)
+    planned, first = ti.xcom_pull(task_ids="check_params"), next(iter(errors))
+    if planned is None:
+        summary = f"{first} failed. Nothing was made, nothing was changed"
+        report_lines(summary, *error_lines(errors), *advice.for_the_form(errors[first]), level=logging.ERROR)
+        end_as_failed(summary)
+    with in_airflows_terms():
+        main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
+        cleaned = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
+        outcome, standing = correction.describe_outcome(main, planned)
+        lines = [*cleaned, *standing, *advice.next_steps(params, main, planned, first, errors[first])]
+    summary = f"{', '.join(errors)} failed; {outcome}"
+    report_lines(summary, *error_lines(errors), *lines, level=logging.ERROR)
+    end_as_failed(summary)
+
+
+DEFAULT_ARGS: dict[str, Any] = {
+    **DEFAULTS,
+    "table": "{{ params.table }}",
+    "spark_conn_id": "{{ params.spark_conn_id }}",
+}
+
+
+def correction_dag(dag_id: str = "data_correction", **changes: Unpack[Changes]) -> DAG:
+    """Make the DAG that corrects a table on a branch, has it approved and publishes it."""
+    return make_dag(
+        dag_id,
+        add_tasks,
+        changes,
+        params=PARAMS,
+        default_args=DEFAULT_ARGS,
+        description="Correct data of a Paimon table on a branch, have it approved, publish it",
+        doc=__doc__,
+    )
+
+
+def add_tasks() -> None:
+    """Add the tasks, in the order of their names above."""
+    checked = check_params()
+    tag_main = CreateTagOperator(
+        task_id="tag_main",
+        tag=PLANNED % "tag",
+        snapshot=PLANNED % "base_snapshot",
+        **NEW_TAG,
+    )
+    create_branch = CreateBranchOperator(
+        task_id="create_branch",
+        branch=PLANNED % "branch",
+        tag=PLANNED % "tag",
+        **NEW_BRANCH,
+    )
+    correct = CorrectFromBaseOperator(
+        task_id="correct",
+        branch=PLANNED % "branch",
+        sql=given("sql"),
+        function=given("function"),
+        view=given("views"),
+        all_rows="{{ params.all_rows }}",
+        mode="{{ params.mode }}",
+        partitions=given("partitions"),
+        engine="{{ params.engine }}",
+        **SPARK,
+    )
+    wait = SnapshotCatchUpSensor(
+        task_id="wait",
+        branch=PLANNED % "branch",
+        min_snapshot_id="{{ ti.xcom_pull('correct')['snapshot_after'] }}",
+        max_watermark_lag=given("wait_max_watermark_lag"),
+        max_commit_lag=given("wait_max_commit_lag"),
+        partitions=given("wait_partitions"),
+        deferrable=True,
+        poke_interval=30,
+        timeout=CATCH_UP_TIMEOUT.total_seconds(),
+    )
+    check = CheckBranchOperator(
+        task_id="check",
+        branch=PLANNED % "branch",
+        rules=given("checks"),
+        view=given("views"),
+        sample="{{ params.sample_rows }}",
+        **SPARK,
+    )
+    diff = DiffBranchesOperator(
+        task_id="diff",
+        branch=PLANNED % "branch",
+        sample="{{ params.sample_rows }}",
+        engine="{{ params.engine }}",
+        **SPARK,
+    )
+    reported = report()
+    approve = ask_for_approval("{{ params.publish }}", four_eyes="{{ params.four_eyes }}")
+    publish_arguments = {
+        "branch": PLANNED % "branch",
+        "expected_branch_snapshot": REPORTED % "branch_snapshot",
+        "approved_main_snapshot": REPORTED % "main_snapshot",
+        "changelog": "{{ params.changelog }}",
+        **PUBLISH,
+        "outlets": [AssetAlias("data_correction")],
+    }
+    merge = MergeBranchOperator(task_id="merge", keep_appended="{{ params.keep_appended }}", **publish_arguments)
+    fast_forward = FastForwardOperator(task_id="fast_forward", **publish_arguments)
+    verified = verify()
+    delete_branch = DeleteBranchOperator(
+        task_id="delete_branch",
+        branch=PLANNED % "branch",
+        if_missing="skip",
+        pre_execute=unless_kept,
+    )
+    delete_tag = DeleteTagOperator(
+        task_id="delete_tag", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
+    )
+    steps = [checked, tag_main, create_branch, correct, wait, check, diff, reported, approve]
+    for earlier, later in pairwise(steps):
+        earlier >> later
+    approve >> [merge, fast_forward, end_as_rejected(what_stands)]
+    [merge, fast_forward] >> verified >> delete_branch >> delete_tag
+    [*steps, merge, fast_forward, verified, delete_branch, delete_tag] >> how_to_go_on()

@@ -1,0 +1,89 @@
+"""Remove what runs of data_correction left in a table: their branches and the tags on what they started from.
+
+find -> remove. A branch that a running correction uses is never removed; one with commits that main doesn't have only
+when the form says so. Main is not touched. docs/runbook.md is the page for the person on call.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Unpack
+
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, task
+
+from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.runbooks import leftovers
+from airflow_paimon.runbooks.fields import shared, switch, texts
+from airflow_paimon.runbooks.form import has_active_runs, in_airflows_terms, refuse_unknown, report_lines
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+PARAMS = {
+    **shared("table"),
+    "branches": texts("Branches", "Only these, one a line. Left empty: everything that runs of data_correction left."),
+    "drop_unpublished": switch(
+        "Also what was never published",
+        "On: also branches with commits that main doesn't have, such as those of rejected corrections. "
+        "These rows are gone then.",
+    ),
+    "only_list": switch("Only list", "Say what there is and what would go, and remove nothing."),
+    **shared("paimon_conn_id"),
+}
+
+
+def in_use(context: Context) -> leftovers.InUse:
+    """Ask Airflow whether the run that owns a branch has ended."""
+
+    def ask(owner: str | None) -> bool:
+        if owner is None:
+            return any(has_active_runs(context, dag_id) for dag_id in leftovers.CORRECTING_DAGS)
+        dag_id, _, run_id = owner.partition("/")
+        return has_active_runs(context, dag_id, run_id or None)
+
+    return ask
+
+
+@task(show_return_value_in_logs=False)
+def find(**context: Any) -> list[dict[str, Any]]:
+    """Check the form, and list what there is."""
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, context["dag"].params)
+        listed = leftovers.list_leftovers(context["params"], in_use(context))
+    report_lines(*leftovers.describe(listed, context["params"]["table"]))
+    return listed
+
+
+@task
+def remove(**context: Any) -> None:
+    """Remove what was listed to go, if it is still what it was. Skipped when that is nothing."""
+    if context["params"]["only_list"]:
+        raise AirflowSkipException("Only list is on: nothing is removed")
+    with in_airflows_terms():
+        listed = context["ti"].xcom_pull(task_ids="find")
+        removed, lines = leftovers.remove_leftovers(context["params"], listed, in_use(context))
+    report_lines(*lines)
+    if not removed:
+        raise AirflowSkipException("There was nothing to remove")
+
+
+DEFAULT_ARGS: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=30)}
+
+
+def correction_cleanup_dag(dag_id: str = "data_correction_cleanup", **changes: Unpack[Changes]) -> DAG:
+    """Make the DAG that removes branches and tags that corrections left."""
+    return make_dag(
+        dag_id,
+        add_tasks,
+        changes,
+        params=PARAMS,
+        default_args=DEFAULT_ARGS,
+        description="Remove branches and tags that corrections of a Paimon table left",
+        doc=__doc__,
+    )
+
+
+def add_tasks() -> None:
+    """Add the tasks, in the order of their names above."""
+    find() >> remove()

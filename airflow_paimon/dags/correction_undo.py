@@ -1,0 +1,142 @@
+"""Undo a published correction: main gets its earlier files back, as one new snapshot.
+
+check_params -> preview -> report -> approve -> undo -> verify. Only the partitions that the publish changed go back;
+where main has newer rows in them it is refused (switch keep_later off to drop everything after the publish).
+docs/runbook.md is the page for the person on call.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import Any, Unpack
+
+from airflow.sdk import DAG, AssetAlias, task
+
+from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.operators.branch import RollbackOperator
+from airflow_paimon.runbooks import undo as runbook
+from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
+from airflow_paimon.runbooks.form import (
+    asked_by,
+    end_as_failed,
+    error_lines,
+    failed_errors,
+    in_airflows_terms,
+    report_lines,
+)
+from airflow_paimon.runbooks.tasks import DEFAULTS, UNDO, UNDO_APPROVED, ask_for_approval, check_form, end_as_rejected
+
+PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
+
+PARAMS = {
+    **shared_by_undos("table"),
+    "tag": text(
+        "Undo tag",
+        "The tag airflow-paimon-undo-... that the correction's verify task named. Left empty: the last "
+        "publish is undone.",
+    ),
+    "keep_later": switch(
+        "Keep what came later",
+        "On: only what the publish changed goes back; refused where it changed again. Off: main becomes "
+        "what it was before the publish, and loses everything that was written since.",
+        on=True,
+    ),
+    **shared_by_undos("writers_stopped"),
+    "changelog": choice(
+        "Streaming readers",
+        "On a table with a changelog-producer, auto reads both sides of what goes back and tells streaming "
+        "readers the changes; none is faster and tells them nothing.",
+        ["auto", "none"],
+    ),
+    **shared_by_undos("reason", "approval", "notify", "remind_before", "approvers", "undo_retention", "paimon_conn_id"),
+}
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def check_params(**context: Any) -> dict[str, Any]:
+    """Check the form, and find the tag to go back to."""
+    with in_airflows_terms():
+        check_form(context, context["dag"].params)
+        planned = runbook.plan_undo(context["params"])
+    report_lines(*planned["lines"])
+    return planned
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def report(**context: Any) -> dict[str, Any]:
+    """Render what would change."""
+    ti = context["ti"]
+    planned, preview = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="preview")
+    made = runbook.describe_plan(context["params"], planned, preview, asked_by(context))
+    report_lines(made["subject"], *made["markdown"].splitlines())
+    return made
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def verify(**context: Any) -> dict[str, Any]:
+    """Compare main with the target, bucket by bucket."""
+    ti = context["ti"]
+    with in_airflows_terms():
+        found = runbook.verify_undone(
+            context["params"], ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="undo")
+        )
+    report_lines(*found["lines"])
+    return found
+
+
+@task(trigger_rule="one_failed", retries=0)
+def how_to_go_on(**context: Any) -> None:
+    """Say what failed and what to do. Changes nothing, and fails the run."""
+    errors = failed_errors(context)
+    undone = context["ti"].xcom_pull(task_ids="undo")
+    outcome = f"main was undone, as snapshot {undone['snapshot_after']}" if undone else "main is as it was"
+    summary = f"{', '.join(errors)} failed; {outcome}"
+    first = next(iter(errors))
+    report_lines(summary, *error_lines(errors), runbook.what_helps(first, errors[first]), level=logging.ERROR)
+    end_as_failed(summary)
+
+
+DEFAULT_ARGS: dict[str, Any] = {
+    **DEFAULTS,
+    "table": "{{ params.table }}",
+}
+
+
+def correction_undo_dag(dag_id: str = "data_correction_undo", **changes: Unpack[Changes]) -> DAG:
+    """Make the DAG that undoes a published correction."""
+    return make_dag(
+        dag_id,
+        add_tasks,
+        changes,
+        params=PARAMS,
+        default_args=DEFAULT_ARGS,
+        description="Undo a published correction of a Paimon table",
+        doc=__doc__,
+    )
+
+
+def add_tasks() -> None:
+    """Add the tasks, in the order of their names above."""
+    checked = check_params()
+    rollback = {
+        "tag": PLANNED % "tag",
+        "keep_later": "{{ params.keep_later }}",
+        "changelog": "{{ params.changelog }}",
+        **UNDO,
+    }
+    preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)
+    reported = report()
+    approve = ask_for_approval("undo")
+    undo = RollbackOperator(
+        task_id="undo",
+        **UNDO_APPROVED,
+        outlets=[AssetAlias("data_correction")],
+        **rollback,
+    )
+    verified = verify()
+    steps = [checked, preview, reported, approve, undo, verified]
+    for earlier, later in pairwise(steps):
+        earlier >> later
+    approve >> end_as_rejected(lambda context: ("nothing was undone, main is as it was", []))
+    steps >> how_to_go_on()

@@ -1,0 +1,320 @@
+"""Nightly maintenance of many tables: compact, expire branches, tags and snapshots, remove orphan files once a week.
+
+find_tables -> for each table: compact -> expire_branches -> expire_tags -> expire_snapshots -> remove_orphan_files;
+then summary -> nothing_failed. With a budget find_tables measures the tables, and leaves those that need nothing.
+A step that fails ends the night of its own table: what is damaged is not deleted from.
+docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry run* first.
+
+| failed | mostly | what to do |
+|---|---|---|
+| `find_tables` | a wrong form or connection, or no table matches | trigger again |
+| `compact` | Spark, memory, storage; or the table is damaged | its log; clear it with its downstream |
+| `expire_...`, `remove_orphan_files` | something is unreadable; nothing was deleted | `check_table` |
+| `nothing_failed` | a table or a pattern; its log lists them | as above |
+
+Clearing a table's tasks, or the whole run, is safe: what is done is not done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, Asset, AssetAlias, BaseNotifier, Param, task, task_group
+
+from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.links import task_url
+from airflow_paimon.operators.maintenance import (
+    BranchExpireOperator,
+    CompactOperator,
+    RemoveOrphanFilesOperator,
+    SnapshotExpireOperator,
+    TagExpireOperator,
+)
+from airflow_paimon.runbooks import table_maintenance as night
+from airflow_paimon.runbooks.fields import choice, number, shared, switch, text, texts
+from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.notify import choose_notifiers, send
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+DAG_ID = "table_maintenance"
+FREED = AssetAlias(DAG_ID)
+GROUP = "maintain"
+LABEL = "{{ task.table | truncate(200, True) }}"
+MORE = "More: limits, connections"
+
+PARAMS = {
+    "tables": Param(
+        type="array",
+        items={"type": "string"},
+        minItems=1,
+        title="Tables",
+        description="One name or pattern a line: sales.orders, sales.* or, for all tables of the connection, *",
+    ),
+    "older_than": text(
+        "Expire snapshots after",
+        "Age at which snapshots expire, such as 7 d. Left empty, each table's own options decide "
+        "(snapshot.time-retained: without it 1 h).",
+    ),
+    "orphan_day": choice(
+        "Orphan files on",
+        "The day, by the run's logical date, on which files that nothing refers to are removed.",
+        [*night.DAYS, night.EVERY_DAY, night.NEVER],
+        "sunday",
+    ),
+    "budget": text(
+        "Budget",
+        "Measure the tables first and do only what is worth it, the worst first: bytes that compactions may rewrite, "
+        "such as 500 gb, their time from the run's start, such as 2 h, or: unlimited. Left empty, all is done for all.",
+    ),
+    "dry_run": switch("Dry run", "Only say what would be compacted and deleted."),
+    "exclude": Param(
+        [],
+        type="array",
+        items={"type": "string"},
+        section=MORE,
+        title="Except",
+        description="Names or patterns of tables to leave alone, one a line.",
+    ),
+    "compact": switch(
+        "Compact",
+        "Write small files of append tables together and merge buckets of primary-key tables, with Spark. "
+        "Nothing else here needs Spark.",
+        on=True,
+        section=MORE,
+    ),
+    "min_files": number(
+        "Small files",
+        "Compact partitions of append tables that have at least this many small files.",
+        5,
+        minimum=2,
+        section=MORE,
+    ),
+    "max_sorted_runs": number(
+        "Sorted runs",
+        "Merge buckets of primary-key tables that have more sorted runs than this. 5 leaves those alone "
+        "that their writers merge by themselves. Left empty, all are merged completely.",
+        5,
+        type=["null", "integer"],
+        section=MORE,
+    ),
+    "all_branches": switch(
+        "Branches, too", "Expire snapshots and tags of all branches; otherwise of main only.", on=True, section=MORE
+    ),
+    "retain_min": number(
+        "Snapshots to keep",
+        "The newest snapshots that always stay. Empty: snapshot.num-retained.min, without it 10.",
+        section=MORE,
+    ),
+    "retain_max": number(
+        "Snapshots at most",
+        "More expire, whatever their age. Empty: snapshot.num-retained.max, without it no limit.",
+        section=MORE,
+    ),
+    "grace": text(
+        "Grace time",
+        "How long files of expired snapshots and tags stay for readers that began before, at least 10 min. "
+        "What a night expires, the next one deletes.",
+        "1 h",
+        section=MORE,
+    ),
+    "writers_stopped": switch(
+        "Writers are stopped",
+        "Nobody writes, reads or tags the tables meanwhile: allows a shorter grace time.",
+        section=MORE,
+    ),
+    "branches_idle_for": text(
+        "Idle branches",
+        "Also delete branches without a retention that nothing was committed to for as long, such as 60 d. "
+        "Protected branches, and those with commits that main doesn't have, stay.",
+        section=MORE,
+    ),
+    "notify_before": text(
+        "Announce branches",
+        "The summary lists the branches that expire within this time. Left empty, none.",
+        "3 d",
+        type=["null", "string"],
+        section=MORE,
+    ),
+    "orphans_older_than": text(
+        "Age of orphan files",
+        "Longer than any writer takes from its first file to its commit; at least 1 h.",
+        "1 d",
+        section=MORE,
+    ),
+    "notify": texts(
+        "Notify",
+        "Who hears what the night did: names from the Paimon connection's extra notify, one a line. Empty: nobody.",
+        section=MORE,
+    ),
+    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+}
+
+
+def skip(context: Context, reason: str) -> NoReturn:
+    """Skip the task, and leave the reason for the summary."""
+    context["ti"].xcom_push(key=night.SKIPPED, value=reason)
+    raise AirflowSkipException(reason)
+
+
+def only_as_planned(context: Context) -> None:
+    """Skip a step that a night with a budget leaves out."""
+    task = context["task"]
+    plan = context["ti"].xcom_pull(task_ids="find_tables", key="plan")
+    reason = night.why_not_planned(plan, task.task_id.rpartition(".")[2], task.table)
+    if reason is not None:
+        skip(context, reason)
+
+
+def why_no_time(context: Context) -> str | None:
+    """Say that the budget's time is over."""
+    return night.why_out_of_time(context["params"], context["dag_run"].start_date, datetime.now(UTC))
+
+
+class CompactIfNeeded(CompactOperator):
+    """Skips a table that needs no compaction, or can't have one, before a job is submitted."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Look at the table first."""
+        only_as_planned(context)
+        with in_airflows_terms():
+            retried = context["ti"].try_number > 1
+            reason = why_no_time(context) or night.why_not_compacted(context["params"], self.table, retried=retried)
+        if reason is not None:
+            skip(context, reason)
+        return super().execute(context)
+
+
+@task
+def find_tables(**context: Any) -> list[str]:
+    """Check the form, and find the tables that it names; with a budget, those that have something to do."""
+    ti, params = context["ti"], context["params"]
+    with in_airflows_terms():
+        refuse_unknown(context["dag_run"].conf, context["dag"].params)
+        chosen_notifiers(params)
+        found = night.choose_tables(params)
+        plan = night.measure(params, found["tables"], day_of(context))
+    ti.xcom_push(key="missed", value=found["missed"])
+    if plan is None:
+        report_lines(f"{len(found['tables']):,} tables", *found["tables"])
+        return list(found["tables"])
+    report_lines(*night.describe_night(plan))
+    ti.xcom_push(key="plan", value=night.night_json(plan))
+    return [one.table for one in plan.tables]
+
+
+def chosen_notifiers(params: Mapping[str, Any]) -> list[BaseNotifier]:
+    """Make the notifiers that the form names; unknown ones are refused."""
+    conn_id = params["paimon_conn_id"]
+    return choose_notifiers(PaimonHook(conn_id).notify, params["notify"] or [], conn_id)
+
+
+def day_of(context: Context) -> datetime:
+    """Return the run's day in the DAG's timezone."""
+    run = context["dag_run"]
+    day: datetime = (run.logical_date or run.run_after).astimezone(context["dag"].timezone)
+    return day
+
+
+def only_on_its_day(context: Context) -> None:
+    """Skip the removal of orphan files on all days but one of the week."""
+    reason = night.why_no_orphan_cleaning(context["params"]["orphan_day"], day_of(context)) or why_no_time(context)
+    if reason is not None:
+        skip(context, reason)
+
+
+@task_group(group_id=GROUP)
+def maintain(table: str) -> None:
+    """Look after one table."""
+    compact = CompactIfNeeded(
+        task_id="compact",
+        table=table,
+        map_index_template=LABEL,
+        max_active_tis_per_dagrun=4,
+        min_files="{{ params.min_files }}",
+        max_sorted_runs=given("max_sorted_runs"),
+        spark_conf=given("spark_conf"),
+        spark_options=given("spark_options"),
+    )
+    here: dict[str, Any] = {
+        "table": table,
+        "map_index_template": LABEL,
+        "run_on": "worker",
+        "trigger_rule": "none_failed",
+        "dry_run": "{{ params.dry_run }}",
+    }
+    expiry: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in ("all_branches", "grace", "writers_stopped")}
+    limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
+    idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
+    planned: dict[str, Any] = {"pre_execute": only_as_planned, **here}
+    branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
+    tags = TagExpireOperator(task_id="expire_tags", **expiry, **planned)
+    snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **planned)
+    orphans = RemoveOrphanFilesOperator(
+        task_id="remove_orphan_files",
+        older_than="{{ params.orphans_older_than }}",
+        pre_execute=only_on_its_day,
+        **here,
+    )
+    compact >> branches >> tags >> snapshots >> orphans
+
+
+@task(multiple_outputs=False, trigger_rule="all_done", outlets=[FREED])
+def summary(**context: Any) -> dict[str, Any]:
+    """Sum up what was freed, of which table; a run that is not a dry run leaves it in an asset event, too."""
+    ti, dry_run = context["ti"], context["params"]["dry_run"]
+    tables, plan = ti.xcom_pull(task_ids="find_tables"), ti.xcom_pull(task_ids="find_tables", key="plan")
+    if not tables and plan is None:
+        raise AirflowFailException("No tables were found: the log of find_tables says why")
+    missed = ti.xcom_pull(task_ids="find_tables", key="missed")
+    nights = night.gather_nights(context, GROUP, tables or ())
+    found = night.summarize(nights, missed or (), dry_run=dry_run, plan=plan)
+    subject, markdown = night.render_summary(found)
+    report_lines(subject, *markdown.splitlines())
+    ti.xcom_push(key="markdown", value=markdown)
+    with in_airflows_terms():
+        send(chosen_notifiers(context["params"]), night.message_of(found, subject, task_url(ti)), context)
+    if not dry_run:
+        context["outlet_events"][FREED].add(Asset(DAG_ID), extra=found)
+    return found
+
+
+@task(retries=0)
+def nothing_failed(**context: Any) -> None:
+    """Fail when a table's night failed, or a pattern matched nothing; the other tables have had theirs."""
+    failed = context["ti"].xcom_pull(task_ids="summary")["failed"]
+    if failed:
+        report_lines(f"Failed: {len(failed):,}", *failed, level=logging.ERROR)
+        end_as_failed(f"Failed: {len(failed):,}")
+
+
+DEFAULT_ARGS: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay": timedelta(minutes=1),
+    "paimon_conn_id": "{{ params.paimon_conn_id }}",
+    "spark_conn_id": "{{ params.spark_conn_id }}",
+}
+
+
+def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes]) -> DAG:
+    """Make the DAG that compacts and expires many tables, and removes orphan files."""
+    return make_dag(
+        dag_id,
+        add_tasks,
+        changes,
+        params=PARAMS,
+        default_args=DEFAULT_ARGS,
+        description="Compact tables, expire branches, tags and snapshots, remove orphan files, tell what became free",
+        doc=__doc__,
+    )
+
+
+def add_tasks() -> None:
+    """Add the tasks, in the order of their names above."""
+    maintain.expand(table=find_tables()) >> summary() >> nothing_failed()

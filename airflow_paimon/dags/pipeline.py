@@ -1,0 +1,330 @@
+"""Correct an upstream table, make the tables again that are made from it, publish all of them: one form, one approval.
+
+check_params -> tag -> create_branch -> correct -> replay -> wait -> diff -> report -> approve -> publish -> verify ->
+delete_branch -> delete_tag. What runs once for each table is mapped. Until publish commits, no main is touched; if one
+table is refused then, those that were published are undone. Whatever fails, how_to_go_on says what stands and what
+helps. To take all of it back: pipeline_correction_undo. docs/howto/pipeline-correction.md explains the form.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Unpack
+
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, AssetAlias, Param, task
+
+from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.operators.branch import (
+    CreateBranchOperator,
+    CreateTagOperator,
+    DeleteBranchOperator,
+    DeleteTagOperator,
+    DiffBranchesOperator,
+)
+from airflow_paimon.operators.check import CheckBranchOperator
+from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
+from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
+from airflow_paimon.runbooks import pipeline
+from airflow_paimon.runbooks import pipeline_report as pages
+from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
+from airflow_paimon.runbooks.form import (
+    asked_by,
+    end_as_failed,
+    error_lines,
+    failed_errors,
+    in_airflows_terms,
+    pulled,
+    report_lines,
+)
+from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
+from airflow_paimon.runbooks.tasks import (
+    CATCH_UP_TIMEOUT,
+    DEFAULTS,
+    NEW_BRANCH,
+    NEW_TAG,
+    PUBLISH,
+    SPARK,
+    ask_for_approval,
+    check_form,
+    end_as_rejected,
+    unless_kept,
+)
+from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+LABEL = "{{ task.table | truncate(200, True) }}"
+APPROVAL = "More: approval"
+MORE = "More: replay, conflicts, connections"
+
+PARAMS = {
+    "tables": Param(
+        type="array",
+        items={"type": "object"},
+        minItems=1,
+        title="Tables",
+        description="Upstream first, each with what happens to it: correct, one statement on the view branch as in "
+        "data_correction; or replay, statements on the view branch that read the tables before it by their names, or "
+        f"module:name, a function. checks: rules that its branch must keep, as in data_correction. Such as: {EXAMPLE}",
+    ),
+    **shared("reason"),
+    "caught_up": choice(
+        "Caught up",
+        "replayed: when its replay has ended. main_at_start: besides, its branch's newest commit is not "
+        "older than main's was when this run began. watermark: besides, its branch has the watermark below. The last "
+        "two wait for other jobs that fill the branches.",
+        pipeline.CAUGHT_UP,
+    ),
+    "watermark": text("Watermark", "Of Caught up: watermark; ISO with an offset, such as 2026-11-21T00:00:00+00:00."),
+    "approval": switch(
+        "Ask for approval",
+        "Wait until somebody has looked at what changed in all tables and approved it, once.",
+        on=True,
+    ),
+    "keep_branch": switch(
+        "Keep the branches",
+        "Keep branches and tags after publishing; remove them with data_correction_cleanup, table by table.",
+    ),
+    "clean_up": switch(
+        "Clean up when it fails or is rejected",
+        "Delete branches and tags then, unless a table stays published, or another job has written a "
+        "branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
+        on=True,
+    ),
+    "branch": text("Branch", "Name of the new branch of every table; left empty, one is made from this run."),
+    "undo_retention": text(
+        "Undo for",
+        "How long the publishes can be undone with pipeline_correction_undo, such as 7 d; or: forever.",
+        "7 d",
+    ),
+    "start_tag": text(
+        "Start: tag",
+        "The upstream tables (what is corrected, or read without being in the list) start at this tag "
+        "instead of now. What main got after the start is not in their branches.",
+        section=MORE,
+    ),
+    "start_snapshots": texts(
+        "Start: snapshots",
+        "Or at these snapshots, one a line, such as flights.raw=118; of one upstream table 118 is enough.",
+        section=MORE,
+    ),
+    "start_time": text(
+        "Start: time", "Or at their newest snapshots from before this time, ISO with an offset.", section=MORE
+    ),
+    "streams": switch(
+        "Streams",
+        "The functions write streams: they run until nothing is new, or until the watermark is read.",
+        section=MORE,
+    ),
+    "replay_timeout": text(
+        "Time for streams", "How long the streams of one table may run, such as 1 h.", "1 h", section=MORE
+    ),
+    "checkpoint": text(
+        "Checkpoints",
+        "Folder for the streams' checkpoints that Spark can reach, where tables are on an object store.",
+        section=MORE,
+    ),
+    "tag_retention": text(
+        "Keep the tags for",
+        "How long the tags on the snapshots that the run starts from live at most; or: forever.",
+        "30 d",
+        section=MORE,
+    ),
+    **shared("sample_rows", "rewrite", "keep_appended", "writers_stopped", section=MORE),
+    **shared("notify", "remind_before", "approvers", "four_eyes", section=APPROVAL),
+    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+}
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def check_params(**context: Any) -> list[dict[str, Any]]:
+    """Check the form, and choose the branch, the tags and the snapshots to start from."""
+    with in_airflows_terms():
+        check_form(context, context["dag"].params)
+        planned = pipeline.plan_pipeline(context["params"], context["dag"].dag_id, context["run_id"])
+    line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
+    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned))
+    return planned
+
+
+def tag_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "tag": one["tag"], "snapshot": one["base_snapshot"]}
+
+
+def branch_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "branch": one["branch"]}
+
+
+def new_branch_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "branch": one["branch"], "tag": one["tag"]}
+
+
+def correct_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table; those that are replayed are skipped."""
+    if one["correct"] is None:
+        raise AirflowSkipException(f"{one['table']} is replayed")
+    return {"table": one["table"], "branch": one["branch"], **one["correct"]}
+
+
+def wait_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "branch": one["branch"], **one["wait"]}
+
+
+def check_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "branch": one["branch"], "rules": one["checks"], "view": one["views"]}
+
+
+def old_tag_arguments(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "tag": one["tag"]}
+
+
+def replays(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
+    """Return the replay of each table; a table that is corrected has none."""
+    nothing = {"sql": None, "function": None}
+    planned = context["ti"].xcom_pull(task_ids="check_params")
+    return [{"table": one["table"], "branch": one["branch"], **(one["replay"] or nothing)} for one in planned]
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def report(**context: Any) -> dict[str, Any]:
+    """Render what changed in all tables for the approver, plan the publishes, pin what is approved."""
+    ti = context["ti"]
+    planned, replayed = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="replay")
+    done = []
+    for index, one in enumerate(planned):
+        wrote = ti.xcom_pull(task_ids="correct", map_indexes=index) if one["correct"] else replayed[index]
+        waited = ti.xcom_pull(task_ids="wait", map_indexes=index)["snapshot_id"]
+        found = {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in ("check", "diff")}
+        done.append({"wrote": wrote, "wait": waited, **found})
+    with in_airflows_terms():
+        made = pages.plan_publishes(context["params"], planned, done, asked_by(context))
+    report_lines(made["subject"], *made["markdown"].splitlines())
+    return made
+
+
+def what_stands(context: Context) -> tuple[str, list[str]]:
+    """Clean up after a rejection; returns the outcome, and lines about what stands."""
+    params, planned = context["params"], context["ti"].xcom_pull(task_ids="check_params")
+    cleaned = pages.clean_up_all(params, planned, branch_owner(context), {})
+    outcome, standing = pages.describe_outcomes(params, planned)
+    return outcome, [*cleaned, *standing]
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def verify(**context: Any) -> dict[str, Any]:
+    """Compare main of every table with its branch, bucket by bucket, and say how to undo."""
+    ti = context["ti"]
+    with in_airflows_terms():
+        found = pages.verify_all(
+            context["params"], ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="publish")
+        )
+    report_lines(*found["lines"])
+    return found
+
+
+@task(trigger_rule="all_done", retries=0)
+def how_to_go_on(**context: Any) -> None:
+    """If something failed, say what stands and what helps, clean up, and fail the run. Never touches a main."""
+    params, errors = context["params"], failed_errors(context)
+    if not errors:
+        raise AirflowSkipException("Nothing failed")
+    planned, first = context["ti"].xcom_pull(task_ids="check_params"), next(iter(errors))
+    failed = first.partition("[")[0]
+    if planned is None:
+        summary = f"{first} failed. Nothing was made, nothing was changed"
+        helps = "What helps: correct what the message names, and trigger pipeline_correction again"
+        report_lines(summary, *error_lines(errors), helps, level=logging.ERROR)
+        end_as_failed(summary)
+    with in_airflows_terms():
+        kinds = {name.partition("[")[0]: error["kind"] if error else None for name, error in errors.items()}
+        cleaned = pages.clean_up_all(params, planned, branch_owner(context), kinds)
+        outcome, standing = pages.describe_outcomes(params, planned)
+        steps = pages.next_steps(params, planned, failed, errors[first])
+    summary = f"{', '.join(errors)} failed; {outcome}"
+    report_lines(summary, *error_lines(errors), *standing, *cleaned, *steps, level=logging.ERROR)
+    end_as_failed(summary)
+
+
+DEFAULT_ARGS: dict[str, Any] = {
+    **DEFAULTS,
+    "spark_conn_id": "{{ params.spark_conn_id }}",
+}
+
+
+def pipeline_dag(dag_id: str = "pipeline_correction", **changes: Unpack[Changes]) -> DAG:
+    """Make the DAG that corrects a table and makes again those that are made from it."""
+    return make_dag(
+        dag_id,
+        add_tasks,
+        changes,
+        params=PARAMS,
+        default_args=DEFAULT_ARGS,
+        description="Correct an upstream table, replay those made from it, have all approved once, publish all",
+        doc=__doc__,
+    )
+
+
+def add_tasks() -> None:
+    """Add the tasks, in the order of their names above."""
+    planned = check_params()
+    tag = CreateTagOperator.partial(
+        task_id="tag",
+        map_index_template=LABEL,
+        **NEW_TAG,
+    ).expand_kwargs(planned.map(tag_arguments))
+    create_branch = CreateBranchOperator.partial(
+        task_id="create_branch",
+        map_index_template=LABEL,
+        **NEW_BRANCH,
+    ).expand_kwargs(planned.map(new_branch_arguments))
+    correct = CorrectFromBaseOperator.partial(task_id="correct", map_index_template=LABEL, **SPARK).expand_kwargs(
+        planned.map(correct_arguments)
+    )
+    replay = ReplayTablesOperator(task_id="replay", tables=replays, trigger_rule="none_failed", **SPARK)
+    wait = SnapshotCatchUpSensor.partial(
+        task_id="wait",
+        map_index_template=LABEL,
+        min_snapshot_id="{{ ti.xcom_pull(task_ids='replay')[ti.map_index]['snapshot_after'] }}",
+        deferrable=True,
+        poke_interval=30,
+        timeout=CATCH_UP_TIMEOUT.total_seconds(),
+    ).expand_kwargs(planned.map(wait_arguments))
+    check = CheckBranchOperator.partial(
+        task_id="check", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
+    ).expand_kwargs(planned.map(check_arguments))
+    diff = DiffBranchesOperator.partial(
+        task_id="diff", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
+    ).expand_kwargs(planned.map(branch_arguments))
+    reported = report()
+    approve = ask_for_approval(
+        "publish",
+        table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
+        four_eyes="{{ params.four_eyes }}",
+    )
+    publish = PublishTablesOperator(
+        task_id="publish",
+        tables=pulled("report", "tables"),
+        keep_appended="{{ params.keep_appended }}",
+        outlets=[AssetAlias("pipeline_correction")],
+        **PUBLISH,
+    )
+    verified = verify()
+    delete_branch = DeleteBranchOperator.partial(
+        task_id="delete_branch", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept
+    ).expand_kwargs(planned.map(branch_arguments))
+    delete_tag = DeleteTagOperator.partial(
+        task_id="delete_tag", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept
+    ).expand_kwargs(planned.map(old_tag_arguments))
+    planned >> tag >> create_branch >> correct >> replay >> wait >> check >> diff >> reported >> approve
+    approve >> [publish, end_as_rejected(what_stands)]
+    publish >> verified >> delete_branch >> delete_tag
+    steps = [planned, tag, create_branch, correct, replay, wait, check, diff, reported, approve]
+    [*steps, publish, verified, delete_branch, delete_tag] >> how_to_go_on()

@@ -1,0 +1,125 @@
+"""Undo a correction of a pipeline: main of each of its tables gets its earlier files back, the last table first.
+
+check_params -> approve -> undo -> verify. Only the partitions that the publishes changed go back; where one of the
+tables has newer rows in them, all of it is refused before anything is undone. To undo one table alone, or to drop what
+came later: data_correction_undo. docs/howto/pipeline-correction.md explains both.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Unpack
+
+from airflow.sdk import DAG, AssetAlias, Param, task
+
+from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.operators.pipeline import UndoTablesOperator
+from airflow_paimon.runbooks import pipeline_report as pages
+from airflow_paimon.runbooks.fields import shared_by_undos
+from airflow_paimon.runbooks.form import (
+    asked_by,
+    end_as_failed,
+    error_lines,
+    failed_errors,
+    in_airflows_terms,
+    pulled,
+    report_lines,
+)
+from airflow_paimon.runbooks.tasks import DEFAULTS, UNDO, UNDO_APPROVED, ask_for_approval, check_form, end_as_rejected
+
+PARAMS = {
+    "tables": Param(
+        type="array",
+        items={"type": "string"},
+        minItems=1,
+        title="Tables",
+        description="The tables in the order in which they were published, one a line, as database.table; the log of "
+        "the run's task verify has them.",
+    ),
+    "branch": Param(
+        type="string",
+        minLength=1,
+        title="Branch",
+        description="The run's branch, which all of these tables had; the log of the run's task verify names it.",
+    ),
+    **shared_by_undos(
+        "writers_stopped",
+        "reason",
+        "approval",
+        "notify",
+        "remind_before",
+        "approvers",
+        "undo_retention",
+        "paimon_conn_id",
+    ),
+}
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def check_params(**context: Any) -> dict[str, Any]:
+    """Check the form, find the publishes, and plan to undo all of them."""
+    with in_airflows_terms():
+        check_form(context, context["dag"].params)
+        found = pages.plan_undo(context["params"], asked_by(context))
+    report_lines(found["subject"], *found["lines"], *found["markdown"].splitlines())
+    return found
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def verify(**context: Any) -> list[str]:
+    """Compare main of each table with its tag, bucket by bucket."""
+    ti = context["ti"]
+    tables = ti.xcom_pull(task_ids="check_params")["tables"]
+    with in_airflows_terms():
+        lines = pages.verify_undone(context["params"], tables, ti.xcom_pull(task_ids="undo"))
+    report_lines(*lines)
+    return lines
+
+
+@task(trigger_rule="one_failed", retries=0)
+def how_to_go_on(**context: Any) -> None:
+    """Say what failed and what to do. Changes nothing, and fails the run."""
+    errors = failed_errors(context)
+    helps = (
+        "What helps: correct what the message names and trigger pipeline_correction_undo again: it goes on with the "
+        "tables that are not undone yet. Where main got newer rows in the partitions to undo, correct them with "
+        "data_correction, or undo that table with data_correction_undo and Keep what came later off"
+    )
+    summary = f"{', '.join(errors)} failed"
+    report_lines(summary, *error_lines(errors), helps, level=logging.ERROR)
+    end_as_failed(summary)
+
+
+def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpack[Changes]) -> DAG:
+    """Make the DAG that undoes a published correction of a pipeline, in all of its tables."""
+    return make_dag(
+        dag_id,
+        add_tasks,
+        changes,
+        params=PARAMS,
+        default_args=DEFAULTS,
+        description="Undo a published correction of a pipeline, in all of its tables",
+        doc=__doc__,
+    )
+
+
+def add_tasks() -> None:
+    """Add the tasks, in the order of their names above."""
+    checked = check_params()
+    approve = ask_for_approval(
+        "undo",
+        asked_in="check_params",
+        table="{{ ti.xcom_pull(task_ids='check_params')['tables'][0]['table'] }}",
+    )
+    undo = UndoTablesOperator(
+        task_id="undo",
+        tables=pulled("check_params", "tables"),
+        keep_later=True,
+        **UNDO_APPROVED,
+        **UNDO,
+        outlets=[AssetAlias("pipeline_correction")],
+    )
+    verified = verify()
+    checked >> approve >> [undo, end_as_rejected(lambda context: ("nothing was undone", []))]
+    undo >> verified
+    [checked, approve, undo, verified] >> how_to_go_on()
