@@ -147,12 +147,13 @@ def _with_meaning(write: TableWrite, changes: Iterable[pa.RecordBatch]) -> Itera
         yield batch
 
 
-def live_bucket(plan: ScanPlan, bucket: BucketSplit) -> tuple[TableRead, ReadSplit]:
-    """Return the argument ``live`` of ``rewrite_bucket`` for a bucket."""
+def live_bucket(plan: ScanPlan, bucket: BucketSplit, *, chained: bool = False) -> tuple[TableRead, ReadSplit]:
+    """Return the argument ``live`` of ``rewrite_bucket`` for a bucket. ``chained``: see ``check_readable``."""
     read, splits = plan_read(
         ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries),
         time_travel=True,
         layered=True,
+        chained=chained,
         whole_buckets=True,
     )
     if len(splits) != 1:

@@ -35,8 +35,8 @@ from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.snapshot import CommitKind, parse_json
-from airflow_paimon.core.plan import Delete
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json
+from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.partitions import parse_partition_spec
@@ -51,11 +51,16 @@ _LISTED_ONE_BY_ONE = 8
 
 def record_provenance(table: Table, layout: ChainLayout, built: Provenance) -> None:
     """Write a record, before the commit. Idempotent."""
-    data = json.dumps(_to_json(layout, built), indent=2, ensure_ascii=False).encode()
     try:
-        put_new(table, _path(layout, built.values, built.files), data)
+        put_new(table, _path(layout, built.values, built.files), _to_bytes(layout, built))
     except AlreadyExistsError:
         return
+
+
+def replace_record(table: Table, layout: ChainLayout, built: Provenance) -> None:
+    """Write a record in the place of another one for the same files."""
+    path = _path(layout, built.values, built.files)
+    execute(table, [Replace(path=path, data=_to_bytes(layout, built), reason="its inputs lie in other files now")])
 
 
 def _parse(layout: ChainLayout, data: bytes | None) -> Provenance | None:
@@ -125,6 +130,10 @@ def _path(layout: ChainLayout, values: Values, files: str) -> str:
 def _prefix(layout: ChainLayout, values: Values) -> str:
     name = hashlib.sha256(layout.text_of(values).encode()).hexdigest()[:24]
     return f"{group_folder(layout, layout.group_of(values))}/{name}"
+
+
+def _to_bytes(layout: ChainLayout, built: Provenance) -> bytes:
+    return json.dumps(_to_json(layout, built), indent=2, ensure_ascii=False).encode()
 
 
 def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
@@ -279,12 +288,25 @@ def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, .
     return find_stale(state, gather_provenances(table, state.layout, state.snapshot))
 
 
+PassedOver = Callable[[Snapshot], bool]
+"""Whether a commit is not looked at, as it leaves what a partition was built from as it was."""
+
+
+def is_neutral(snapshot: Snapshot) -> bool:
+    """Return whether a commit changes no row."""
+    return snapshot.commit_kind in NEUTRAL
+
+
 def gather_provenances(
-    table: Table, layout: ChainLayout, snapshot: ScanPlan, asked: Set[Values] | None = None
+    table: Table,
+    layout: ChainLayout,
+    snapshot: ScanPlan,
+    asked: Set[Values] | None = None,
+    passed_over: PassedOver = is_neutral,
 ) -> dict[Values, Provenance]:
     """Read the provenance of the live (or the given) snapshot partitions; those without a record are left out.
 
-    A partition that only compaction has rewritten since keeps its record.
+    A partition that only commits which are passed over have rewritten since, such as compactions, keeps its record.
     """
     held = splits_by_partition(snapshot)
     digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
@@ -292,20 +314,22 @@ def gather_provenances(
         return {}
     records = Records(table, layout, {layout.group_of(v) for v in digests})
     found = records.matching(digests)
-    return found | _rewritten(records, layout, snapshot, digests.keys() - found.keys())
+    return found | _rewritten(records, layout, snapshot, digests.keys() - found.keys(), passed_over)
 
 
-def _rewritten(records: Records, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
+def _rewritten(
+    records: Records, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values], passed_over: PassedOver
+) -> dict[Values, Provenance]:
     """Find the records of partitions whose files compaction has rewritten since.
 
     A record applies to the live files if one commit after its inputs were read added exactly the files that it names,
-    and only compaction changed them afterwards.
+    and only commits that are passed over changed them afterwards.
     """
     earlier = records.of_partitions(unknown)
     pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for found in earlier.values() for r in found]
     if plan.snapshot is None or not pairs:
         return {}
-    commits = _real_commits(plan, min(since or 0 for _, since in pairs))
+    commits = _real_commits(plan, min(since or 0 for _, since in pairs), passed_over)
     out: dict[Values, Provenance] = {}
     for record, since in pairs:
         puts = [names.get(record.values) for number, names in commits if number > (since or 0)]
@@ -315,14 +339,14 @@ def _rewritten(records: Records, layout: ChainLayout, plan: ScanPlan, unknown: S
     return out
 
 
-def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, list[str]]]]:
-    """File names that each commit except compactions added, by snapshot id; empty if some snapshots are gone."""
+def _real_commits(plan: ScanPlan, since: int, passed_over: PassedOver) -> list[tuple[int, dict[Values, list[str]]]]:
+    """File names that each commit that is not passed over added, by snapshot id; empty if some snapshots are gone."""
     head = plan.snapshot
     commits = snapshots_between(plan.table, since, head.id) if head is not None and since <= head.id else None
     out = []
     types = partition_types(plan.schema)
     for snapshot in commits or ():
-        if snapshot.commit_kind in NEUTRAL:
+        if passed_over(snapshot):
             continue
         put: dict[Values, list[str]] = {}
         for entries in read_entries(plan.table, read_delta_list(plan.table, snapshot)):
@@ -334,9 +358,11 @@ def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, li
     return out
 
 
-def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> frozenset[Values] | None:
-    """The partitions that commits other than compaction changed after a snapshot (id and, if known, identity); None:
-    unknown, or another snapshot has that id now.
+def touched_since(
+    plan: ScanPlan, since: int | None, identity: str | None, passed_over: PassedOver = is_neutral
+) -> frozenset[Values] | None:
+    """Return the partitions that commits which are not passed over changed after a snapshot (id and, if known,
+    identity); None: unknown, or another snapshot has that id now.
     """
     if since is None or plan.snapshot is None or since > plan.snapshot.id:
         return None
@@ -347,7 +373,7 @@ def _touched_since(plan: ScanPlan, since: int | None, identity: str | None) -> f
     commits = snapshots_between(plan.table, since, plan.snapshot.id)
     if commits is None:
         return None
-    buckets = touched(plan.table, [s for s in commits if s.commit_kind not in NEUTRAL])
+    buckets = touched(plan.table, [s for s in commits if not passed_over(s)])
     if buckets is None:
         return None
     types = partition_types(plan.schema)
@@ -475,5 +501,5 @@ class _Judge:
     def _touched(self, branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
         asked = branch, since, identity
         if asked not in self.touched:
-            self.touched[asked] = _touched_since(self.state.plan(branch), since, identity)
+            self.touched[asked] = touched_since(self.state.plan(branch), since, identity)
         return self.touched[asked]

@@ -11,17 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_paimon.core.chain.guard import chain_part
+from airflow_paimon.core.chain.state import ChainState, gather_chain
+from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.erasure.end_tags import end_tags
-from airflow_paimon.core.erasure.reach_plan import NEWEST, SNAPSHOTS, Holder
+from airflow_paimon.core.erasure.reach_plan import NEWEST, PROTECTIVE_TAG, SNAPSHOTS, Holder
 from airflow_paimon.core.errors import (
     ConflictError,
     PaimonError,
     UnsafeOperationError,
     UnsupportedCatalogError,
-    UnsupportedFeatureError,
 )
 from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots, grace_millis
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
@@ -30,10 +32,11 @@ from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, ExpireSnapshots, RemoveOrphanFiles
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, protects
 from airflow_paimon.core.table.properties import CONDITION_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
+from airflow_paimon.data.erasure.chain import ChainErasure, check_condition, plan_chain_erasure
 from airflow_paimon.data.erasure.find_rows import FoundRows, condition_digest, search_of, search_table
 from airflow_paimon.data.erasure.rewrite import check_erasable, erase_from_branch
 from airflow_paimon.data.erasure.search import Search
@@ -56,7 +59,7 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
     table = context.table
     search = check_erasure(table, request)
     if request.dry_run:
-        return _planned(context, request, search_table(table, search))
+        return _planned(context, request, search, _look(table, search))
     require_committable(table)
     with attempt_of(context, commits=False) as tried:
         return _Erasure(context, request, search, run, tried).execute()
@@ -65,19 +68,17 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
 def check_erasure(table: Table, request: EraseRows) -> Search:
     """Check all that is asked for, also what only the last steps use, since the first ones can't be taken back."""
     search = search_of(table, request.where)
-    _check_table(table)
+    _check_table(table, search)
     grace_millis(table, request)
     age_millis(request, "orphans_older_than")
     return search
 
 
-def _check_table(table: Table) -> None:
+def _check_table(table: Table, search: Search) -> None:
     """Refuse what is not erased here; ``find_rows`` reads it all the same."""
-    if TableOptions(table.schema().options).chain_table:
-        raise UnsupportedFeatureError(
-            f"{table.name} is a chain table: a row of it is made of several partitions in two branches, so rows are "
-            f"not erased by a condition. Correct its branches, compact it with overwrite, and prove it by find_rows"
-        )
+    schema = table.branch(MAIN).schema()
+    if TableOptions(schema.options).chain_table:
+        check_condition(table.name, schema, search)
     if table.store.keeper is not None:
         raise UnsupportedCatalogError(
             f"{table.name}: erase_rows needs the table's own metadata files, and those are kept by "
@@ -97,8 +98,39 @@ def _refuse_holds(table: Table, holders: Sequence[Holder]) -> None:
         )
 
 
-def _planned(context: Context, request: EraseRows, found: FoundRows) -> OperationResult:
-    """What a run would do, and what would still hold such rows after it."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """``chain``: of a chain table, what its branches held before the search."""
+
+    found: FoundRows
+    chain: ChainState | None
+
+    @property
+    def newest(self) -> list[Holder]:
+        """The branches whose newest snapshot reaches such rows."""
+        return [h for h in self.found.holders if h.kind == NEWEST]
+
+    def names(self, table: Table) -> list[tuple[Table, set[str]]]:
+        """These branches, with their files."""
+        return [(table.branch(h.branch), {self.found.matching[at].file.name for at in h.files}) for h in self.newest]
+
+    def planned(self) -> ChainErasure | None:
+        """Plan what a chain table needs beside; raises as ``plan_chain_erasure``."""
+        return None if self.chain is None else plan_chain_erasure(self.chain, self.found)
+
+
+def _look(table: Table, search: Search) -> _Look:
+    main = table.branch(MAIN)
+    chain = gather_chain(main) if TableOptions(main.schema().options).chain_table else None
+    return _Look(search_table(table, search), chain)
+
+
+def _planned(context: Context, request: EraseRows, search: Search, look: _Look) -> OperationResult:
+    """What a run would do, and what would still hold such rows after it; what it would refuse is refused."""
+    found = look.found
+    look.planned()
+    for view, files in look.names(context.table):
+        check_erasable(view, search, files)
     ended: list[dict[str, Any]] = []
     left: list[dict[str, Any]] = []
     for holder in found.holders:
@@ -108,8 +140,13 @@ def _planned(context: Context, request: EraseRows, found: FoundRows) -> Operatio
             )
             (ended if goes or holder.kind == TRASH else left).append(holder.to_json())
     shown = found.to_json(request.limit)
-    summary = {"branches": shown["branches"], "ends": ended, "stays": left}
-    newest = [h.roots[-1] for h in found.holders if h.kind == NEWEST]
+    summary = {
+        "branches": shown["branches"],
+        "ends": ended,
+        "stays": left,
+        "conflicts": _conflicts(context.table, look),
+    }
+    newest = [h.roots[-1] for h in look.newest]
     fences = tuple(
         Precondition(
             branch=r.branch, snapshot_id=r.snapshot.id, identity=r.snapshot.identity, schema_id=r.snapshot.schema_id
@@ -121,6 +158,22 @@ def _planned(context: Context, request: EraseRows, found: FoundRows) -> Operatio
     details = {**_stamp(context, request), "complete": found.proven, **summary, **shown}
     changed = bool(newest or ended or shown["files"]["unreached"])
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
+
+
+def _conflicts(table: Table, look: _Look) -> list[dict[str, str]]:
+    """The open branches whose publish the erasure makes a conflict, and the way out."""
+    sharing = {protects(h.name or "") for h in look.found.holders if h.kind == PROTECTIVE_TAG}
+    open_ones = sorted(({h.branch for h in look.newest} | {name for name in sharing if name}) - {MAIN})
+    return [
+        {
+            "branch": name,
+            "why": "it and main both get other files for the partitions with such rows",
+            "way": f"publish it before the erasure (merge_branch --branch {name}), or delete it (delete_branch "
+            f"--branch {name}) and correct a new branch after it",
+        }
+        for name in open_ones
+        if chain_part(table.branch(name)) is None
+    ]
 
 
 def _stamp(context: Context, request: EraseRows) -> dict[str, Any]:
@@ -170,31 +223,34 @@ class _Erasure:
         """Erase from every branch, one commit each, until no newest snapshot reaches such rows."""
         table = self.context.table
         for _ in range(_ROUNDS):
-            found = search_table(table, self.search)
+            look = _look(table, self.search)
             if not self.erased:  # one that is set later keeps its tag, which is among what stays
-                _refuse_holds(table, found.holders)
-            newest = [h for h in found.holders if h.kind == NEWEST]
-            if not newest:
-                return found
-            names = [(table.branch(h.branch), {found.matching[at].file.name for at in h.files}) for h in newest]
+                _refuse_holds(table, look.found.holders)
+            chain, names = look.planned(), look.names(table)
+            if not names:
+                if chain is not None:
+                    chain.finish(table.branch(MAIN))
+                return look.found
             for view, files in names if not self.erased else ():  # all or none
                 check_erasable(view, self.search, files)
-            for view, files in names:
-                self._from_branch(view, files)
+            for view, files in sorted(names, key=lambda one: 0 if chain is None else chain.order(one[0])):
+                self._from_branch(view, files, chain)
         raise ConflictError(
             f"{table.name}: rows are left after {_ROUNDS} tries to erase them from all branches; run it again when "
             f"there are fewer writers. The last commit was refused: {self.refused or 'none was'}"
         )
 
-    def _from_branch(self, view: Table, names: set[str]) -> None:
+    def _from_branch(self, view: Table, names: set[str], chain: ChainErasure | None) -> None:
         identity = commit_identity(self.tried.operation_id, view.branch_name, digest_of(sorted(names)))
         properties = {
             OPERATION_PROPERTY: self.request.operation,
             CONDITION_PROPERTY: condition_digest(self.request.where),
         }
-        options = CommitOptions(identity=identity, properties=properties)
+        guard_options = None if chain is None else CHECKED_BY_CALLER
+        options = CommitOptions(identity=identity, properties=properties, guard_options=guard_options)
+        before = None if chain is None else chain.before_commit
         try:
-            done = erase_from_branch(view, self.search, names, self.run, options)
+            done = erase_from_branch(view, self.search, names, self.run, options, before)
         except ConflictError as error:
             self.refused = error.message
             log.warning("%s; its files are looked at again", error.message)

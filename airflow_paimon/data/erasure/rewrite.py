@@ -1,13 +1,14 @@
 """Writes the files of a branch again without some rows, as one commit: afterwards its newest snapshot has none of them.
 
 Not only visible rows count: a file that holds such a row behind a deletion vector, or a bucket that holds one as an old
-version of a key, is written again as well. No changelog tells that they go, as it would hold the very rows; of main's
+version of a key, is written again as well. In a chain table the deletes of other keys stay, as they hide rows of
+earlier partitions. No changelog tells that they go, as it would hold the very rows; of main's
 other rows it tells those that wait for a compaction, which this commit is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,7 +37,7 @@ from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write, r
 from airflow_paimon.data.erasure.search import Search
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
-from airflow_paimon.data.merge.versions import drop_retracts
+from airflow_paimon.data.merge.versions import drop_retracts, is_retract
 from airflow_paimon.data.merge_changelog import changelog_of
 from airflow_paimon.data.net_changelog import with_net_changelog
 from airflow_paimon.data.read import filtered, read_split, read_versions
@@ -44,6 +45,9 @@ from airflow_paimon.data.rewrite import live_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.where_text import to_expression
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+
+BeforeCommit = Callable[[ScanPlan, Sequence[CommitMessage]], None]
+"""Gets what the branch held and what is about to be committed; what it raises stops that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,12 @@ class Erased:
 
 
 def erase_from_branch(
-    view: Table, search: Search, names: Collection[str], run: RunTasks, options: CommitOptions
+    view: Table,
+    search: Search,
+    names: Collection[str],
+    run: RunTasks,
+    options: CommitOptions,
+    before_commit: BeforeCommit | None = None,
 ) -> Erased:
     """Write files of the newest snapshot again without the rows. ``names``: the files that hold some, of this branch.
 
@@ -68,6 +77,8 @@ def erase_from_branch(
     outputs = list(run(planned.works))
     messages = [m for o in outputs for m in o.messages]
     try:
+        if before_commit is not None:
+            before_commit(planned.scan, messages)
         receipt = planned.commit(view, messages, options)
     except REFUSALS:
         discard_files(planned.write, messages)
@@ -117,7 +128,8 @@ def _plan_files(view: Table, search: Search, names: Collection[str]) -> _Planned
 
 
 def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Planned:
-    write = plan_write(view, by_buckets=True)
+    chained = TableOptions(view.schema().options).chain_table
+    write = plan_write(view, by_buckets=True, chained=chained)
     where = _where(view, search, write.schema)
     scan = plan_snapshot(view, write.planned_on, write.schema)
     works = []
@@ -129,7 +141,7 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
                 f"{view.label}: rows wait in bucket-postpone until another engine has moved them into their buckets; "
                 f"compact the table with Paimon, then run it again"
             )
-        read, live = live_bucket(scan, split)
+        read, live = live_bucket(scan, split, chained=chained)
         works.append(
             BucketErasure(
                 write=_for_tasks(write),
@@ -137,6 +149,7 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
                 read=read,
                 split=live,
                 where=where,
+                keeps_deletes=chained,
                 writes_changelog=_waits(view, write.schema, split.files),
             )
         )
@@ -191,6 +204,14 @@ def _not(where: pc.Expression) -> pc.Expression:
     return ~pc.coalesce(where, pc.scalar(False))
 
 
+def _inserts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Let rows that are no deletes be inserts."""
+    at = rows.schema.get_field_index(VALUE_KIND)
+    kinds = rows.column(at)
+    stored = np.where(is_retract(kinds), kinds.to_numpy(zero_copy_only=False), 0).astype(np.int8)
+    return rows.set_column(at, rows.schema.field(at), pa.array(stored))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileErasure:
     """A file of a table without keys. Picklable."""
@@ -229,6 +250,7 @@ class BucketErasure:
     read: TableRead
     split: ReadSplit
     where: pc.Expression
+    keeps_deletes: bool = False
     writes_changelog: bool = False
 
     @property
@@ -249,13 +271,12 @@ class BucketErasure:
         writer, counts = RollingWriter(target), [0, 0]
         names = [*self.write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
         with abandoned_on_failure([writer]):
-            for batch in map(drop_retracts, read_versions(self.read, self.split)):
-                left = self._kept(batch)
-                counts[0] += batch.num_rows
-                counts[1] += left.num_rows
-                at = left.schema.get_field_index(VALUE_KIND)
-                kinds = pa.array(np.zeros(left.num_rows, np.int8))
-                writer.write(left.set_column(at, left.schema.field(at), kinds).select(names))
+            for batch in read_versions(self.read, self.split):
+                rows = drop_retracts(batch)
+                left = self._kept(batch if self.keeps_deletes else rows)
+                counts[0] += rows.num_rows
+                counts[1] += drop_retracts(left).num_rows
+                writer.write(_inserts(left).select(names))
             files = writer.finish()
         message = self._with_changelog(touched(self.bucket, *self.files, by=files))
         return TaskOutput(messages=(message,), rows=counts[1], deleted_rows=counts[0] - counts[1])
