@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 
+from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
 from airflow_paimon.core.branches.tags import past_tags
@@ -29,6 +30,7 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, 
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes, TellCatalog
+from airflow_paimon.core.publish.safeguards import is_read_with_main
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
@@ -116,11 +118,11 @@ def find_all(
         elif view.branch_name not in records:
             findings += _guarded(view, check_branches.protection_findings(table, view))
     findings += _guarded(table, check_catalog.catalog_findings(table))
-    findings += _guarded(table, _publish_findings(table))
     findings += _guarded(table, record_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
     for view in (table, *living):
         findings += _guarded(view, _expired_tags(view, now_ms))
+        findings += _guarded(view, _publish_findings(view))
     findings += _guarded(table, check_history.journal_findings(table, now_ms))
     findings += _guarded(table, check_history.temporary_findings(table, views, now_ms))
     return worst_first(findings)
@@ -138,10 +140,13 @@ def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:
     return out
 
 
-def _publish_findings(table: Table) -> Iterator[Finding]:
-    """Publishes and rollbacks of main without their tags, after a crash between the commit and the tags."""
-    for snapshot in table.snapshots():
-        for action in missing_protection(table, snapshot):
+def _publish_findings(view: Table) -> Iterator[Finding]:
+    """What a crash between a publish, rollback or undo and what follows it has left out: tags, and audit records."""
+    if not is_read_with_main(view):
+        return
+    snapshots = view.snapshots()
+    for snapshot in snapshots if view.branch_name == MAIN else ():
+        for action in missing_protection(view, snapshot):
             name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
             yield Finding(
                 kind="unprotected-publish",
@@ -153,6 +158,16 @@ def _publish_findings(table: Table) -> Iterator[Finding]:
                 repair=f"create tag {name!r}",
                 actions=(action,),
             )
+    for number, action in missing_records(view, snapshots).items():
+        yield Finding(
+            kind="unrecorded-publish",
+            subject=f"{view.branch_name}/{number}",
+            severity=INFO,
+            message=f"{view.label}: snapshot {number} is a publish, rollback or undo that the audit has no record of",
+            at_risk="when another engine expires that snapshot, nothing tells who asked for it and who approved it",
+            repair="put its record",
+            actions=(action,),
+        )
 
 
 def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
+from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -112,13 +113,14 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         plans.append(plan)
         changelogs = _expired_changelogs(context, roots, view, options)
         dead += [*changelogs, *plan.expired]
+        before |= _records(view, plan)
         decoupled = keeps_changelogs(options)
         if decoupled:
             reason = "the changelog lives longer than the snapshot"
             changelog = view.paths.changelog
-            before |= {
-                r.path: (Replace(path=changelog(r.snapshot.id), data=r.data, reason=reason),) for r in plan.expired
-            }
+            for r in plan.expired:
+                kept = Replace(path=changelog(r.snapshot.id), data=r.data, reason=reason)
+                before[r.path] = (*before.get(r.path, ()), kept)
         after += _hints(view, plan, changelogs, decoupled=decoupled)
     unread = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
     return Choice(
@@ -130,6 +132,13 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         after=tuple(after),
         report=_report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
     )
+
+
+def _records(view: Table, plan: BranchExpiry) -> dict[str, tuple[Action, ...]]:
+    """Put the audit's records of publishes that lack one, before their snapshots go."""
+    paths = {r.snapshot.id: r.path for r in plan.expired}
+    missing = missing_records(view, (r.snapshot for r in plan.expired))
+    return {paths[number]: (action,) for number, action in missing.items()}
 
 
 def _options(view: Table) -> TableOptions | None:

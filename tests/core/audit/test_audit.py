@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,11 @@ from airflow_paimon.core.publish.audit_properties import MAX_CHANGES, record_pat
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.made_by import digest, function_properties, sql_properties
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import alter_table, append, make_table, message, rewrite, run
+from tests.core.tables import alter_table, append, cut_off, make_table, message, rewrite, run
 from tests.strict_metadata import findings
 
+EXPIRE: Mapping[str, Any] = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True,
+                             "keep_undo": False, "retry_window": "0 s"}  # fmt: skip
 SQL = "UPDATE branch SET v = 'x' WHERE k = 7"
 
 
@@ -94,6 +98,51 @@ def test_a_retry_completes_the_record_of_a_try_that_was_cut_off(table: Table) ->
     assert result.details["replayed"]
     assert "changes" not in result.details
     assert table.store.read(record_path("main", landed)) == landed.to_bytes()
+
+
+@pytest.mark.parametrize("by", ["expiry", "repair"])
+def test_what_was_cut_off_before_its_record_and_never_retried_is_recorded_before_its_snapshot_goes(
+    table: Table, by: str
+) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True, requested_by="ann", undo_retention="1 ms")
+    run(table, "rollback_to", snapshot=2, keep_later=True, requested_by="eve", undo_retention="1 ms")
+    paths = [record_path("main", table.snapshot(number)) for number in (3, 4)]
+    run(table, "delete_branch", branch="fix")
+    append(table, "z")
+    records = [table.store.read(path) for path in paths]
+    for path in paths:
+        table.store.delete(path)
+    found = {f["id"]: f["severity"] for f in run(table, "check_table").details["findings"]}
+    assert [found[f"unrecorded-publish:main/{number}"] for number in (3, 4)] == ["info", "info"]
+    told = [r.to_json() | {"is_there": False} for r in read_audit(table)]
+    if by == "repair":
+        run(table, "repair_table")
+        assert [table.store.read(path) for path in paths] == records
+        assert "unrecorded-publish" not in str(run(table, "check_table").details["findings"])
+    later = str(int(time.time() * 1000) + 1000)
+    planned = run(table, "expire_snapshots", **EXPIRE, now=later, dry_run=True).details["plan"]["actions"]
+    put = [a["path"] for a in planned if a["path"] in paths]
+    assert put == (paths if by == "expiry" else [])
+    run(table, "expire_snapshots", **EXPIRE, now=later)
+    assert table.snapshot_ids() == [5]
+    assert [table.store.read(path) for path in paths] == records
+    assert [r.to_json() for r in read_audit(table)] == told
+
+
+def test_an_expiry_that_is_killed_loses_no_record(table: Table) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True, undo_retention="1 ms")
+    run(table, "delete_branch", branch="fix")
+    append(table, "z")
+    table.store.delete(record_path("main", table.snapshot(3)))
+    told = read_audit(table)[0].to_json() | {"is_there": False}
+    later, step = str(int(time.time() * 1000) + 1000), 1
+    while cut_off(table, step, "expire_snapshots", **EXPIRE, now=later):
+        assert [r.to_json() | {"is_there": False} for r in read_audit(table)] == [told]
+        step += 1
+    assert step > 3
+    assert (table.snapshot_ids(), [r.to_json() for r in read_audit(table)]) == ([4], [told])
 
 
 def test_corrections_that_wait_are_listed_until_they_are_published_and_shared_publishes_once(table: Table) -> None:

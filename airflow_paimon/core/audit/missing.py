@@ -1,0 +1,33 @@
+"""Records of publishes that are missing: of a process that was killed right after its snapshot and never tried again,
+and of versions of this package that kept none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import PutNew
+from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, record_path
+from airflow_paimon.core.publish.safeguards import is_read_with_main
+from airflow_paimon.core.table.properties import UNDO_TAG_PROPERTY
+from airflow_paimon.core.table.table import Table
+
+
+def missing_records(view: Table, snapshots: Iterable[Snapshot]) -> dict[int, PutNew]:
+    """Return what keeps the publishes, rollbacks and undos among a branch's snapshots for audits, by snapshot id.
+
+    Those that have a record are left out, and those of branches that no reader of the table sees, as ``keep_record``
+    is not asked for them. Lists a folder if there are any.
+    """
+    ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties]
+    if not ours or not is_read_with_main(view):
+        return {}
+    there = set(view.store.names(f"{AUDIT_DIR}/{view.branch_name}"))
+    paths = {s.id: record_path(view.branch_name, s) for s in ours}
+    reason = "the audit has no record of it yet"
+    return {
+        s.id: PutNew(path=paths[s.id], data=s.to_bytes(), reason=reason, same_ok=True)
+        for s in ours
+        if paths[s.id].rpartition("/")[2] not in there
+    }
