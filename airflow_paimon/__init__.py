@@ -6,10 +6,11 @@ if TYPE_CHECKING:
     from airflow_paimon.core.publish.replace_main import main_state
     from airflow_paimon.core.schema.tables import create_table
     from airflow_paimon.notebook.table import open_table
+    from airflow_paimon.notebook.table_set import open_table_set
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "create_table", "main_state", "open_table"]
+__all__ = ["__version__", "create_table", "main_state", "open_table", "open_table_set"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
         from airflow_paimon.notebook.table import open_table
 
         return open_table
+    if name == "open_table_set":
+        from airflow_paimon.notebook.table_set import open_table_set
+
+        return open_table_set
     if name == "create_table":
         from airflow_paimon.core.schema.tables import create_table
 

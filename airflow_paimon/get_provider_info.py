@@ -58,9 +58,10 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.operators.maintenance",
                 "airflow_paimon.operators.pipeline",
                 "airflow_paimon.operators.replay",
+                "airflow_paimon.operators.table_set",
             )
         ],
-        "sensors": [_modules("airflow_paimon.sensors.snapshot")],
+        "sensors": [_modules("airflow_paimon.sensors.snapshot", "airflow_paimon.sensors.table_set")],
         "hooks": [
             _modules(
                 "airflow_paimon.hooks.paimon",
@@ -68,7 +69,13 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.hooks.spark_connect_job",
             )
         ],
-        "triggers": [_modules("airflow_paimon.triggers.snapshot", "airflow_paimon.triggers.spark_job")],
+        "triggers": [
+            _modules(
+                "airflow_paimon.triggers.snapshot",
+                "airflow_paimon.triggers.spark_job",
+                "airflow_paimon.triggers.table_set",
+            )
+        ],
         "task-decorators": [
             {"name": name, "class-name": f"airflow_paimon.decorators.{name}_task"}
             for name in ("paimon_correct", "paimon_sql")

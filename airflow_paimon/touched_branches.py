@@ -18,14 +18,14 @@ _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_br
 _WRITES_MAIN = frozenset(
     {"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table", "erase_rows"}
 )
-_WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "delete_tag", "delete_branch",
-                             "rename_tag", "reset_consumer", "clear_consumers",
+_WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "create_table_set", "delete_tag",
+                             "delete_branch", "rename_tag", "reset_consumer", "clear_consumers",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
                              "remove_orphan_files", "repair_table", "check_branch_data", "storage_usage",
                              "find_rows", "table_health", "plan_correction"})  # fmt: skip
 """Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
 _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch", "alter_branch",
-                            "rename_tag", "reset_consumer", "clear_consumers",
+                            "create_table_set", "rename_tag", "reset_consumer", "clear_consumers",
                             "expire_branches", "expire_snapshots", "expire_tags", "remove_orphan_files",
                             "storage_usage", "table_health", "plan_correction"})  # fmt: skip
 _BASE = "base"

@@ -38,6 +38,7 @@ jobs:
 LOOKUPS = {
     "tables": "tables of the warehouse",
     "databases": "databases of the warehouse, empty ones too",
+    "sets": "table sets of the warehouse: their newest versions; with --name the versions of one",
     "schema": "columns of a branch: types and keys",
     "head": "some rows of a branch, as a reader sees them; masked columns are hidden",
     "count": "number of rows of a branch, as a reader sees them",
@@ -148,7 +149,9 @@ def _parser() -> _Parser:
             if name == "head"
             else f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
         )
-        if name not in ("databases", "tables"):
+        if name == "sets":
+            command.add_argument("--name", metavar="SET", help="only the versions of this set, newest first")
+        elif name not in ("databases", "tables"):
             known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
             text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
             command.add_argument("--table", required=name != "health", help=text)
@@ -230,6 +233,10 @@ def _look_up(options: argparse.Namespace) -> Any:
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
     if getattr(options, "table", None) is None:
+        if options.what == "sets":
+            from airflow_paimon.cli import table_sets
+
+            return table_sets.sets(options.warehouse, storage, limit, options.name)
         of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": health.tables}
         return of_all[options.what](options.warehouse, storage, limit)
     _check_values(options)

@@ -99,6 +99,12 @@ PARAMS = {
         "How long the publishes can be undone with pipeline_correction_undo, such as 7 d; or: forever.",
         "7 d",
     ),
+    "table_set": text(
+        "Table set",
+        "A set of tables that gets a new version when all are published: whoever reads the set never sees some of the "
+        "tables published and others not. pipeline_correction_undo gives it another one. Left empty: none.",
+        section=MORE,
+    ),
     "start_tag": text(
         "Start: tag",
         "The upstream tables (what is corrected, or read without being in the list) start at this tag "
@@ -313,6 +319,7 @@ def add_tasks() -> None:
         task_id="publish",
         tables=pulled("report", "tables"),
         keep_appended="{{ params.keep_appended }}",
+        table_set="{{ params.table_set or '' }}",
         outlets=[AssetAlias("pipeline_correction")],
         **PUBLISH,
     )

@@ -8,8 +8,9 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
-from airflow_paimon._compat import AirflowFailException
+from airflow_paimon._compat import AirflowException, AirflowFailException
 from airflow_paimon.argument_origin import from_outside
+from airflow_paimon.arguments import is_blank
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
     from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
+    from airflow_paimon.core.table_sets.several import SeveralSets
 
 __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"]
 
@@ -85,11 +87,15 @@ class _TableByTable(PaimonOperator):
                 store_links(one, context)
                 self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
                 results.append(one._one(context))
+            self._all_done(context, results)
         for one, result in zip(each, results, strict=True):
             one._outlets = self._outlets
             one._done(context, result)
             self._outlets = one._outlets
         return results
+
+    def _all_done(self, context: Context, results: list[dict[str, Any]]) -> None:
+        """Do what follows when every table is done; for subclasses."""
 
     def on_kill(self) -> None:
         """Kill the job of the table that is being worked on."""
@@ -108,6 +114,61 @@ class _TableByTable(PaimonOperator):
 
     def _main(self) -> Table:
         return PaimonHook(self.paimon_conn_id).get_table(self.table)
+
+
+class _NewVersions(_TableByTable):
+    """Makes new versions of table sets when every table is done; until then nobody else makes one."""
+
+    table_set: Any
+
+    def _set_names(self, context: Context) -> list[str]:
+        return [] if is_blank(self.table_set) else [str(self.table_set).strip()]
+
+    def _versions(self, context: Context) -> SeveralSets | None:
+        """Return what makes the versions; None where there are none to make, as in a dry run."""
+        from airflow_paimon.core.table_sets.several import SeveralSets
+
+        hook, names = PaimonHook(self.paimon_conn_id), self._set_names(context)
+        if not names or str(self.dry_run).strip().lower() == "true":
+            return None
+        mine, before = operation_id(context), range(context["ti"].max_tries)
+        return SeveralSets(hook.warehouse, hook.storage_options, tuple(names), mine,
+                           tuple(operation_id(context, tries) for tries in before))  # fmt: skip
+
+    def _begin_versions(self, context: Context) -> None:
+        """Claim the versions, before anything is published.
+
+        Raises:
+            ConflictError: another pipeline is publishing tables of the set.
+        """
+        if (versions := self._versions(context)) is not None:
+            versions.begin([one.table for one in self._each()])
+
+    def _all_done(self, context: Context, results: list[dict[str, Any]]) -> None:
+        if (versions := self._versions(context)) is None:
+            return
+        made = versions.complete({result["table"]: result["snapshot_after"] for result in results})
+        for one in made:
+            self.log.info("Table set %s: version %s has %s", one["table_set"], one["number"], one["tables"])
+        for result in results:
+            result["details"] = {**result["details"], "table_set": made if len(made) > 1 else made[0]}
+
+    @contextmanager
+    def _set_follows(self, context: Context) -> Iterator[None]:
+        """Let others make versions again when this task has failed for good."""
+        try:
+            yield
+        except AirflowException as error:
+            if isinstance(error, AirflowFailException) or not _has_tries_left(context):
+                self._give_up(context)
+            raise
+
+    def _give_up(self, context: Context) -> None:
+        try:
+            if (versions := self._versions(context)) is not None:
+                versions.give_up("the task failed")
+        except PaimonError as error:  # why the task failed matters more
+            self.log.warning("The version of the table set stays claimed for a day: %s", error.message)
 
 
 class ReplayTablesOperator(_TableByTable, ReplayBranchOperator):
@@ -145,7 +206,7 @@ class ReplayTablesOperator(_TableByTable, ReplayBranchOperator):
         start_from_base(hook.get_table(request.table), request, context, self.log, goes_on=streams)
 
 
-class PublishTablesOperator(_TableByTable, MergeBranchOperator):
+class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
     """
     Publish the branches of several tables, in their order: all of them, or none.
 
@@ -158,21 +219,28 @@ class PublishTablesOperator(_TableByTable, MergeBranchOperator):
     task published before counts as published: it is not published twice, and it is undone if a table without such a
     publish is refused.
 
+    With ``table_set`` the tables become a new version of that set when all are published, beside the tables that its
+    newest version has: who reads the set never sees some of them published and others not, whatever fails. Until then
+    nobody else makes a version of it. The results have it in ``details.table_set``.
+
     :param tables: one dict for each table, with arguments of
         :class:`~airflow_paimon.operators.branch.MergeBranchOperator` (templated)
+    :param table_set: the set whose next version the published tables are; left out or empty: none (templated)
     """
 
-    template_fields: Sequence[str] = (*MergeBranchOperator.template_fields, "tables")
+    template_fields: Sequence[str] = (*MergeBranchOperator.template_fields, "tables", "table_set")
 
     @keeps_arguments
-    def __init__(self, *, tables: Any, **kwargs: Any) -> None:
+    def __init__(self, *, tables: Any, table_set: str | None = None, **kwargs: Any) -> None:
         super().__init__(**{"table": "", "branch": "", **kwargs, "deferrable": False})
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Publish all tables; returns the results."""
-        with self._airflow_errors(context):
-            self._look_at_all(context)
-        return super().execute(context)
+        with self._set_follows(context):
+            with self._airflow_errors(context):
+                self._look_at_all(context)
+                self._begin_versions(context)
+            return super().execute(context)
 
     def _look_at_all(self, context: Context) -> None:
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
@@ -277,18 +345,40 @@ def _has_tries_left(context: Context) -> bool:
     return context["ti"].try_number <= context["ti"].max_tries
 
 
-class UndoTablesOperator(_TableByTable, RollbackOperator):
+class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):
     """
     Give the main of several tables their earlier files back, in their order.
 
     A retry goes on where the first try stopped; a table that is refused ends it, and those before it stay undone.
 
+    When all are undone, each table set that the publishes had made a version of gets a new one, with the tables as they
+    are then; the results have them in ``details.table_set``.
+
     :param tables: one dict for each table, with arguments of
         :class:`~airflow_paimon.operators.branch.RollbackOperator` (templated)
+    :param table_set: a set that gets a new version besides (templated)
     """
 
-    template_fields: Sequence[str] = (*RollbackOperator.template_fields, "tables")
+    template_fields: Sequence[str] = (*RollbackOperator.template_fields, "tables", "table_set")
+    tag: Any
 
     @keeps_arguments
-    def __init__(self, *, tables: Any, **kwargs: Any) -> None:
+    def __init__(self, *, tables: Any, table_set: str | None = None, **kwargs: Any) -> None:
         super().__init__(**{"table": "", **kwargs, "deferrable": False})
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Undo all tables; returns the results."""
+        with self._set_follows(context):
+            with self._airflow_errors(context):
+                self._begin_versions(context)
+            return super().execute(context)
+
+    def _set_names(self, context: Context) -> list[str]:
+        """Return the sets that have the publishes to undo, too."""
+        from airflow_paimon.core.publish.published import publishes
+        from airflow_paimon.core.table_sets.several import sets_made_by
+
+        hook, users = PaimonHook(self.paimon_conn_id), set()
+        for one in self._each():
+            users |= {p.snapshot.commit_user for p in publishes(one._main()) if p.undo_tag == one.tag}
+        return list(dict.fromkeys([*super()._set_names(context), *sets_made_by(hook.get_conn(), users)]))

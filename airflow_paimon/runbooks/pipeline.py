@@ -39,6 +39,7 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     check_settings({**params, **_UNUSED})
     _check_stream(params, steps)
     mains = {one.table: _of(params, one) for one in steps}
+    _check_set(params, list(mains))
     starts = _starts(params, steps)
     owner, planned = f"{dag_id}/{run_id}", []
     for one in steps:
@@ -69,6 +70,17 @@ def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
     require_committable(main)
     check_writable(main.schema(), table=main.name, branch="a branch", by_buckets=one.correct is not None)
     return main
+
+
+def _check_set(params: Mapping[str, Any], tables: Sequence[str]) -> None:
+    from airflow_paimon.core.table_sets.publish import open_sets
+
+    name = str(params.get("table_set") or "").strip()
+    if name:
+        hook = PaimonHook(params["paimon_conn_id"])
+        sets = open_sets(hook.warehouse, name, hook.storage_options)
+        for table in tables:
+            sets.member(table)
 
 
 def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> None:

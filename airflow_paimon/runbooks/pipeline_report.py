@@ -136,6 +136,8 @@ def verify_all(
     found = [correction.verify_table(_form_of(params, one), one, its)
              for one, its in zip(planned, published, strict=True)]  # fmt: skip
     lines = [line for one in found for line in one["lines"]]
+    if (made := published[0]["details"].get("table_set")) is not None:
+        lines.append(f"Table set {made['table_set']}: {made['version']} is what readers of it get (tag {made['tag']})")
     snapshots = {one["table"]: its["snapshot"] for one, its in zip(planned, found, strict=True)}
     return {"snapshots": snapshots, "lines": [*lines, *undo_hint(planned, params["undo_retention"])]}
 
@@ -304,4 +306,7 @@ def verify_undone(params: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]
     for one, result in zip(tables, results, strict=True):
         form = {**params, "table": one["table"], "keep_later": True}
         lines += undo.verify_undone(form, one, result)["lines"]
+    made = results[0]["details"].get("table_set") if results else None
+    for version in made if isinstance(made, list) else [made] if made else []:
+        lines.append(f"Table set {version['table_set']}: {version['version']} has the tables as they are now")
     return lines

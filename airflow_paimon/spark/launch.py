@@ -43,6 +43,7 @@ from airflow_paimon.core.requests.context import OperationResult, failure_json
 from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.spark.connect import connect_session, uses_connect
 from airflow_paimon.spark.parent_watch import end_with_parent
 
@@ -173,6 +174,7 @@ def _without_pandas(request: Request) -> Iterator[None]:
 
 
 @verified_commits()
+@same_versions()
 def _run_operation(request: Request) -> OperationResult:
     with _without_pandas(request):
         return _run_where_it_belongs(request)

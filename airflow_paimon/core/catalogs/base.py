@@ -47,6 +47,14 @@ class Catalog(Protocol):
         """Return the store of the folder for a new table. ``NotFoundError``: there is no such database."""
         ...
 
+    def warehouse_store(self) -> Store:
+        """Return the store of the warehouse's folder, where this package keeps what concerns several tables.
+
+        Raises:
+            UnsupportedCatalogError: the catalog's server keeps the warehouse.
+        """
+        ...
+
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         """Make a table known whose first schema lies in its folder. Nothing happens to one that is known."""
         ...

@@ -36,5 +36,8 @@ class FilesystemCatalog(Catalog):
     def place(self, database: str, table: str) -> Store:
         return self.warehouse.child(f"{database}{_SUFFIX}/{table}")
 
+    def warehouse_store(self) -> Store:
+        return self.warehouse
+
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         pass

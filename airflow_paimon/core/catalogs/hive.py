@@ -86,6 +86,9 @@ class HiveCatalog(Catalog):
             found = {hive_tables.name(t): t for t in _tables(metastore, database, tables) if hive_tables.is_paimon(t)}
         return [self._opened(database, name, found.get(name.lower())) for name in tables]
 
+    def warehouse_store(self) -> Store:
+        return open_store(self.warehouse, self.options.storage)
+
     def place(self, database: str, table: str) -> Store:
         with self.server.session() as metastore:
             return self._store(database, table, self._folder(metastore, database, table))

@@ -89,6 +89,9 @@ class JdbcCatalog(Catalog):
             )
         return self._store(database, table)
 
+    def warehouse_store(self) -> Store:
+        return self.files.warehouse
+
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         def insert() -> None:
             with self.database.transaction() as run:

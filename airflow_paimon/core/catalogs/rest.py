@@ -21,7 +21,13 @@ from airflow_paimon.core.catalogs.rest_client import RestClient, checked_uri
 from airflow_paimon.core.catalogs.rest_data_tokens import TokenStore, storage_options
 from airflow_paimon.core.catalogs.rest_refused import RefusedStore
 from airflow_paimon.core.catalogs.rest_store import NewRestTableStore, RestTable, RestTableStore
-from airflow_paimon.core.errors import FormatError, NotFoundError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    FormatError,
+    NotFoundError,
+    UnsafeOperationError,
+    UnsupportedCatalogError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
 
@@ -73,6 +79,12 @@ class RestCatalog(Catalog):
                 f"with CREATE DATABASE in Flink or Spark first"
             ) from None
         return NewRestTableStore(self, self._client, database, table)
+
+    def warehouse_store(self) -> Store:
+        raise UnsupportedCatalogError(
+            f"{self.label}: its server keeps the warehouse, where table sets would lie, so there are none; tag the "
+            f"tables one by one with create_tag"
+        )
 
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         """Nothing is left to do: the server made the table, and its first schema with it."""

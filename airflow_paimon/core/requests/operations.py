@@ -77,6 +77,11 @@ _TABLE = (
     Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
     Operation(requests.RenameTag, "Rename a tag of a branch.", "core.branches.rename_tag:rename_tag"),
     Operation(
+        requests.CreateTableSet,
+        "Make the next version of a set of tables: one snapshot of each, read as one.",
+        "core.table_sets.create:create_table_set",
+    ),
+    Operation(
         requests.ResetConsumer,
         "Set or delete the position of a streaming reader.",
         "core.metadata_expiry.reset_consumers:reset_consumer",
@@ -292,6 +297,7 @@ def plan_operation(request: Request) -> OperationResult:
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:
     """Run a metadata-only operation on an open table."""
     from airflow_paimon.core.commit.landed import verified_commits
+    from airflow_paimon.core.table.table_sets import same_versions
 
     operation = operation_of(request.operation)
     function = resolve(operation.function)
@@ -301,7 +307,7 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
             f"{request.operation} needs the table's own metadata files, and those of {context.table.name} are kept by "
             f"{keeper}; use what that server offers for it"
         )
-    with verified_commits():
+    with verified_commits(), same_versions():
         result: OperationResult = function(context, request, *_helpers(operation, fold))
     return result
 

@@ -146,6 +146,26 @@ class CreateTag(Request):
     held_by: str | None = flag("Who asked for the hold")
 
 
+SET_KEEP, SET_RETENTION = 10, "7 d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateTableSet(Request):
+    operation = "create_table_set"
+    table_set: str = flag("Name of the set of tables, whose next version is made", "")
+    member: tuple[str, ...] = texts(
+        "Further table of the set, db.table[@VERSION] (repeat): its newest snapshot, or that tag or snapshot id of "
+        "main. To give --table a version, name it here as well"
+    )
+    keep: int = flag("The newest versions that stay, whatever their age", SET_KEEP, minimum=1)
+    retention: str = flag(
+        "How long an older version stays from when the next one took its place, e.g. '7 d'", SET_RETENTION
+    )
+    abandon: bool = switch(
+        "Go on although a pipeline has begun to publish tables of the set: its run was killed and won't be retried"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RenameTag(Request):
     operation = "rename_tag"

@@ -38,6 +38,8 @@ from airflow_paimon.core.table.paths import (
     numbered,
     parse_identifier,
 )
+from airflow_paimon.core.table.table_set import parse_set_version
+from airflow_paimon.core.table.table_sets import snapshot_in_set
 
 _PROBE_LIMIT = 8
 _LISTED = 10
@@ -422,8 +424,8 @@ def resolve_version(
     """Find the snapshot that a read asks for, and the view whose schemas apply to it; None = no snapshot at all.
 
     ``version``: int = snapshot id; str = tag, the exact name first, then on main ``branch.tag`` and
-    ``branch.<snapshot id>``. ``timestamp``: ISO with an offset, or epoch milliseconds: the latest snapshot whose commit
-    time is not after it.
+    ``branch.<snapshot id>``, then ``set:NAME`` or ``set:NAME@NUMBER``, a version of a table set. ``timestamp``: ISO
+    with an offset, or epoch milliseconds: the latest snapshot whose commit time is not after it.
 
     Raises:
         NotFoundError: no such snapshot or tag, or none that early. InvalidInputError: ambiguous, or a naive time.
@@ -464,6 +466,9 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
         raise InvalidInputError(f"{table.label}: version {version!r} is ambiguous: {meanings}")
     if found:
         return found[0][1:]
+    asked = parse_set_version(version)
+    if asked is not None:
+        return table, snapshot_in_set(table, *asked)
     return table, table.tag(version).snapshot  # raises NotFoundError with the existing tags
 
 

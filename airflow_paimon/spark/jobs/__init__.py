@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import function_on_rows
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@same_versions()
 def run_spark_operation(spark: SparkSession, request: Request) -> OperationResult:
     """Run an operation that reads or writes rows.
 

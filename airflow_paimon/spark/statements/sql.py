@@ -19,6 +19,7 @@ from airflow_paimon.core.table.made_by import statement_properties
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
@@ -42,6 +43,7 @@ OPERATION = "sql"
 """Snapshot property with the result's details, by which a retry gives the first try's result."""
 
 
+@same_versions()
 def sql(
     spark: SparkSession,
     warehouse: str,
@@ -61,8 +63,9 @@ def sql(
 
     Args:
         views: Further tables by the name that the statement gives them: ``db.t``, ``db.t$branch_b`` or either with
-            ``@VERSION`` (a tag, a snapshot id, ``branch.tag``, ``branch.snapshot``), or a DataFrame. Temporary views
-            of the session can be named as well.
+            ``@VERSION`` (a tag, a snapshot id, ``branch.tag``, ``branch.snapshot``, ``set:NAME`` for the newest version
+            of a table set, the same one for all views), or a DataFrame. Temporary views of the session can be named as
+            well.
         operation_id: A retry with the same id returns the first try's result; another statement under it is refused.
         on_stale: On the delta branch of a chain table: ``record`` lists the full partitions that become stale as
             ``details["stale"]``; ``refuse`` refuses such a statement. By default an INSERT INTO is refused where a full

@@ -1,0 +1,36 @@
+"""The look-up of table sets: what each has, or the versions of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_paimon.cli.listing import Listing, limited
+from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.table.table_set import TableSet
+from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
+
+
+def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, name: str | None = None) -> Listing:
+    """List the sets of a warehouse with their newest versions, or the versions of one set, newest first.
+
+    Raises:
+        NotFoundError: no set of that name has a version. UnsupportedCatalogError: the catalog has no sets.
+    """
+    catalog = open_catalog(warehouse, storage_options)
+    if name is None:
+        newest = (set_folder(catalog, one).latest() for one in set_names(catalog))
+        found = [one for one in newest if one is not None]
+    else:
+        find_set(catalog, name)
+        found = [one for one in set_folder(catalog, name).versions() if one.abandoned is None][::-1]
+    shown, left = limited(found, limit)
+    columns = (("table set", "text"), ("number", "number"), ("created", "utc"), ("tag", "text"), ("tables", "text"))
+    return Listing(title="table sets" if name is None else "versions", columns=columns,
+                   rows=[_row(one) for one in shown], left=left)  # fmt: skip
+
+
+def _row(one: TableSet) -> list[Any]:
+    created = datetime.fromtimestamp(one.created_ms / 1000, UTC).replace(tzinfo=None)
+    return [one.name, one.number, created, one.tag, [f"{name}@{pin.snapshot_id}" for name, pin in one.tables.items()]]

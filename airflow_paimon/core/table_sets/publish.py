@@ -1,0 +1,479 @@
+"""A new version of a table set: claim its number, tag every table, make it visible; let old versions expire.
+
+A claim that lists the snapshots is finished by whoever comes next, so that a process that was killed leaves nothing to
+mend. One that doesn't (``open``) belongs to an operation that is about to publish the tables: until it has ended nobody
+else makes a version, which would have some of the tables published and others not.
+
+The numbers are in the order in which their snapshots were chosen: a number is claimed only when all before it have
+ended, and the snapshots are looked up after that was seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_paimon.core.branches.tags import check_deletable, check_held
+from airflow_paimon.core.catalogs import Catalog, open_catalog
+from airflow_paimon.core.commit.put import execute, put_new, require_committable
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
+from airflow_paimon.core.plan import Delete, PutNew
+from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.table.options import TableOptions, parse_duration
+from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
+from airflow_paimon.core.table.table_set import (
+    Pin,
+    TableSet,
+    claim_file,
+    pins_file,
+    pins_from_json,
+    pins_to_json,
+    set_tag,
+    version_file,
+)
+from airflow_paimon.core.table.table_sets import SetFolder, set_folder
+from airflow_paimon.core.table_sets.expiry_plan import expired_versions
+
+log = logging.getLogger(__name__)
+
+OPEN_FOR = "1 d"
+"""How long the publish of several tables that has begun keeps others from making a version, unless it ends before."""
+_TRIES = 20
+
+Pins = Mapping[str, Pin]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """The newest ``keep`` versions stay, older ones for ``retained_ms`` after the next one took their place."""
+
+    keep: int
+    retained_ms: int
+
+
+def parse_retention(keep: int, retention: str) -> Retention:
+    """Check the two arguments.
+
+    Raises:
+        InvalidInputError: less than one version would stay, or it is no duration.
+    """
+    if keep < 1:
+        raise InvalidInputError(f"keep must be at least 1, got {keep}")
+    return Retention(keep=keep, retained_ms=int(parse_duration(retention, "retention").total_seconds() * 1000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What ``claim-<N>.json`` says, and ``pins-<N>.json`` if it is there. ``tables``: None = the claim is open."""
+
+    number: int
+    operation_id: str
+    since_ms: int
+    tables: Pins | None = None
+
+    def to_bytes(self) -> bytes:
+        tables = None if self.tables is None else pins_to_json(self.tables)
+        raw = {"version": self.number, "operation_id": self.operation_id, "since": self.since_ms, "tables": tables}
+        return json.dumps(raw, indent=2, ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """One set of a warehouse, to be written."""
+
+    warehouse: str
+    storage_options: Mapping[str, Any] | None = field(repr=False)
+    name: str
+    catalog: Catalog = field(repr=False)
+
+    @property
+    def folder(self) -> SetFolder:
+        return set_folder(self.catalog, self.name)
+
+    @property
+    def files(self) -> Table:
+        """The set's folder as what the committer writes to."""
+        return Table(self.folder.store, f"table set {self.name}")
+
+    def table(self, name: str) -> Table:
+        return open_table(self.warehouse, name, storage_options=self.storage_options)
+
+    def member(self, name: str) -> Table:
+        """Open a table that a new version is to have.
+
+        Raises:
+            NotFoundError: there is none. InvalidInputError: it names a branch. UnsupportedFeatureError: what its
+                readers see lies on several branches.
+        """
+        view = self.table(name)
+        if view.label != view.name:
+            raise InvalidInputError(f"{view.label}: table sets have snapshots of main; name no branch")
+        options = TableOptions(view.require().schema().options)
+        if options.chain_table or options.fallback_branch or options.primary_branch:
+            raise UnsupportedFeatureError(
+                f"{view.name}: what its readers see lies on several branches (a chain table, or a fallback branch), "
+                f"and a table set pins main alone; leave it out"
+            )
+        require_committable(view)
+        return view
+
+
+def open_sets(warehouse: str, name: str, storage_options: Mapping[str, Any] | None) -> Sets:
+    """Open a set to write it.
+
+    Raises:
+        InvalidInputError: not a name. UnsupportedError: nothing can be put there safely.
+    """
+    found = Sets(warehouse, storage_options, name, open_catalog(warehouse, storage_options))
+    require_committable(found.files)
+    return found
+
+
+# -- a version of snapshots that are there already ---------------------------------------------------------------------
+
+
+def make_version(
+    sets: Sets,
+    choose: Callable[[TableSet | None], Pins],
+    operation_id: str | None,
+    now_ms: int,
+    *,
+    abandon: bool = False,
+) -> TableSet:
+    """Make the next version. ``choose`` returns its snapshots; it gets the newest version, and may be called again.
+
+    Raises:
+        ConflictError: the tables of the set are being published (``abandon`` goes on all the same), or snapshots
+            expired again and again.
+    """
+    mine, lost = operation_id or str(uuid.uuid4()), None
+    for _ in range(_TRIES):
+        number, latest = _next(sets, (), now_ms, abandon=abandon)
+        claim = Claim(number=number, operation_id=mine, since_ms=now_ms, tables=choose(latest))
+        try:
+            put_new(sets.files, claim_file(number), claim.to_bytes())
+        except AlreadyExistsError:
+            continue
+        try:
+            return finish(sets, claim, now_ms)
+        except ConflictError as error:
+            lost = error
+    raise lost or ConflictError(f"Table set {sets.name!r}: others make new versions all the time; run it again later")
+
+
+def version_of(sets: Sets, operations: Collection[str], now_ms: int) -> TableSet | None:
+    """Find the newest version that one of these operations has made; finishes one that was only claimed."""
+    claims, ended = sets.folder.numbers()
+    if claims and claims[-1] not in ended:
+        claim = _read_claim(sets, claims[-1])
+        if claim is not None and claim.operation_id in operations and claim.tables is not None:
+            try:
+                return finish(sets, claim, now_ms)
+            except ConflictError as error:
+                log.warning("%s", error.message)
+    for number in reversed(ended):
+        found = sets.folder.ended(number)
+        if found is not None and found.operation_id in operations and found.abandoned is None:
+            return found
+    return None
+
+
+def _next(sets: Sets, mine: Collection[str], now_ms: int, *, abandon: bool = False) -> tuple[int, TableSet | None]:
+    """Return a number that is free, all before it have ended, and the newest version. Ends those of ``mine``."""
+    while True:
+        claims, ended = sets.folder.numbers()
+        newest = max([0, *claims, *ended])
+        if newest == 0 or newest in ended:
+            return newest + 1, sets.folder.latest(ended)
+        claim = _read_claim(sets, newest)
+        if claim is None:
+            continue  # it has expired since
+        if claim.tables is not None:
+            try:
+                finish(sets, claim, now_ms)
+            except ConflictError as error:
+                log.warning("%s", error.message)
+            continue
+        old = now_ms - claim.since_ms > parse_duration(OPEN_FOR, "OPEN_FOR").total_seconds() * 1000
+        if not (abandon or old or claim.operation_id in mine):
+            raise ConflictError(
+                f"Table set {sets.name!r}: operation {claim.operation_id} is publishing its tables, so that a version "
+                f"made now could have some of them published and others not. Run it again when that has ended; if it "
+                f"was killed and won't be retried, give abandon (--abandon), or wait for {OPEN_FOR}",
+                details={"operation_id": claim.operation_id, "number": claim.number},
+            )
+        give_up(sets, claim, "its publish did not end", now_ms)
+
+
+def finish(sets: Sets, claim: Claim, now_ms: int) -> TableSet:
+    """Tag every table, then make the version visible; a number whose snapshots are gone is given up.
+
+    Raises:
+        ConflictError: it was given up.
+    """
+    assert claim.tables is not None
+    try:
+        for name, pin in claim.tables.items():
+            _tag(sets.table(name), set_tag(sets.name, claim.number), pin)
+    except (ConflictError, NotFoundError) as error:
+        give_up(sets, claim, error.message, now_ms)
+        found = sets.folder.ended(claim.number)
+        if found is not None and found.abandoned is None:
+            return found  # another process was through by then
+        raise ConflictError(f"Table set {sets.name!r}: version {claim.number} was given up: {error.message}") from error
+    made = TableSet(name=sets.name, number=claim.number, tables=claim.tables, created_ms=now_ms,
+                    operation_id=claim.operation_id)  # fmt: skip
+    return _end(sets, made)
+
+
+def _end(sets: Sets, made: TableSet) -> TableSet:
+    """Put how a number ends; another process may have been first."""
+    try:
+        put_new(sets.files, version_file(made.number), made.to_bytes())
+        return made
+    except AlreadyExistsError:
+        found = sets.folder.ended(made.number)
+    if found is None or found.abandoned is not None:
+        _delete_tags(sets, made)
+        why = "it has expired" if found is None else found.abandoned
+        raise ConflictError(f"Table set {sets.name!r}: version {made.number} was given up meanwhile: {why}")
+    return found
+
+
+def give_up(sets: Sets, claim: Claim, reason: str, now_ms: int) -> None:
+    """End a number without a version, unless it has ended; tags that it has set go with it."""
+    ended = TableSet(name=sets.name, number=claim.number, tables=claim.tables or {}, created_ms=now_ms,
+                     operation_id=claim.operation_id, abandoned=reason)  # fmt: skip
+    try:
+        put_new(sets.files, version_file(claim.number), ended.to_bytes())
+    except AlreadyExistsError:
+        return
+    _delete_tags(sets, ended)
+
+
+def _read_claim(sets: Sets, number: int) -> Claim | None:
+    data = read_if_there(sets.folder.store, claim_file(number))
+    if data is None:
+        return None
+    try:
+        raw: Any = parse_json(data)
+        tables = None if raw["tables"] is None else pins_from_json(raw["tables"])
+        claim = Claim(number=number, operation_id=str(raw["operation_id"]), since_ms=int(raw["since"]), tables=tables)
+        return claim if tables is not None else replace(claim, tables=_read_pins(sets, number))
+    except (ValueError, KeyError, TypeError, AttributeError, FormatError) as error:
+        raise FormatError(
+            f"Table set {sets.name!r}: {sets.folder.store.uri}/{claim_file(number)} is damaged ({error}); delete the "
+            f"file if nobody is making that version"
+        ) from None
+
+
+def _read_pins(sets: Sets, number: int) -> dict[str, Pin] | None:
+    data = read_if_there(sets.folder.store, pins_file(number))
+    if data is None:
+        return None
+    raw: Any = parse_json(data)
+    return pins_from_json(raw)
+
+
+def _tag(view: Table, name: str, pin: Pin) -> None:
+    """Tag the snapshot; the tag may be there.
+
+    Raises:
+        ConflictError: the snapshot has expired, or the tag is on another one.
+    """
+    existing = view.find_tag(name)
+    if existing is not None and existing.snapshot.identity != pin.identity:
+        raise ConflictError(f"{view.name}: tag {name!r} is on snapshot {existing.snapshot.id} already")
+    tag = existing or Tag(name=name, snapshot=_pinned(view, pin))
+    if existing is None:
+        action = PutNew(path=view.paths.tag(name), data=tag.to_bytes(), reason="of a table set", same_ok=True)
+        try:
+            execute(view, [action])
+        except AlreadyExistsError:
+            raise ConflictError(f"{view.name}: tag {name!r} was set by somebody else meanwhile") from None
+    check_held(view, tag, None)
+
+
+def _pinned(view: Table, pin: Pin) -> Snapshot:
+    found = view.find_snapshot(pin.snapshot_id)
+    if found is not None and found.identity == pin.identity:
+        return found
+    held = next((t.snapshot for t in view.tags() if t.snapshot.identity == pin.identity), None)
+    if held is None:
+        raise ConflictError(f"{view.name}: snapshot {pin.snapshot_id} expired before it was tagged")
+    return held
+
+
+def pin_of(view: Table, version: int | str | None = None) -> Pin:
+    """Return the pin of a table's newest snapshot, or of a snapshot id or a tag of main.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    found, snapshot = resolve_version(view, version)
+    if snapshot is None:
+        raise NotFoundError(f"{view.name} has no snapshot yet, so that it can't be in a table set; write it first")
+    if found.branch_name != view.branch_name:
+        raise InvalidInputError(f"{view.name}@{version} is of branch {found.branch_name!r}; table sets pin main")
+    return Pin(snapshot.id, snapshot.identity)
+
+
+# -- a version of tables that are yet to be published ------------------------------------------------------------------
+
+
+def begin(sets: Sets, operation_id: str, earlier: Collection[str], now_ms: int) -> Claim:
+    """Claim the next number for an operation that publishes tables. A retry finds its claim.
+
+    ``earlier``: operations that stand for this one, such as those before it was cleared; their open claims end.
+
+    Raises:
+        ConflictError: another operation publishes tables of this set. NotFoundError: a snapshot of the newest version,
+            which the next one would have as well, is gone.
+    """
+    for _ in range(_TRIES):
+        claims, ended = sets.folder.numbers()
+        if claims and claims[-1] not in ended:
+            found = _read_claim(sets, claims[-1])
+            if found is not None and found.operation_id == operation_id:
+                return found
+        number, latest = _next(sets, [*earlier, operation_id], now_ms)
+        _require_whole(sets, latest)
+        claim = Claim(number=number, operation_id=operation_id, since_ms=now_ms)
+        try:
+            put_new(sets.files, claim_file(number), claim.to_bytes())
+        except AlreadyExistsError:
+            continue
+        return claim
+    raise ConflictError(f"Table set {sets.name!r}: others make new versions all the time; run it again later")
+
+
+def _require_whole(sets: Sets, latest: TableSet | None) -> None:
+    for name, pin in ({} if latest is None else latest.tables).items():
+        try:
+            _pinned(sets.table(name), pin)
+        except ConflictError:
+            assert latest is not None
+            raise NotFoundError(
+                f"Table set {sets.name!r}: snapshot {pin.snapshot_id} of {name}, which version {latest.number} has, "
+                f"is gone (somebody deleted the tag {latest.tag!r}, or the table), so that no version can be made from "
+                f"it. Nothing was published. Make a new version with create_table_set, of the tables that it is to have"
+            ) from None
+
+
+def complete(sets: Sets, claim: Claim, published: Pins, now_ms: int) -> TableSet:
+    """Make the version of an open claim: that of the newest version, with the tables that were published.
+
+    Where the claim was given up meanwhile, as it took too long, the version gets a later number.
+    """
+
+    def choose(latest: TableSet | None) -> Pins:
+        return {**(latest.tables if latest else {}), **{n: _newer(sets, latest, n, p) for n, p in published.items()}}
+
+    if sets.folder.ended(claim.number) is None:
+        try:
+            return finish(sets, _with_pins(sets, claim, choose(sets.folder.latest())), now_ms)
+        except ConflictError as error:
+            log.warning("%s", error.message)
+    return make_version(sets, choose, claim.operation_id, now_ms)
+
+
+def _with_pins(sets: Sets, claim: Claim, tables: Pins) -> Claim:
+    """List the snapshots of an open claim: from now on whoever comes next can finish it."""
+    if claim.tables is not None:
+        return claim
+    try:
+        data = json.dumps(pins_to_json(tables), indent=2, ensure_ascii=False).encode()
+        put_new(sets.files, pins_file(claim.number), data)
+    except AlreadyExistsError:
+        return replace(claim, tables=_read_pins(sets, claim.number))
+    return replace(claim, tables=tables)
+
+
+def give_up_own(sets: Sets, operations: Collection[str], reason: str, now_ms: int) -> None:
+    """End the open claim of one of these operations, which will publish nothing more."""
+    claims, ended = sets.folder.numbers()
+    if claims and claims[-1] not in ended:
+        claim = _read_claim(sets, claims[-1])
+        if claim is not None and claim.tables is None and claim.operation_id in operations:
+            give_up(sets, claim, reason, now_ms)
+
+
+def _newer(sets: Sets, latest: TableSet | None, name: str, pin: Pin) -> Pin:
+    """Return the later one of the pins of a publish and of the newest version: a table of a set never goes back."""
+    before = latest.tables.get(name) if latest else None
+    if before is None or before.snapshot_id <= pin.snapshot_id:
+        return pin
+    found = sets.table(name).find_snapshot(before.snapshot_id)
+    return before if found is not None and found.identity == before.identity else pin
+
+
+# -- expiry ------------------------------------------------------------------------------------------------------------
+
+
+def expire(sets: Sets, retention: Retention, now_ms: int) -> list[int]:
+    """Delete the versions that are over, with their tags; returns their numbers. What fails is left for next time."""
+    try:
+        ended = sets.folder.versions()
+        over = expired_versions(ended, keep=retention.keep, retained_ms=retention.retained_ms, now_ms=now_ms)
+        return [one.number for one in over if _expire(sets, one)]
+    except (StorageError, OutcomeUnknownError, FormatError) as error:
+        log.warning("Table set %s: old versions could not be deleted (%s)", sets.name, error)
+        return []
+
+
+def _expire(sets: Sets, version: TableSet) -> bool:
+    if not _delete_tags(sets, version):
+        return False
+    files = (pins_file(version.number), claim_file(version.number), version_file(version.number))
+    execute(sets.files, [Delete(path=path, reason="the version has expired") for path in files])
+    return True
+
+
+def _delete_tags(sets: Sets, version: TableSet) -> bool:
+    """Delete the tags of a version; returns whether all are gone. One that something needs stays."""
+    gone, tables = True, version.tables
+    if version.abandoned is not None and not tables:  # its operation may have gone on to set tags
+        tables = _read_pins(sets, version.number) or {}
+    for name, pin in tables.items():
+        view = sets.table(name)
+        tag = view.find_tag(version.tag)
+        if tag is None or tag.snapshot.identity != pin.identity:
+            continue
+        try:
+            check_deletable(view, tag)
+        except UnsafeOperationError as error:
+            log.warning("%s", error.message)
+            gone = False
+            continue
+        execute(view, [Delete(path=view.paths.tag(tag.name), reason="its version of the table set has expired")])
+    return gone
+
+
+def members(texts: Sequence[str]) -> dict[str, str]:
+    """Return the tables ``db.table`` of a request, each with its text, which may have a version.
+
+    Raises:
+        InvalidInputError: a table is named twice, or none.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, _ = split_version(text)
+        if name in found:
+            raise InvalidInputError(f"{text}: {name} is named twice; a version of a table set has one snapshot of it")
+        found[name] = text
+    return found

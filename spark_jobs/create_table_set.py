@@ -1,0 +1,6 @@
+"""Make the next version of a set of tables. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("create_table_set")
