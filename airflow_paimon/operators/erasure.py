@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from airflow_paimon._compat import mask_secret
 from airflow_paimon.cli.listing import size_text
-from airflow_paimon.core.requests.requests import GRACE
+from airflow_paimon.core.requests.requests import GRACE, EraseRows
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+from airflow_paimon.task_run import triggering_user
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.core.requests.requests import Request
+    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["EraseRowsOperator", "FindRowsOperator"]
 
 _LOGGED = 20
 
 
-class FindRowsOperator(PaimonOperator):
+class _WithCondition(PaimonOperator):
+    """The condition may name a person: Airflow hides its text in logs and in the task's rendered fields."""
+
+    where: str
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """Render, and hide."""
+        super().render_template_fields(context, jinja_env)
+        if isinstance(self.where, str) and self.where.strip():
+            mask_secret(self.where)
+
+
+class FindRowsOperator(_WithCondition):
     """
     Find the stored files that hold rows of a condition, of all branches, and who reaches them; change nothing.
 
@@ -37,7 +58,7 @@ class FindRowsOperator(PaimonOperator):
         return found_lines(result["details"])
 
 
-class EraseRowsOperator(PaimonOperator):
+class EraseRowsOperator(_WithCondition):
     """
     Erase rows of a condition from main and every branch, one commit each, and from what old snapshots and tags still
     hold, as far as asked for.
@@ -53,6 +74,11 @@ class EraseRowsOperator(PaimonOperator):
     :param grace: how long files stay for readers that began before, at least 10 min (templated)
     :param writers_stopped: nobody writes, reads or tags: allows a shorter ``grace`` (templated)
     :param orphans_older_than: delete files that nothing refers to once they are older, at least 1 h (templated)
+    :param reason: why, kept in the snapshots' properties and the audit: a ticket's number, no person (templated)
+    :param approved_by: kept in the snapshots' properties (templated)
+    :param requested_by: kept in the snapshots' properties; whoever triggered the run, where Airflow knows (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
+        ``four_eyes`` asks for it too (templated)
     """
 
     operation = "erase_rows"
@@ -68,9 +94,24 @@ class EraseRowsOperator(PaimonOperator):
         grace: str = GRACE,
         writers_stopped: bool | str = False,
         orphans_older_than: str = "1 d",
+        reason: str | None = None,
+        approved_by: str | None = None,
+        requested_by: str | None = None,
+        four_eyes: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        """Take the user who triggered the run as the one who asked for it, even if the argument names another."""
+        request = super()._request(hook, context)
+        assert isinstance(request, EraseRows)
+        user = triggering_user(context)
+        return replace(
+            request,
+            four_eyes=request.four_eyes or hook.four_eyes,
+            requested_by=request.requested_by if user is None else user,
+        )
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

@@ -38,3 +38,15 @@ def test_the_log_says_why_files_stay() -> None:
     assert lines[0] == "0 files with 0 bytes deleted"
     assert "  tags of main: 4 files, 0 of them by nothing else" in lines
     assert lines[-1].startswith("13 files are too young, the first until 20")
+
+
+def test_airflow_hides_the_condition() -> None:
+    from airflow.sdk._shared.secrets_masker import redact
+
+    operator = EraseRowsOperator(task_id="erase", table="d.t", where="{{ who }} = 'a person'")
+    operator.render_template_fields({"who": "name"})  # type: ignore[typeddict-unknown-key]
+    assert operator.where == "name = 'a person'"
+    assert redact({"where": operator.where, "log": f"--where {operator.where}"}) == {
+        "where": "***",
+        "log": "--where ***",
+    }

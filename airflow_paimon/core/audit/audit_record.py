@@ -20,28 +20,30 @@ from airflow_paimon.core.table.properties import (
     CHANGES_PROPERTY,
     CHECKS_FORCED_PROPERTY,
     CHECKS_PROPERTY,
+    CONDITION_PROPERTY,
     DURATION_PROPERTY,
     FIGURES_PROPERTY,
     FOUR_EYES_PROPERTY,
     KEEP_LATER_PROPERTY,
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
+    REASON_PROPERTY,
     REQUESTED_BY_PROPERTY,
     TARGET_PROPERTY,
     UNDO_RETENTION_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
 
-PUBLISH, ROLLBACK, UNDO, CORRECTION = "publish", "rollback", "undo", "correction"
+PUBLISH, ROLLBACK, UNDO, CORRECTION, ERASURE = "publish", "rollback", "undo", "correction", "erasure"
 _ROLLBACK_TO = "rollback_to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One publish, rollback or undo, or one correction that waits on its branch.
+    """One publish, rollback or undo, one correction that waits on its branch, or one commit of an erasure.
 
     Attributes:
-        kind: ``publish``, ``undo`` (of one publish), ``rollback`` (to an earlier state) or ``correction``.
+        kind: ``publish``, ``undo`` (of one publish), ``rollback`` (to an earlier state), ``correction`` or ``erasure``.
         branch: The branch that was written; main for a publish.
         time_ms: When it was committed, epoch milliseconds.
         snapshot_before: Of the same branch; with the one after it what was there before and afterwards.
@@ -49,7 +51,8 @@ class AuditRecord:
         from_branch: What was published, up to ``from_snapshot``, from ``base_snapshot`` on.
         target_snapshot: What a rollback or undo went back to.
         commits: How many commits of the branch it brought.
-        changes: The newest of them; of a correction itself: see ``change_of``.
+        changes: The newest of them; of a correction or an erasure itself: see ``change_of``. An erasure's has
+            ``condition_sha256``, and never the condition.
         checks: The outcome of each rule, by its name.
         checks_forced: It was published although a required check was missing or had failed.
         forced: The branch was protected.
@@ -169,6 +172,31 @@ def correction_record(
         base_snapshot=lineage.snapshot_id if lineage is not None else None,
         owner=lineage.owner if lineage is not None else None,
         reason=lineage.reason if lineage is not None else None,
+        commits=1,
+        changes=[change],
+    )
+
+
+def erasure_record(table: str, branch: str, snapshot: Snapshot, *, is_there: bool) -> AuditRecord:
+    """Make the record of an erasure's commit on a branch."""
+    said = snapshot.properties
+    change = change_of(snapshot, MAX_TEXT) | {"condition_sha256": said[CONDITION_PROPERTY]}
+    return AuditRecord(
+        table=table,
+        kind=ERASURE,
+        branch=branch,
+        operation=said.get(OPERATION_PROPERTY, ""),
+        time_ms=snapshot.time_millis,
+        snapshot=snapshot.id,
+        snapshot_before=snapshot.id - 1 or None,
+        identity=snapshot.identity,
+        is_there=is_there,
+        user=snapshot.commit_user,
+        operation_id=said.get(OPERATION_ID_PROPERTY),
+        reason=said.get(REASON_PROPERTY),
+        requested_by=said.get(REQUESTED_BY_PROPERTY),
+        approved_by=said.get(APPROVED_BY_PROPERTY),
+        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
         commits=1,
         changes=[change],
     )

@@ -1,10 +1,10 @@
-"""Gathers the audit of a table: its publishes and rollbacks, expired ones too, and corrections not yet published."""
+"""Gathers the audit of a table: its publishes, rollbacks and erasures, expired ones too, and corrections that wait."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from airflow_paimon.core.audit.audit_record import AuditRecord, correction_record, publish_record
+from airflow_paimon.core.audit.audit_record import AuditRecord, correction_record, erasure_record, publish_record
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
@@ -15,6 +15,7 @@ from airflow_paimon.core.table.lineage import Lineage, read_lineage
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
+    CONDITION_PROPERTY,
     OPERATION_PROPERTY,
     SQL_PROPERTY,
     UNDO_TAG_PROPERTY,
@@ -25,8 +26,8 @@ _CORRECTIONS = ("correct_branch", "replay_branch", "sql", "write_arrow", "write_
 
 
 def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None = None) -> list[AuditRecord]:
-    """Return the records of a table, the oldest first: of every branch that was published onto or rolled back, and of
-    the corrections on branches since their base that no publish has brought.
+    """Return the records of a table, the oldest first: of every branch that was published onto or rolled back, of
+    erasures, and of the corrections on branches since their base that no publish has brought.
 
     Reads all snapshots that are there and the records of the others.
 
@@ -45,12 +46,17 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
     branches: list[tuple[Table, Lineage | None, list[Snapshot]]] = []
     for view, lineage in ((main, None), *((main.branch(n), read_lineage(main, n)) for n in main.branch_names())):
         there = _readable(view, after=lineage.snapshot_id or 0 if lineage is not None else 0)
-        publishes = [s for s in _publishes(view, there) if s.identity not in known]
+        recorded = [s for s in _recorded(view, there) if s.identity not in known]
+        publishes = [s for s in recorded if UNDO_TAG_PROPERTY in s.properties]
         undone, living = undone_snapshots(publishes), {s.identity for s in there}
+        for snapshot in recorded:
+            if CONDITION_PROPERTY in snapshot.properties:
+                is_there = snapshot.identity in living
+                found.append(erasure_record(main.name, view.branch_name, snapshot, is_there=is_there))
         for snapshot in publishes:
             is_there = snapshot.identity in living
             found.append(publish_record(main.name, view.branch_name, snapshot, schemas, undone, is_there=is_there))
-        known |= living | {s.identity for s in publishes}
+        known |= living | {s.identity for s in recorded}
         brought |= {s.properties.get(BRANCH_IDENTITY_PROPERTY, "") for s in publishes}
         if view.branch_name != MAIN:
             branches.append((view, lineage, there))
@@ -70,9 +76,11 @@ def _readable(view: Table, after: int) -> list[Snapshot]:
         return []
 
 
-def _publishes(view: Table, there: Iterable[Snapshot]) -> list[Snapshot]:
-    """Return the publishes and rollbacks of a branch by id: of the snapshots that are there, and of the records."""
-    found = {s.identity: s for s in there if UNDO_TAG_PROPERTY in s.properties}
+def _recorded(view: Table, there: Iterable[Snapshot]) -> list[Snapshot]:
+    """Return the publishes, rollbacks and erasures of a branch by id: of the snapshots that are there, and of the
+    records.
+    """
+    found = {s.identity: s for s in there if s.properties.keys() & {UNDO_TAG_PROPERTY, CONDITION_PROPERTY}}
     folder = f"{AUDIT_DIR}/{view.branch_name}"
     paths = sorted(f"{folder}/{name}" for name in view.store.names(folder) if name.endswith(".json"))
     for path, data in read_present(view.store, paths).items():

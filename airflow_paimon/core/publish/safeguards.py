@@ -20,7 +20,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import Publish, RollbackTo
+from airflow_paimon.core.requests.requests import EraseRows, Publish, RollbackTo
 from airflow_paimon.core.table.options import FOUR_EYES_OPTION, parse_retention
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX
@@ -240,9 +240,19 @@ def check_four_eyes(context: Context, target: Table) -> bool:
     assert isinstance(request, Publish)
     if not needs_four_eyes(request, target) or request.dry_run:
         return False
+    refuse_own_approval(request, "published")
+    return True
+
+
+def refuse_own_approval(request: Publish | EraseRows, done: str) -> None:
+    """Refuse what only whoever asked for it has approved. ``done``: what was not done for that reason.
+
+    Raises:
+        UnsafeOperationError: nobody approved, nobody is known to have asked, or it is the same person.
+    """
     asked, approved = ((who or "").strip() for who in (request.requested_by, request.approved_by))
     if asked and approved and asked.casefold() != approved.casefold():
-        return True
+        return
     why = (
         "nobody approved it"
         if not approved
@@ -251,7 +261,7 @@ def check_four_eyes(context: Context, target: Table) -> bool:
         else f"{approved!r} asked for it and approved it"
     )
     raise UnsafeOperationError(
-        f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was published. Somebody else has to "
+        f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was {done}. Somebody else has to "
         f"approve it",
         details={"requested_by": request.requested_by, "approved_by": request.approved_by},
     )

@@ -463,6 +463,12 @@ class EraseRows(FindRows):
         "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none"
     )
     orphans_older_than: str = flag("Delete files that nothing refers to once they are older, at least 1 h", "1 d")
+    reason: str | None = flag(
+        "Why, recorded in the snapshots' properties and the audit: name no person", may_be_blank=True
+    )
+    approved_by: str | None = flag("Who approved, recorded in the snapshots' properties", may_be_blank=True)
+    requested_by: str | None = flag("Who asked for it, recorded in the snapshots' properties", may_be_blank=True)
+    four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
 
 
 @dataclass(frozen=True, kw_only=True)

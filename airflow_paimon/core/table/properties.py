@@ -10,6 +10,8 @@ MODE_PROPERTY = "airflow-paimon.mode"
 CUTOFF_PROPERTY = "airflow-paimon.cutoff"
 CONDITION_PROPERTY = "airflow-paimon.condition-sha256"
 """Of an erasure: a digest, as the condition may name a person."""
+REASON_PROPERTY = "airflow-paimon.reason"
+"""Of an erasure: why."""
 KEYS_PROPERTY = "airflow-paimon.keys"
 
 # Of what made the rows, see ``made_by``.

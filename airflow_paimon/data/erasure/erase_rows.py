@@ -29,11 +29,21 @@ from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots, grace_m
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
 from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.publish.audit_properties import keep_record
+from airflow_paimon.core.publish.safeguards import refuse_own_approval
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, ExpireSnapshots, RemoveOrphanFiles
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, protects
-from airflow_paimon.core.table.properties import CONDITION_PROPERTY, OPERATION_PROPERTY
+from airflow_paimon.core.table.properties import (
+    APPROVED_BY_PROPERTY,
+    CONDITION_PROPERTY,
+    FOUR_EYES_PROPERTY,
+    OPERATION_ID_PROPERTY,
+    OPERATION_PROPERTY,
+    REASON_PROPERTY,
+    REQUESTED_BY_PROPERTY,
+)
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.erasure.chain import ChainErasure, check_condition, plan_chain_erasure
@@ -52,12 +62,15 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
 
     Raises:
         InvalidInputError: the condition, the grace time or the age of orphans is none; nothing was changed.
-        UnsafeOperationError: a tag under a legal hold reaches such rows; nothing was changed.
+        UnsafeOperationError: a tag under a legal hold reaches such rows, or four eyes are asked for and nobody else has
+            approved it; nothing was changed.
         UnsupportedFeatureError: a table, branch or feature from which rows are not erased here.
         ConflictError: other writers kept changing the files; ``details["done"]`` are the commits that stand.
     """
     table = context.table
     search = check_erasure(table, request)
+    if request.four_eyes and not request.dry_run:
+        refuse_own_approval(request, "erased")
     if request.dry_run:
         return _planned(context, request, search, _look(table, search))
     require_committable(table)
@@ -180,6 +193,20 @@ def _stamp(context: Context, request: EraseRows) -> dict[str, Any]:
     return {"time": context.now_iso, "condition_sha256": condition_digest(request.where)}
 
 
+def _marks(request: EraseRows) -> dict[str, str]:
+    """What an erasure's snapshots and the audit say of it."""
+    said = {
+        OPERATION_PROPERTY: request.operation,
+        CONDITION_PROPERTY: condition_digest(request.where),
+        OPERATION_ID_PROPERTY: request.operation_id,
+        REASON_PROPERTY: request.reason,
+        APPROVED_BY_PROPERTY: request.approved_by,
+        REQUESTED_BY_PROPERTY: request.requested_by,
+        FOUR_EYES_PROPERTY: "true" if request.four_eyes else None,
+    }
+    return {name: text for name, text in said.items() if text}
+
+
 @dataclass(slots=True)
 class _Erasure:
     """One run, and what it has done so far."""
@@ -242,12 +269,8 @@ class _Erasure:
 
     def _from_branch(self, view: Table, names: set[str], chain: ChainErasure | None) -> None:
         identity = commit_identity(self.tried.operation_id, view.branch_name, digest_of(sorted(names)))
-        properties = {
-            OPERATION_PROPERTY: self.request.operation,
-            CONDITION_PROPERTY: condition_digest(self.request.where),
-        }
         guard_options = None if chain is None else CHECKED_BY_CALLER
-        options = CommitOptions(identity=identity, properties=properties, guard_options=guard_options)
+        options = CommitOptions(identity=identity, properties=_marks(self.request), guard_options=guard_options)
         before = None if chain is None else chain.before_commit
         try:
             done = erase_from_branch(view, self.search, names, self.run, options, before)
@@ -258,6 +281,7 @@ class _Erasure:
         if done.snapshot is not None:
             one = {"branch": view.branch_name, "snapshot": done.snapshot, "files": done.files, "rows": done.rows}
             self.erased.append(one)
+            keep_record(view, view.snapshot(done.snapshot))
             log.info("%s: erased %s rows from %s files", view.label, done.rows, done.files)
 
     def _end(self, found: FoundRows) -> None:

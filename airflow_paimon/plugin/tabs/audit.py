@@ -1,10 +1,10 @@
-"""The tab Audit: publishes, undos and waiting corrections, who asked and who approved; and its documents."""
+"""The tab Audit: publishes, undos, erasures and waiting corrections, who asked and who approved; and its documents."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from airflow_paimon.core.audit.audit_record import AuditRecord
+from airflow_paimon.core.audit.audit_record import ERASURE, AuditRecord
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import FORMATS, render
 from airflow_paimon.core.table.table import Table
@@ -53,14 +53,14 @@ def show(context: PageContext) -> Panel:
     found = read_records(context.reader, context.main, context.until)[::-1]
     page, pages, first, last = context.page_of(len(found), _ROWS)
     sheet = Sheet(columns=_COLUMNS, rows=[_row(context, r) for r in found[first:last]], total=len(found), page=page,
-                  pages=pages, empty="No publish, undo or correction")  # fmt: skip
+                  pages=pages, empty="No publish, undo, erasure or correction")  # fmt: skip
     links = [(form, context.asked.href(download=form, page=1)) for form in FORMATS]
     return Panel(template="audit.html", sheets=[sheet], data={"links": links})
 
 
 def _row(context: PageContext, record: AuditRecord) -> list[Cell]:
     link = context.asked.href(tab="history", at=f"{record.branch}:{record.snapshot}", page=1) if record.is_there else ""
-    mark = {"publish": "good", "undo": "warn", "rollback": "warn"}.get(record.kind, "")
+    mark = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "warn"}.get(record.kind, "")
     return [
         Cell(str(record.snapshot), href=link),
         Cell(record.kind, mark=mark),
@@ -79,4 +79,6 @@ def _row(context: PageContext, record: AuditRecord) -> list[Cell]:
 
 def _made(record: AuditRecord) -> str:
     made = next((str(c.get("sql") or c["function"]) for c in record.changes if "sql" in c or "function" in c), "")
+    if not made and record.kind == ERASURE:
+        return f"Condition with SHA-256 {record.changes[0]['condition_sha256']}"
     return made if len(made) <= _TEXT else f"{made[:_TEXT]}..."

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_paimon.core.audit.records import read_audit
+from airflow_paimon.core.audit.text import render
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
@@ -112,6 +114,31 @@ def test_its_snapshots_do_not_name_anybody(tmp_path: Path) -> None:
     assert snapshot.properties["airflow-paimon.condition-sha256"] == result.details["condition_sha256"]
     private = [table.store.read(p).decode() for p in table.store.walk("_airflow_paimon")]
     assert "secret" not in json.dumps([snapshot.to_json(), *private])
+
+
+def test_the_audit_says_who_and_why_also_when_its_snapshots_have_expired(tmp_path: Path) -> None:
+    table = lived(plain, tmp_path)
+    result = erase(table, reason="ticket 17", requested_by="ann", approved_by="bob", four_eyes=True)
+    assert [one["branch"] for one in result.details["erased"]] == ["main", "fix"]
+    run(table, "expire_snapshots", retain_min=1, retain_max=1, grace="0 s", writers_stopped=True)
+    upsert(table, "d", [1])
+    run(table, "expire_snapshots", retain_min=1, retain_max=1, grace="0 s", writers_stopped=True)
+    found = [r for r in read_audit(table) if r.kind == "erasure"]
+    assert [(r.branch, r.is_there) for r in found] == [("main", False), ("fix", True)]
+    said = {(r.reason, r.requested_by, r.approved_by, r.four_eyes) for r in found}
+    assert said == {("ticket 17", "ann", "bob", True)}
+    assert {r.changes[0]["condition_sha256"] for r in found} == {result.details["condition_sha256"]}
+    assert "secret" not in render(found, "json") + render(found, "csv") + render(found, "markdown")
+
+
+@pytest.mark.parametrize("approved_by", [None, "Ann"])
+def test_four_eyes_are_asked_before_anything_is_erased(tmp_path: Path, approved_by: str | None) -> None:
+    table = plain(tmp_path)
+    before = table.store.walk("")
+    with pytest.raises(UnsafeOperationError, match=r"erase_rows needs four eyes.*nothing was erased"):
+        erase(table, four_eyes=True, requested_by="ann", approved_by=approved_by)
+    assert table.store.walk("") == before
+    assert erase(table, four_eyes=True, requested_by="ann", dry_run=True).changed, "a plan needs no approval yet"
 
 
 def test_only_what_reaches_the_rows_expires(tmp_path: Path) -> None:
