@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import Field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, RollbackTo
+from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, PublishBranch, RollbackTo
 from airflow_paimon.links import UndoLink
 from airflow_paimon.operators._base import PaimonOperator, SqlOrFunctionOperator, keeps_arguments
+from airflow_paimon.operators._diff_upstream import diff_text, diff_upstream
 from airflow_paimon.settings import SAMPLE
 from airflow_paimon.task_run import triggering_user
 
@@ -231,6 +234,7 @@ class _PublishOperator(PaimonOperator):
     operator_extra_links = (*PaimonOperator.operator_extra_links, UndoLink())
     undo_retention: str
     approved_by: str | None
+    approved_at: str | None
     requested_by: str | None
     four_eyes: bool | str
 
@@ -241,7 +245,9 @@ class _PublishOperator(PaimonOperator):
         expected_main_snapshot: int | str | None = None,
         undo_retention: str = "7 d",
         approved_by: str | None = None,
+        approved_at: str | None = None,
         requested_by: str | None = None,
+        reason: str | None = None,
         four_eyes: bool | str = False,
         changelog: str = "auto",
         **kwargs: Any,
@@ -263,6 +269,8 @@ class _PublishBranchOperator(_PublishOperator):
     branch: str
     writers_stopped: bool | str
     approval_task_id: str | None
+    diff: Mapping[str, Any] | str | None
+    _diff: str | None = None
 
     @keeps_arguments
     def __init__(
@@ -272,6 +280,7 @@ class _PublishBranchOperator(_PublishOperator):
         approval_task_id: str | None = None,
         expected_branch_snapshot: int | str | None = None,
         approved_main_snapshot: int | str | None = None,
+        diff: Mapping[str, Any] | str | None = None,
         rewrite: bool | str = False,
         writers_stopped: bool | str = False,
         force: bool | str = False,
@@ -285,7 +294,25 @@ class _PublishBranchOperator(_PublishOperator):
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         if self.approval_task_id is not None:
             self._take_approval(self.approval_task_id, context)
-        return super()._request(hook, context)
+        request = super()._request(hook, context)
+        assert isinstance(request, PublishBranch)
+        seen = request.expected_branch_snapshot
+        self._diff = diff_text(self.diff) or diff_upstream(self, context, request.table, request.branch, seen)
+        return request
+
+    def _value(self, spec: Field[Any]) -> Any:
+        return None if spec.name == "diff" else super()._value(spec)  # the request names its file
+
+    def _texts(self) -> dict[str, str]:
+        return {} if self._diff is None else {"diff": self._diff}
+
+    def _run_here(self, request: Request) -> dict[str, Any]:
+        if self._diff is None:
+            return super()._run_here(request)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "diff.json"
+            file.write_text(self._diff, encoding="utf-8")
+            return super()._run_here(replace(request, diff=str(file)))  # type: ignore[call-arg]
 
     def _take_approval(self, task_id: str, context: Context) -> None:
         """Fill the arguments that are left out with what a ``PublishApprovalOperator`` upstream returned.
@@ -311,6 +338,7 @@ class _PublishBranchOperator(_PublishOperator):
 
 _OF_APPROVAL = {
     "approved_by": "approved_by",
+    "approved_at": "answered_at",
     "expected_branch_snapshot": "branch_snapshot",
     "approved_main_snapshot": "main_snapshot",
 }
@@ -329,9 +357,13 @@ class MergeBranchOperator(_PublishBranchOperator):
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
         this publish replaces (templated)
+    :param diff: the result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
+        samples; left out, that of the task upstream that compared the branch (templated)
     :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param approved_at: when, ISO with an offset; kept there, too (templated)
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param reason: why; kept there, too, besides the branch's own reason (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
@@ -367,9 +399,13 @@ class FastForwardOperator(_PublishBranchOperator):
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
         this publish replaces (templated)
+    :param diff: the result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
+        samples; left out, that of the task upstream that compared the branch (templated)
     :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param approved_at: when, ISO with an offset; kept there, too (templated)
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param reason: why; kept there, too, besides the branch's own reason (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
@@ -415,9 +451,13 @@ class ReplaceMainOperator(FastForwardOperator):
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
         this publish replaces (templated)
+    :param diff: the result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
+        samples; left out, that of the task upstream that compared the branch (templated)
     :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param approved_at: when, ISO with an offset; kept there, too (templated)
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param reason: why; kept there, too, besides the branch's own reason (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
         ``four_eyes`` asks for it too (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
@@ -464,7 +504,9 @@ class RollbackOperator(_PublishOperator):
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
     :param undo_retention: how long the tag on the previous head lives; ``forever`` for no end (templated)
     :param approved_by: kept in the snapshot's properties (templated)
+    :param approved_at: when, ISO with an offset; kept there, too (templated)
     :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
+    :param reason: why; kept there, too (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; for main the Paimon
         connection's ``four_eyes`` and the table's option ask for it too, and so does the undo of what needed it
         (templated)

@@ -36,8 +36,10 @@ NEW_BRANCH: dict[str, Any] = {
 }
 SPARK: dict[str, Any] = {"spark_conf": given("spark_conf"), "spark_options": given("spark_options")}
 APPROVED_BY = "{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}"
+APPROVED_AT = "{{ ti.xcom_pull(task_ids='approve')['answered_at'] or '' }}"
 PUBLISH: dict[str, Any] = {
     "approved_by": APPROVED_BY,
+    "approved_at": APPROVED_AT,
     "four_eyes": "{{ params.four_eyes }}",
     "undo_retention": "{{ params.undo_retention }}",
     "rewrite": "{{ params.rewrite }}",
@@ -45,11 +47,13 @@ PUBLISH: dict[str, Any] = {
     **SPARK,
 }
 UNDO: dict[str, Any] = {
+    "reason": given("reason"),
     "undo_retention": "{{ params.undo_retention }}",
     "writers_stopped": "{{ params.writers_stopped }}",
 }
 UNDO_APPROVED: dict[str, Any] = {
     "approved_by": APPROVED_BY,
+    "approved_at": APPROVED_AT,
     "four_eyes": "{{ ti.xcom_pull(task_ids='approve')['four_eyes'] }}",
 }
 

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier, task
 
 from airflow_paimon._compat import TaskDeferred
+from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
@@ -140,6 +141,9 @@ def test_the_approver_reads_the_diff_and_the_publish_takes_the_answer(
         return
     assert (head.id, head.properties["airflow-paimon.approved-by"]) == (2, "Anonymous")
     assert read_arrow(main).to_pylist() == rows
+    (record,) = read_audit(main)
+    assert record.approved_at == said["answered_at"]
+    assert (record.diff["total"]["changed"], record.diff["samples"][0]["kind"]) == (1, "changed"), "without wiring"
 
 
 def test_a_publish_takes_no_answer_to_another_question(

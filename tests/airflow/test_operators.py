@@ -95,7 +95,8 @@ def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> 
             continue
         default = inspect.Parameter.empty if fields[field_name].default == "" else fields[field_name].default
         assert arguments[name].default == default, name
-        given = {"Sequence[Mapping[str, Any]]"} if name == "rules" else set()  # or what its file holds
+        # or what its file holds
+        given = {"rules": {"Sequence[Mapping[str, Any]]"}, "diff": {"Mapping[str, Any]"}}.get(name, set())
         assert set(arguments[name].annotation.split(" | ")) == _as_templated(str(fields[field_name].type)) | given, name
 
 

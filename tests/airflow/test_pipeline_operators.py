@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -12,12 +13,14 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
+from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.operators._base import PaimonOperator
+from airflow_paimon.operators.branch import DiffBranchesOperator, MergeBranchOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
 from tests.airflow.conftest import Run, RunDag, clear_and_run_again
 from tests.core.tables import append, files, make_table, rewrite, run
@@ -111,6 +114,43 @@ def test_all_are_published_and_undone_the_last_one_first(mains: tuple[Table, Tab
     undo = [{"table": one["table"], "tag": one["details"]["undo_tag"]} for one in reversed(results)]
     assert publish(run_dag, undo=undo).state == "success"
     assert [files(main) for main in mains] == before
+
+
+class Compared(DiffBranchesOperator):
+    """Returns what a comparison of placeholder files might have returned."""
+
+    def execute(self, context: Any) -> Any:
+        """Without Spark."""
+        changed = {"d.up": 3, "d.down": 4}[self.table]
+        total = {"added": 0, "changed": changed, "deleted": 0, "unchanged": 0, "unchanged_exact": True}
+        details = {"branch": self.branch, "branch_snapshot": 2, "total": total, "partitions": []}
+        return {"operation": "diff_branches", "table": self.table, "details": details}
+
+
+def test_each_table_is_recorded_with_its_own_mapped_diff(mains: tuple[Table, Table], run_dag: RunDag) -> None:
+    with DAG("published_with_diffs", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        other = Compared(task_id="of_another_branch", table="d.up", branch="other")
+        mapped = Compared.partial(task_id="diff").expand_kwargs([dict(one) for one in TABLES])
+        [other, mapped] >> PublishTablesOperator(task_id="t", tables=TABLES)
+    assert run_dag(dag).state == "success"
+    assert [read_audit(main)[0].diff["total"]["changed"] for main in mains] == [3, 4]
+
+
+def test_a_diff_can_be_given_and_one_of_an_older_snapshot_stops_nothing(
+    mains: tuple[Table, Table], run_dag: RunDag
+) -> None:
+    up, down = mains
+    rewrite(down.branch("fix"), "1")
+    with DAG("published_with_given", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        diff = Compared(task_id="compare", table="d.down", branch="fix")
+        given = json.dumps(Compared(task_id="not_upstream", table="d.up", branch="fix").execute(None))
+        diff >> MergeBranchOperator(task_id="down", table="d.down", branch="fix")
+        MergeBranchOperator(task_id="up", table="d.up", branch="fix", diff=given)
+    done = run_dag(dag)
+    assert done.state == "success"
+    assert read_audit(up)[0].diff["total"]["changed"] == 3
+    assert read_audit(down)[0].diff == {}
+    assert "it compared snapshot 2 of the branch, not 3" in str(done.xcom("down")["details"]["warnings"])
 
 
 def test_nothing_is_published_if_one_is_refused_from_the_start(mains: tuple[Table, Table], run_dag: RunDag) -> None:

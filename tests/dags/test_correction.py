@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.schema.schema_plan import SetOption
@@ -75,6 +76,9 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     properties = publish.snapshot.properties
     assert publish.operation == "merge_branch"
     assert properties["airflow-paimon.approved-by"]
+    (record,) = read_audit(main)
+    assert (record.reason, record.diff["total"]["added"], record.approved_at is None) == ("ticket 17", 0, False)
+    assert record.diff["total"]["changed"] == sum(p["changed"] for p in record.diff["partitions"]) > 0
     said = {'not_null ["amount"]': "passed", 'row_limits {"added": 0, "deleted": "10 %"}': "passed"}
     assert json.loads(properties["airflow-paimon.checks"]) == {**said, "unique note": "warned"}
     assert publish.snapshot.id not in written

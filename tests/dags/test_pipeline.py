@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.context import open_context
@@ -148,6 +149,9 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
         (publish,) = publishes(table)
         assert publish.operation == "merge_branch"
         assert publish.snapshot.properties["airflow-paimon.approved-by"]
+        (record,) = (r for r in read_audit(table) if r.kind == "publish")
+        assert record.approved_at
+        assert record.diff["total"]["changed"], "of this table's own comparison"
 
     (question,) = questions
     assert question["subject"] == f"Publish the correction of {RAW} and {DAILY}?"

@@ -106,13 +106,14 @@ class Page:
             exec(text, vars(module))
             task.function = f"{name}:corrected"
 
-    def request(self, request: Any) -> None:
+    def request(self, request: Any) -> Any:
         from airflow_paimon.spark.jobs import run_spark_operation
 
         needs_spark = OPERATIONS[request.operation].needs_spark
         result = run_spark_operation(self.spark, request) if needs_spark else run_operation(request)
         assert result.operation == request.operation
         self.ran.append(request.operation)
+        return result
 
     def shell(self, text: str) -> None:
         for line in re.sub(r"\\\n", " ", text).splitlines() if "'{\n" not in text else [text]:
@@ -141,7 +142,10 @@ class Page:
             assert (REPO_ROOT / words[1]).is_file() and words[2:] == ["--help"], words
         elif words[:4] == ["python", "-m", "airflow_paimon", "job"]:
             if "--help" not in words:
-                self.request(parse_arguments(words[4], words[5:]).request)
+                asked = parse_arguments(words[4], words[5:])
+                result = self.request(asked.request)
+                if asked.result_uri and "://" not in asked.result_uri:
+                    Path(asked.result_uri).write_text(json.dumps(result.to_json()))
             assert words[4] in OPERATIONS, words
         elif words[:3] == ["python", "-m", "airflow_paimon"]:
             if "--storage-options" not in words:

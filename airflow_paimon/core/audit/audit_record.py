@@ -10,9 +10,11 @@ from typing import Any
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import change_of
+from airflow_paimon.core.publish.diff_record import shown_diff
 from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, hide_literals, record_sql
 from airflow_paimon.core.table.properties import (
+    APPROVED_AT_PROPERTY,
     APPROVED_BY_PROPERTY,
     BASE_SNAPSHOT_PROPERTY,
     BRANCH_PROPERTY,
@@ -21,6 +23,7 @@ from airflow_paimon.core.table.properties import (
     CHECKS_FORCED_PROPERTY,
     CHECKS_PROPERTY,
     CONDITION_PROPERTY,
+    DIFF_PROPERTY,
     DURATION_PROPERTY,
     FIGURES_PROPERTY,
     FOUR_EYES_PROPERTY,
@@ -53,7 +56,9 @@ class AuditRecord:
         commits: How many commits of the branch it brought.
         changes: The newest of them; of a correction or an erasure itself: see ``change_of``. An erasure's has
             ``condition_sha256``, and never the condition.
+        diff: What was compared before a publish: totals, counts by partition, sample rows, see ``diff_record``.
         checks: The outcome of each rule, by its name.
+        approved_at: ISO with an offset.
         checks_forced: It was published although a required check was missing or had failed.
         forced: The branch was protected.
         figures: Files, rows as files count them, and bytes that were put in and taken out.
@@ -80,12 +85,14 @@ class AuditRecord:
     reason: str | None = None
     requested_by: str | None = None
     approved_by: str | None = None
+    approved_at: str | None = None
     four_eyes: bool = False
     forced: bool = False
     checks: Mapping[str, Any] = field(default_factory=dict)
     checks_forced: bool = False
     commits: int | None = None
     changes: Sequence[Mapping[str, Any]] = ()
+    diff: Mapping[str, Any] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
     undo_tag: str | None = None
     undo_retention: str | None = None
@@ -130,15 +137,17 @@ def publish_record(
         base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
         target_snapshot=_int(said.get(TARGET_PROPERTY)),
         owner=said.get("airflow-paimon.branch-owner"),
-        reason=said.get("airflow-paimon.branch-reason"),
+        reason=said.get(REASON_PROPERTY) or said.get("airflow-paimon.branch-reason"),
         requested_by=said.get(REQUESTED_BY_PROPERTY),
         approved_by=said.get(APPROVED_BY_PROPERTY),
+        approved_at=said.get(APPROVED_AT_PROPERTY),
         four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
         forced=said.get("airflow-paimon.branch-forced") == "true",
         checks=_json(said.get(CHECKS_PROPERTY)),
         checks_forced=CHECKS_FORCED_PROPERTY in said,
         commits=count if isinstance(count, int) else None,
         changes=[_shown(c, schemas) for c in commits],
+        diff=_shown_diff(_json(said.get(DIFF_PROPERTY)), schemas),
         figures=_json(said.get(FIGURES_PROPERTY)),
         undo_tag=said.get(UNDO_TAG_PROPERTY),
         undo_retention=said.get(UNDO_RETENTION_PROPERTY),
@@ -216,6 +225,13 @@ def _shown(change: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[st
         out["sql"] = hidden
         out.pop("sql_digest", None)  # of the text with its values: it would confirm a guess of them
     return out
+
+
+def _shown_diff(kept: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[str, Any]:
+    try:
+        return shown_diff(kept, schemas) if isinstance(kept["total"], dict) else {}
+    except (AttributeError, KeyError, TypeError):  # there is none, or another program has written the property
+        return {}
 
 
 def _json(text: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_paimon.core.audit.audit_record import AuditRecord
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.publish.diff_record import KINDS
 
 FORMATS = ("json", "csv", "markdown")
 _FIGURES = ("partitions", "buckets", "files_added", "files_deleted", "rows_added", "rows_deleted", "bytes_added",
@@ -75,6 +76,8 @@ def _section(record: AuditRecord) -> str:
     at = time_text(record.time_ms)
     lines = [f"## {at}: {record.kind} of {_plain(record.table)}, snapshot {record.snapshot} of {_plain(record.branch)}"]
     lines += ["", *(f"- {name}: {value}" for name, value in _facts(record) if value)]
+    if samples := record.diff.get("samples"):
+        lines += ["", "Some of the differences:", "", *map(_sample, samples)]
     for change in record.changes:
         lines += ["", *_change(change)]
     return "\n".join(lines) + "\n"
@@ -96,7 +99,8 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         ("back to snapshot", "" if record.target_snapshot is None else str(record.target_snapshot)),
         ("reason", _plain(record.reason or "")),
         ("asked for by", _plain(record.requested_by or "")),
-        ("approved by", _plain(record.approved_by or "") + (" (four eyes)" if record.four_eyes else "")),
+        ("approved by", _approval(record)),
+        ("differences", _differences(record.diff)),
         ("checks", checks + (" (published in spite of them)" if record.checks_forced else "")),
         ("protection overridden", "yes" if record.forced else ""),
         ("figures", figures),
@@ -105,6 +109,28 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         ("duration", "" if record.duration_ms is None else f"{record.duration_ms / 1000:.1f} s"),
         ("committed by", _plain(record.user)),
     ]
+
+
+def _approval(record: AuditRecord) -> str:
+    if not record.approved_by:
+        return ""
+    at = f" at {_plain(record.approved_at)}" if record.approved_at else ""
+    return f"{_plain(record.approved_by)}{at}{' (four eyes)' if record.four_eyes else ''}"
+
+
+def _differences(diff: Mapping[str, Any]) -> str:
+    if not diff:
+        return ""
+    total = diff["total"]
+    rows = ", ".join(f"{total[name]:,} rows {name}" for name in KINDS if isinstance(total.get(name), int))
+    where = ", ".join(_plain(_text(p["partition"])) for p in diff["partitions"] if p["partition"])
+    return f"{rows} in {diff['partitions_differing']} partitions{f': {where}' if where else ''}"
+
+
+def _sample(sample: Mapping[str, Any]) -> str:
+    """One line, as code: the row, or what it was and is."""
+    rows = [sample["row"]] if "row" in sample else [sample["before"], sample["after"]]
+    return f"    {sample['kind']}: {' -> '.join(json.dumps(row, ensure_ascii=False) for row in rows)}"
 
 
 def _change(change: Mapping[str, Any]) -> list[str]:

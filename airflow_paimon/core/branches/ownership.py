@@ -16,11 +16,13 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage, require_ready
+from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
 _FOREVER = "forever"
+_MAX_WORDS = 1000
 
 
 def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Lineage | None:
@@ -104,7 +106,7 @@ def publish_properties(record: Lineage | None) -> dict[str, str]:
     said = {"owner": record.owner, "reason": record.reason}
     if record.protected:
         said |= {"protected-by": record.protected_by or "unknown", "forced": "true"}
-    return {f"airflow-paimon.branch-{key}": value for key, value in said.items() if value}
+    return {f"airflow-paimon.branch-{key}": bounded(value, _MAX_WORDS) for key, value in said.items() if value}
 
 
 def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:

@@ -152,7 +152,7 @@ def attempt_of(
 
 
 def request_digest(request: Request) -> str:
-    """Return a digest of the request, without user and credentials.
+    """Return a digest of the request, without user, credentials and what is only noted.
 
     What has its default is left out: a later version may have more fields, and a retry by it asks for the same.
     """
@@ -163,6 +163,8 @@ def request_digest(request: Request) -> str:
 
 
 def _is_given(request: Request, field: dataclasses.Field[Any]) -> bool:
+    if field.metadata.get("only_noted"):
+        return False
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     return bool(getattr(request, field.name) != default)
 

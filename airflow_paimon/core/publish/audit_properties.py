@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
 from airflow_paimon.core.store.base import read_present
-from airflow_paimon.core.table.made_by import bounded, made_by
+from airflow_paimon.core.table.made_by import bounded, made_by, stored_bytes
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.properties import (
     CHANGES_PROPERTY,
@@ -32,16 +32,28 @@ log = logging.getLogger(__name__)
 
 AUDIT_DIR = f"{PRIVATE_DIR}/audit"
 MAX_CHANGES = 20
-"""How many commits of a branch a publish describes, the newest ones."""
+"""How many commits of a branch a publish describes at most, the newest ones."""
+MAX_CHANGES_BYTES = 32_000
+"""Of what describes them, as the snapshot's file has it; as many of the newest commits as fit."""
 _MAX_TEXT = 1000
+_MAX_NAME = 200
 _FIGURES = ("rows", "rows_updated", "rows_deleted", "rows_inserted", "bytes", "bytes_added", "bytes_rewritten")
 
 
 def changes_property(branch: Table, base: Snapshot, head: Snapshot) -> dict[str, str]:
     """Describe the commits of a branch after ``base``, up to ``head``: reads at most ``MAX_CHANGES`` of them."""
     ids = [i for i in branch.snapshot_ids() if base.id < i <= head.id]
-    found = [change_of(s) for s in reversed(readable_snapshots(branch, ids[-MAX_CHANGES:]))]
-    return {CHANGES_PROPERTY: json.dumps({"count": len(ids), "commits": found})}
+    kept: list[dict[str, Any]] = []
+    for snapshot in reversed(readable_snapshots(branch, ids[-MAX_CHANGES:])):
+        more = [*kept, change_of(snapshot)]
+        if stored_bytes(_changes(ids, more)) > MAX_CHANGES_BYTES:
+            break
+        kept = more
+    return {CHANGES_PROPERTY: _changes(ids, kept)}
+
+
+def _changes(ids: Sequence[int], commits: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"count": len(ids), "commits": commits}, ensure_ascii=False)
 
 
 def readable_snapshots(view: Table, ids: Sequence[int]) -> list[Snapshot]:
@@ -57,18 +69,18 @@ def readable_snapshots(view: Table, ids: Sequence[int]) -> list[Snapshot]:
 
 
 def change_of(snapshot: Snapshot, most: int = _MAX_TEXT) -> dict[str, Any]:
-    """Describe a commit: when, by whom, by which operation, from what. Texts are cut to ``most`` characters."""
+    """Describe a commit: when, by whom, by which operation, from what. Texts are cut to ``most`` bytes."""
     said = snapshot.properties
     out: dict[str, Any] = {
         "snapshot": snapshot.id,
         "time_ms": snapshot.time_millis,
-        "user": snapshot.commit_user,
+        "user": bounded(snapshot.commit_user, _MAX_NAME),
         "kind": snapshot.commit_kind.value,
-        "operation": said.get(OPERATION_PROPERTY) or snapshot.operation or "",
+        "operation": bounded(said.get(OPERATION_PROPERTY) or snapshot.operation or "", _MAX_NAME),
         **{name: bounded(text, most) for name, text in made_by(said).items()},
     }
     if MODE_PROPERTY in said:
-        out["mode"] = said[MODE_PROPERTY]
+        out["mode"] = bounded(said[MODE_PROPERTY], _MAX_NAME)
     details = _details(said)
     return out | {name: details[name] for name in _FIGURES if isinstance(details.get(name), int)}
 

@@ -35,6 +35,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     sequences_too_high,
     too_high,
 )
+from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import published_mark, while_there
@@ -112,6 +113,7 @@ def publish_branch(
         context = replace(context, table=main)
         check_chain_publish(main, branch, request.operation)
     theirs, way = _branch_head(branch, request), way_of(context, request, branch)
+    diff = kept_diff(request, branch, theirs, main.branch(MAIN).schemas())
 
     def make_decide() -> Decide:
         record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
@@ -122,12 +124,16 @@ def publish_branch(
             is_continued = is_continued_by(main, branch.branch_name, way.is_brought(), whole=way.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
-        return _decider(way, theirs, fold, pending, gate, publish_properties(record))
+        about = {**publish_properties(record), **diff.properties}
+        return _decider(way, theirs, fold, pending, gate, about)
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog)
     if result.changed and not request.dry_run:
         expire_undo_tags(context)
+        if diff.warnings and not result.details.get("replayed"):
+            warnings = [*result.details.get("warnings", ()), *diff.warnings]
+            result = replace(result, details={**result.details, "warnings": warnings})
     if main.branch_name != MAIN and not request.dry_run and result.snapshot_after is not None and result.changed:
         report = report_write(main, main.find_snapshot(result.snapshot_after))
         result = replace(result, details={**result.details, **report})

@@ -49,6 +49,7 @@ from airflow_paimon.core.publish.own_files import (
 from airflow_paimon.core.publish.replace_main import complete
 from airflow_paimon.core.publish.safeguards import (
     PublishMarks,
+    check_approved_at,
     check_files_exist,
     check_four_eyes,
     is_read_with_main,
@@ -81,6 +82,7 @@ def run_publication(
     request = context.request
     assert isinstance(request, Publish)
     undo_retention(request)  # refused before anything is written
+    check_approved_at(request)
     four_eyes = check_four_eyes(context, target)
     with attempt_of(context, target.branch_name) as tried:
         marks = PublishMarks.of(context, tried, four_eyes=four_eyes)

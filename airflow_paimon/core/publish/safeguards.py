@@ -21,17 +21,21 @@ from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, Publish, RollbackTo
+from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import FOUR_EYES_OPTION, parse_retention
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
+    APPROVED_AT_PROPERTY,
     APPROVED_BY_PROPERTY,
     CHANGES_PROPERTY,
+    DIFF_PROPERTY,
     DURATION_PROPERTY,
     FIGURES_PROPERTY,
     FOUR_EYES_PROPERTY,
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
+    REASON_PROPERTY,
     REQUESTED_BY_PROPERTY,
     TRY_PROPERTY,
     UNDO_RETENTION_PROPERTY,
@@ -39,7 +43,7 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import BucketKey, read_entries, read_lists
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +87,30 @@ class PublishMarks:
             out[OPERATION_ID_PROPERTY] = request.operation_id
         if request.approved_by:
             out[APPROVED_BY_PROPERTY] = request.approved_by
+        if request.approved_at:
+            out[APPROVED_AT_PROPERTY] = request.approved_at
         if request.requested_by:
             out[REQUESTED_BY_PROPERTY] = request.requested_by
+        if request.reason:
+            out[REASON_PROPERTY] = bounded(request.reason, _MAX_WORDS)
         if self.four_eyes:
             out[FOUR_EYES_PROPERTY] = "true"
         return out
 
 
+_MAX_WORDS = 1000
 _NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot"])
 _FLAGS = frozenset(["keep_later", "files_came_back"])
-_FOR_OTHERS = (TRY_PROPERTY, UNDO_RETENTION_PROPERTY, CHANGES_PROPERTY, FIGURES_PROPERTY, DURATION_PROPERTY)
+_FOR_OTHERS = (
+    TRY_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    CHANGES_PROPERTY,
+    DIFF_PROPERTY,
+    FIGURES_PROPERTY,
+    DURATION_PROPERTY,
+    APPROVED_AT_PROPERTY,
+    REASON_PROPERTY,
+)
 """Properties that no result says."""
 
 
@@ -131,6 +149,20 @@ def undo_retention(request: Publish) -> timedelta | None:
             f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}"
         )
     return retained
+
+
+def check_approved_at(request: Publish) -> None:
+    """Refuse a time of the approval that is none.
+
+    Raises:
+        InvalidInputError: it is not ISO with an offset.
+    """
+    if request.approved_at is None:
+        return
+    try:
+        parse_timestamp(request.approved_at)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{request.table}: approved_at: {error.message}") from None
 
 
 def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:

@@ -1,7 +1,8 @@
 """Requests of the operations: one frozen dataclass per job, the single source of flags, operators and checks.
 
 A field's metadata describes its flag: ``help``, ``choices``, ``repeat`` (a tuple of texts), ``minimum`` (of a
-number), ``may_be_blank`` (a text for people: blank = not given). A bool is a switch. The flag is the field's name with
+number), ``may_be_blank`` (a text for people: blank = not given), ``only_noted`` (an operation id stands for the same
+request whatever it says). A bool is a switch. The flag is the field's name with
 dashes, without a trailing one (``from_`` is ``--from``). DAG files import this module, so it is cheap to import.
 """
 
@@ -39,9 +40,11 @@ def flag(
     repeat: bool = False,
     minimum: int | None = None,
     may_be_blank: bool = False,
+    only_noted: bool = False,
 ) -> Any:
     """Define a field of a request."""
     more = {"choices": choices, "repeat": repeat, "minimum": minimum, "may_be_blank": may_be_blank}
+    more |= {"only_noted": only_noted}
     return field(default=default, metadata={"help": help_text, **more})
 
 
@@ -215,7 +218,15 @@ class Publish(Request):
     expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
     undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
     approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
+    approved_at: str | None = flag(
+        "When, ISO with an offset, recorded in the snapshot's properties", may_be_blank=True, only_noted=True
+    )
     requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
+    reason: str | None = flag(
+        "Why, recorded in the snapshot's properties; a publish has its branch's own reason besides",
+        may_be_blank=True,
+        only_noted=True,
+    )
     four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
     changelog: str = flag(
         "Whether streaming readers of a table with a changelog-producer get the changes; auto reads both sides of the "
@@ -231,6 +242,11 @@ class PublishBranch(Publish):
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
     approved_main_snapshot: int | None = flag(
         "Main's head as the approver saw it: refuse (conflict) if main has since changed what this publish replaces"
+    )
+    diff: str | None = flag(
+        "Path of a JSON file with the result of diff_branches, of which the audit keeps totals and samples; one of "
+        "another snapshot of the branch is left out, with a warning",
+        only_noted=True,
     )
     rewrite: bool = switch(
         "Tables without keys: take a compaction of main back that has merged files that the branch changed (with keys, "

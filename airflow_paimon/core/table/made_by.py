@@ -24,7 +24,7 @@ from airflow_paimon.core.table.table import Table
 
 FULL, MASKED, NONE = "full", "masked", "none"
 MAX_TEXT = 4000
-"""Characters of a text in a snapshot. Sensors read the whole snapshot with every look."""
+"""Bytes of a text in a snapshot's file. Sensors read the whole snapshot with every look."""
 _CUT = " ..."
 
 # Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden. A comment goes
@@ -127,6 +127,17 @@ def digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
+def stored_bytes(text: str) -> int:
+    """Return how many bytes of a snapshot's file a text takes, with its escapes."""
+    return len(json.dumps(text, ensure_ascii=False).encode()) - len('""')
+
+
 def bounded(text: str, most: int = MAX_TEXT) -> str:
-    """Return a text, cut where it is too long."""
-    return text if len(text) <= most else text[: most - len(_CUT)] + _CUT
+    """Return a text, cut where it would take more bytes of a snapshot's file than ``most``."""
+    if stored_bytes(text) <= most:
+        return text
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if stored_bytes(text[:middle]) <= most - len(_CUT) else (low, middle - 1)
+    return text[:low] + _CUT

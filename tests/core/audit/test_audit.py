@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import render
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.publish.audit_properties import MAX_CHANGES, record_path
+from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.publish.audit_properties import MAX_CHANGES, MAX_CHANGES_BYTES, record_path
+from airflow_paimon.core.publish.diff_record import MAX_BYTES
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.made_by import digest, function_properties, sql_properties
+from airflow_paimon.core.table.made_by import MAX_TEXT, digest, function_properties, sql_properties, stored_bytes
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, cut_off, make_table, message, rewrite, run
 from tests.strict_metadata import findings
@@ -162,6 +164,160 @@ def test_corrections_that_wait_are_listed_until_they_are_published_and_shared_pu
     assert [(r.kind, r.snapshot) for r in read_audit(table)] == [("publish", 3), ("correction", 4)], (
         "a branch of the same name, whose snapshot 3 is main's publish"
     )
+
+
+def diff_of(branch: str = "fix", snapshot: int = 3, **more: Any) -> dict[str, Any]:
+    """The result of ``diff_branches``: a changed row, and one that was added."""
+    changed = {"before": {"k": 7, "v": "old", "dt": "a"}, "after": {"k": 7, "v": "new", "dt": "a"}}
+    partition = {"partition": "dt=a", "added": 1, "changed": 1, "deleted": 0, "unchanged": 5, "unchanged_exact": True,
+                 "samples": {"changed": [changed], "added": [{"k": 8, "v": "x", "dt": "a"}]}}  # fmt: skip
+    details = {"branch": branch, "against": "base", "branch_snapshot": snapshot, "against_snapshot": 2, "key": ["k"],
+               "total": {"added": 1, "changed": 1, "deleted": 0, "unchanged": 9, "unchanged_exact": True},
+               "partitions": [partition], "partitions_differing": 1}  # fmt: skip
+    return {"operation": "diff_branches", "table": "d.t", "details": {**details, **more}}
+
+
+def as_file(folder: Path, value: Any) -> str:
+    path = folder / "diff.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return str(path)
+
+
+def publish_with(table: Table, tmp_path: Path, value: Any, **more: Any) -> Any:
+    diff = as_file(tmp_path, value)
+    return run(table, "merge_branch", branch="fix", writers_stopped=True, diff=diff, **more)
+
+
+def test_a_publish_keeps_the_diff_that_was_looked_at_and_when_it_was_approved(table: Table, tmp_path: Path) -> None:
+    branch_with_correction(table)
+    said = {"approved_by": "bob", "approved_at": "2026-11-18T09:12:44+00:00"}
+    first = publish_with(table, tmp_path, diff_of(), **said, operation_id="one")
+    assert "warnings" not in first.details
+    again = run(table, "merge_branch", branch="fix", writers_stopped=True, approved_by="bob", operation_id="one")
+    assert (again.details["replayed"], "diff" in again.details) == (True, False), "the same request without it"
+    run(table, "rollback_to", snapshot=2, keep_later=True, reason="wrong after all")
+    publish, undo = read_audit(table)
+    assert (publish.reason, publish.approved_at) == ("wrong rate", said["approved_at"])
+    assert (publish.diff["total"]["changed"], publish.diff["partitions_differing"]) == (1, 1)
+    assert publish.diff["partitions"] == [
+        {"partition": "dt=a", "added": 1, "changed": 1, "deleted": 0, "unchanged": 5}]  # fmt: skip
+    added, changed = publish.diff["samples"]
+    assert (added["kind"], added["row"]) == ("added", {"k": 8, "v": "x", "dt": "a"})
+    assert (changed["before"]["v"], changed["after"]["v"]) == ("old", "new")
+    assert (undo.kind, undo.reason, undo.diff) == ("undo", "wrong after all", {})
+    text = render([publish, undo], "markdown")
+    assert "approved by: bob at 2026-11-18T09:12:44+00:00" in text
+    assert "differences: 1 rows added, 1 rows changed, 0 rows deleted in 1 partitions: dt=a" in text
+    assert '    changed: {"k": 7, "v": "old", "dt": "a"} -> {"k": 7, "v": "new", "dt": "a"}' in text
+    assert json.loads(next(csv.DictReader(io.StringIO(render([publish], "csv"))))["diff"]) == publish.diff
+
+
+def test_masked_values_are_hidden_in_the_kept_diff_also_those_that_are_masked_later(
+    table: Table, tmp_path: Path
+) -> None:
+    alter_table(table, [SetOption(key="airflow-paimon.masked-columns", value="v")])
+    append(table, "c")
+    branch_with_correction(table)
+    publish_with(table, tmp_path, diff_of(snapshot=4, against_snapshot=3))
+    kept = table.snapshot(4).properties["airflow-paimon.diff"]
+    assert not {"old", "new"} & set(kept.replace('"', " ").split())
+    _, changed = read_audit(table)[0].diff["samples"]
+    assert (changed["before"]["v"], changed["after"]["v"]) == ("***", "*** (changed)")
+    alter_table(table, [SetOption(key="airflow-paimon.masked-columns", value="k, dt")])
+    found = read_audit(table)[0].diff
+    assert found["samples"][0]["row"] == {"k": "***", "v": "***", "dt": "***"}
+    alter_table(table, [SetOption(key="airflow-paimon.record-sql", value="none")])
+    assert read_audit(table)[0].diff["samples"] == []
+    assert read_audit(table)[0].diff["total"]["changed"] == 1
+
+
+@pytest.mark.parametrize("how", ["none", "masked"])
+def test_a_table_that_records_no_values_of_statements_keeps_no_samples(table: Table, tmp_path: Path, how: str) -> None:
+    alter_table(table, [SetOption(key="airflow-paimon.record-sql", value=how)])
+    append(table, "c")
+    branch_with_correction(table)
+    publish_with(table, tmp_path, diff_of(snapshot=4))
+    kept = json.loads(table.snapshot(4).properties["airflow-paimon.diff"])
+    assert (kept["samples"], kept["total"]["added"]) == ([], 1)
+
+
+def test_a_wide_diff_is_bounded_in_bytes_and_shows_what_fits(table: Table, tmp_path: Path) -> None:
+    row = {f"column_{n}": '"\u00e4\\' * 400 for n in range(60)}
+    one = {"added": 9, "changed": 0, "deleted": 0, "unchanged": 0, "samples": {"added": [{"k": 1, **row}] * 5}}
+    many = [{**one, "partition": f"dt={n:05}"} for n in range(50)]
+    branch_with_correction(table)
+    publish_with(table, tmp_path, diff_of(partitions=many, partitions_differing=4000))
+    text = table.snapshot(3).properties["airflow-paimon.diff"]
+    assert stored_bytes(text) <= MAX_BYTES
+    kept = json.loads(text)
+    assert (len(kept["partitions"]), kept["partitions_differing"]) == (20, 4000)
+    assert kept["samples"]
+    assert list(kept["samples"][0]["row"])[:2] == ["k", "column_0"]
+
+
+def test_a_diff_of_another_snapshot_is_left_out_with_a_warning_and_publishes_all_the_same(
+    table: Table, tmp_path: Path
+) -> None:
+    fix = branch_with_correction(table)
+    correction(fix, "b", seq=1)
+    result = publish_with(table, tmp_path, diff_of())
+    assert result.details["warnings"] == [
+        "the audit says nothing of the diff: it compared snapshot 3 of the branch, not 4"]  # fmt: skip
+    assert (table.latest_snapshot_id(), read_audit(table)[0].diff) == (3, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        ("{", "--diff .* can't be read as JSON"),
+        ("[]", "is no result of diff_branches"),
+        ({"operation": "merge_branch", "details": {}}, "is no result of diff_branches"),
+        (diff_of(partitions=[{"samples": []}]), "is no result of diff_branches"),
+        (diff_of(branch="other"), "is of branch 'other' of d.t, not of 'fix'"),
+        ({**diff_of(), "table": "d.u"}, "is of branch 'fix' of d.u, not of 'fix'"),
+    ],
+)
+def test_what_is_no_diff_of_the_branch_is_refused_before_anything(
+    table: Table, tmp_path: Path, value: Any, match: str
+) -> None:
+    branch_with_correction(table)
+    before = table.store.walk("")
+    with pytest.raises(InvalidInputError, match=match):
+        publish_with(table, tmp_path, value)
+    with pytest.raises(InvalidInputError, match=r"--diff '/none.json' can't be read"):
+        run(table, "merge_branch", branch="fix", diff="/none.json", dry_run=True)
+    with pytest.raises(InvalidInputError, match=r"d\.t: approved_at: .*no time zone"):
+        run(table, "merge_branch", branch="fix", approved_at="2026-11-18T09:12:44")
+    assert table.store.walk("") == before
+
+
+def test_what_another_program_wrote_as_a_diff_is_no_diff(table: Table) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    landed = table.snapshot(3)
+    for text in ("[1]", "{}", '{"total": 3}', '{"total": {}, "samples": [{"row": 3}], "partitions": []}'):
+        odd = replace(landed, properties={**landed.properties, "airflow-paimon.diff": text})
+        table.store.replace(table.paths.snapshot(3), odd.to_bytes())
+        assert read_audit(table)[0].diff == {}, text
+
+
+def test_texts_are_bounded_by_the_bytes_that_they_take_in_the_snapshots_file(table: Table) -> None:
+    fix = branch_with_correction(table)
+    for number, letter in enumerate(("\u6f22", '"', "\n", "\U0001f642", "x")):
+        correction(fix, "b", seq=number, **sql_properties(fix.schemas(), f"{number} {letter * 9000}"))
+        assert stored_bytes(fix.snapshot(4 + number).properties["airflow-paimon.sql"]) <= MAX_TEXT
+    for number in range(MAX_CHANGES):
+        said = sql_properties(fix.schemas(), f"{number} " + '"' * 9000, ["\u6f22" * 9000] * 3)
+        correction(fix, "b", seq=9 + number, **said)
+    run(table, "merge_branch", branch="fix", writers_stopped=True, reason="\u6f22" * 9000)
+    text = table.snapshot(3).properties["airflow-paimon.changes"]
+    assert stored_bytes(text) <= MAX_CHANGES_BYTES
+    (publish,) = read_audit(table)
+    assert publish.commits == MAX_CHANGES + 6
+    assert 5 < len(publish.changes) < MAX_CHANGES
+    assert publish.changes[0]["snapshot"] == fix.latest_snapshot_id(), "the newest ones"
+    assert len((publish.reason or "").encode()) <= 1000
+    assert len(table.snapshot(3).to_bytes()) < 50_000
 
 
 def test_a_long_branch_is_bounded(table: Table) -> None:

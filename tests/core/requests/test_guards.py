@@ -19,8 +19,8 @@ from airflow_paimon.data import write_arrow
 from tests.core.tables import run
 
 COMMON = ["--warehouse=/w", "--table=d.t"]
-BLANK_IS_NOT_GIVEN = {"owner", "reason", "approved_by", "requested_by", "protected_by", "retention", "now",
-                      "time_retained"}  # fmt: skip
+BLANK_IS_NOT_GIVEN = {"owner", "reason", "approved_by", "approved_at", "requested_by", "protected_by", "retention",
+                      "now", "time_retained"}  # fmt: skip
 FIELDS = [
     (name, spec)
     for name, operation in sorted(OPERATIONS.items())
