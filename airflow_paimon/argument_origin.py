@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import MappedOperator
+from airflow_paimon.locked_fields import locked_names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _STARTS = {"variable_start_string": "{{", "block_start_string": "{%", "line_statement_prefix": ""}
 """What a template begins with, by Jinja's names; a DAG may choose other characters."""
+_FIELD = re.compile(r"\{\{ params\.(\w+) \}\}")
 
 
 def from_outside(operator: Any, names: Iterable[str], context: Context, *, throughout: bool = False) -> frozenset[str]:
@@ -21,7 +24,8 @@ def from_outside(operator: Any, names: Iterable[str], context: Context, *, throu
 
     A mapping or list that the code spells out is its own, whatever templates stand for single values in it: its author
     has chosen the keys. ``throughout``: one with a template anywhere in it is not, as its values are what runs. An
-    operator that another task's code calls has no declaration, so its arguments are code.
+    operator that another task's code calls has no declaration, so its arguments are code. So is the value of a field
+    that the DAG locks, where the argument is that field and nothing else.
     """
     declared = context["dag"].task_dict.get(context["ti"].task_id)
     return frozenset(n for n in names if _is_from_outside(declared, n, getattr(operator, n, None), throughout))
@@ -69,15 +73,24 @@ def _is_computed(value: Any, declared: Any, throughout: bool) -> bool:
     if isinstance(value, Mapping | list | tuple):
         items = value.values() if isinstance(value, Mapping) else value
         return throughout and any(_is_computed(item, declared, throughout) for item in items)
+    if _is_locked_field(value, declared):
+        return False
     if not isinstance(value, str):
         return True
     starts = _STARTS | (getattr(declared.dag, "jinja_environment_kwargs", None) or {})
     return any(starts[name] and starts[name] in _source(value, declared) for name in _STARTS)
 
 
+def _is_locked_field(value: Any, declared: Any) -> bool:
+    """Airflow takes no other value for it from a run; one that a task's own ``params`` give is code as well."""
+    found = _FIELD.fullmatch(value) if isinstance(value, str) else None
+    name: Any = found[1] if found else getattr(value, "field", None)
+    return name in locked_names(getattr(declared.dag, "params", None))
+
+
 def _source(text: str, declared: Any) -> str:
     """Return a template's text, also where the argument names its file."""
-    if not text.endswith(tuple(getattr(declared, "template_ext", ()) or (" ",))):
+    if not text.endswith(tuple(getattr(declared, "template_ext", None) or ())):
         return text
     env = declared.get_template_env()
     return str(env.loader.get_source(env, text)[0]) if env.loader is not None else text

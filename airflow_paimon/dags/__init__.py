@@ -1,4 +1,7 @@
-"""The runbooks as functions that make a DAG: ``from airflow_paimon.dags import correction_dag``."""
+"""The runbooks as functions that make a DAG: ``from airflow_paimon.dags import correction_dag``.
+
+Beside them are ``choice``, ``number``, ``switch``, ``text`` and ``texts``, which make fields of a form.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,21 @@ if TYPE_CHECKING:
     from airflow_paimon.dags.maintenance import maintenance_dag
     from airflow_paimon.dags.pipeline import pipeline_dag
     from airflow_paimon.dags.pipeline_undo import pipeline_undo_dag
+    from airflow_paimon.runbooks.fields import choice, number, switch, text, texts
 
 __all__ = [
     "chain_dag",
+    "choice",
     "correction_cleanup_dag",
     "correction_dag",
     "correction_undo_dag",
     "maintenance_dag",
+    "number",
     "pipeline_dag",
     "pipeline_undo_dag",
+    "switch",
+    "text",
+    "texts",
 ]
 
 
@@ -30,4 +39,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{name.removesuffix('_dag')}"), name)
+    module = f"dags.{name.removesuffix('_dag')}" if name.endswith("_dag") else "runbooks.fields"
+    return getattr(import_module(f"airflow_paimon.{module}"), name)

@@ -28,6 +28,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
@@ -94,7 +95,7 @@ def plan(**context: Any) -> list[dict[str, Any]]:
     """Check the form, say what is to be compacted and why, and give the mapped tasks their groups."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, context["dag"].params)
-        planned = nightly.plan_night(context["params"])
+        planned = nightly.plan_night(context["params"], locked_names(context["dag"].params))
     report_lines(*planned["lines"])
     for key in ("expires", "left_out"):
         context["ti"].xcom_push(key=key, value=planned[key])
@@ -143,7 +144,13 @@ DEFAULT_ARGS: dict[str, Any] = {
 
 
 def chain_dag(dag_id: str = "nightly_chain_maintenance", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that compacts the chains of a chain table and expires old segments."""
+    """Make the DAG that compacts the chains of a chain table and expires old segments.
+
+    What can be changed: :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
         add_tasks,

@@ -9,13 +9,15 @@ Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import DAG, AssetAlias, task
 
 from airflow_paimon.cli.correction_text import plan_lines
-from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
+from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -176,7 +178,9 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, choose the branch, the tag and the snapshot to start from, and say what the run will touch."""
     with in_airflows_terms():
         check_form(context, context["dag"].params)
-        planned = correction.plan_correction(context["params"], context["dag"].dag_id, context["run_id"])
+        planned = correction.plan_correction(
+            context["params"], context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
+        )
         foreseen = correction.foresee(context["params"], planned)
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     report_lines(*(plan_lines(foreseen) if foreseen else ()))
@@ -251,11 +255,24 @@ DEFAULT_ARGS: dict[str, Any] = {
 }
 
 
-def correction_dag(dag_id: str = "data_correction", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that corrects a table on a branch, has it approved and publishes it."""
+def correction_dag(
+    dag_id: str = "data_correction",
+    *,
+    before_approval: OwnTasks | None = None,
+    after_publish: OwnTasks | None = None,
+    **changes: Unpack[Changes],
+) -> DAG:
+    """Make the DAG that corrects a table on a branch, has it approved and publishes it.
+
+    ``before_approval``: tasks between ``report`` and ``approve``. ``after_publish``: tasks between ``verify`` and
+    ``delete_branch``. The rest: :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
-        add_tasks,
+        partial(add_tasks, before_approval, after_publish),
         changes,
         params=PARAMS,
         default_args=DEFAULT_ARGS,
@@ -264,7 +281,7 @@ def correction_dag(dag_id: str = "data_correction", **changes: Unpack[Changes]) 
     )
 
 
-def add_tasks() -> None:
+def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) -> None:
     """Add the tasks, in the order of their names above."""
     checked = check_params()
     tag_main = CreateTagOperator(
@@ -344,4 +361,6 @@ def add_tasks() -> None:
         earlier >> later
     approve >> [merge, fast_forward, end_as_rejected(what_stands)]
     [merge, fast_forward] >> verified >> delete_branch >> delete_tag
-    [*steps, merge, fast_forward, verified, delete_branch, delete_tag] >> how_to_go_on()
+    [*steps, merge, fast_forward, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
+    add_own_tasks("before_approval", before_approval, reported, approve, last)
+    add_own_tasks("after_publish", after_publish, verified, delete_branch, last)

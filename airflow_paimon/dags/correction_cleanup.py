@@ -6,7 +6,9 @@ when the form says so. Main is not touched. docs/runbook.md is the page for the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -33,12 +35,12 @@ PARAMS = {
 }
 
 
-def in_use(context: Context) -> leftovers.InUse:
+def in_use(context: Context, corrections: Sequence[str]) -> leftovers.InUse:
     """Ask Airflow whether the run that owns a branch has ended."""
 
     def ask(owner: str | None) -> bool:
         if owner is None:
-            return any(has_active_runs(context, dag_id) for dag_id in leftovers.CORRECTING_DAGS)
+            return any(has_active_runs(context, dag_id) for dag_id in (*leftovers.CORRECTING_DAGS, *corrections))
         dag_id, _, run_id = owner.partition("/")
         return has_active_runs(context, dag_id, run_id or None)
 
@@ -46,23 +48,23 @@ def in_use(context: Context) -> leftovers.InUse:
 
 
 @task(show_return_value_in_logs=False)
-def find(**context: Any) -> list[dict[str, Any]]:
+def find(corrections: Sequence[str] = (), **context: Any) -> list[dict[str, Any]]:
     """Check the form, and list what there is."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, context["dag"].params)
-        listed = leftovers.list_leftovers(context["params"], in_use(context))
+        listed = leftovers.list_leftovers(context["params"], in_use(context, corrections))
     report_lines(*leftovers.describe(listed, context["params"]["table"]))
     return listed
 
 
 @task
-def remove(**context: Any) -> None:
+def remove(corrections: Sequence[str] = (), **context: Any) -> None:
     """Remove what was listed to go, if it is still what it was. Skipped when that is nothing."""
     if context["params"]["only_list"]:
         raise AirflowSkipException("Only list is on: nothing is removed")
     with in_airflows_terms():
         listed = context["ti"].xcom_pull(task_ids="find")
-        removed, lines = leftovers.remove_leftovers(context["params"], listed, in_use(context))
+        removed, lines = leftovers.remove_leftovers(context["params"], listed, in_use(context, corrections))
     report_lines(*lines)
     if not removed:
         raise AirflowSkipException("There was nothing to remove")
@@ -71,11 +73,21 @@ def remove(**context: Any) -> None:
 DEFAULT_ARGS: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
 
-def correction_cleanup_dag(dag_id: str = "data_correction_cleanup", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that removes branches and tags that corrections left."""
+def correction_cleanup_dag(
+    dag_id: str = "data_correction_cleanup", *, corrections: Sequence[str] = (), **changes: Unpack[Changes]
+) -> DAG:
+    """Make the DAG that removes branches and tags that corrections left.
+
+    ``corrections``: ids of DAGs that correct, besides ``data_correction`` and ``pipeline_correction``: while one of
+    them runs, a tag without a branch may be its own, and stays. The rest:
+    :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
-        add_tasks,
+        partial(add_tasks, corrections),
         changes,
         params=PARAMS,
         default_args=DEFAULT_ARGS,
@@ -84,6 +96,7 @@ def correction_cleanup_dag(dag_id: str = "data_correction_cleanup", **changes: U
     )
 
 
-def add_tasks() -> None:
+def add_tasks(corrections: Sequence[str]) -> None:
     """Add the tasks, in the order of their names above."""
-    find() >> remove()
+    named = {"corrections": list(corrections)} if corrections else {}
+    find(**named) >> remove(**named)

@@ -104,7 +104,13 @@ DEFAULT_ARGS: dict[str, Any] = {
 
 
 def correction_undo_dag(dag_id: str = "data_correction_undo", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that undoes a published correction."""
+    """Make the DAG that undoes a published correction.
+
+    What can be changed: :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
         add_tasks,

@@ -28,6 +28,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, BaseNotifier, Param, task, task_
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import task_url
+from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.maintenance import (
     BranchExpireOperator,
     CompactOperator,
@@ -198,7 +199,7 @@ def find_tables(**context: Any) -> list[str]:
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, context["dag"].params)
         chosen_notifiers(params)
-        found = night.choose_tables(params)
+        found = night.choose_tables(params, locked_names(context["dag"].params))
         plan = night.measure(params, found["tables"], day_of(context))
     ti.xcom_push(key="missed", value=found["missed"])
     if plan is None:
@@ -303,7 +304,13 @@ DEFAULT_ARGS: dict[str, Any] = {
 
 
 def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that compacts and expires many tables, and removes orphan files."""
+    """Make the DAG that compacts and expires many tables, and removes orphan files.
+
+    What can be changed: :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
         add_tasks,

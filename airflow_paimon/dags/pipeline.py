@@ -9,12 +9,14 @@ helps. To take all of it back: pipeline_correction_undo. docs/howto/pipeline-cor
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, Param, task
 
-from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
+from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -149,7 +151,9 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
     """Check the form, and choose the branch, the tags and the snapshots to start from."""
     with in_airflows_terms():
         check_form(context, context["dag"].params)
-        planned = pipeline.plan_pipeline(context["params"], context["dag"].dag_id, context["run_id"])
+        planned = pipeline.plan_pipeline(
+            context["params"], context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
+        )
     line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
     report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned))
     return planned
@@ -265,11 +269,24 @@ DEFAULT_ARGS: dict[str, Any] = {
 }
 
 
-def pipeline_dag(dag_id: str = "pipeline_correction", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that corrects a table and makes again those that are made from it."""
+def pipeline_dag(
+    dag_id: str = "pipeline_correction",
+    *,
+    before_approval: OwnTasks | None = None,
+    after_publish: OwnTasks | None = None,
+    **changes: Unpack[Changes],
+) -> DAG:
+    """Make the DAG that corrects a table and makes again those that are made from it.
+
+    ``before_approval``: tasks between ``report`` and ``approve``. ``after_publish``: tasks between ``verify`` and
+    ``delete_branch``. The rest: :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
-        add_tasks,
+        partial(add_tasks, before_approval, after_publish),
         changes,
         params=PARAMS,
         default_args=DEFAULT_ARGS,
@@ -278,7 +295,7 @@ def pipeline_dag(dag_id: str = "pipeline_correction", **changes: Unpack[Changes]
     )
 
 
-def add_tasks() -> None:
+def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) -> None:
     """Add the tasks, in the order of their names above."""
     planned = check_params()
     tag = CreateTagOperator.partial(
@@ -334,4 +351,6 @@ def add_tasks() -> None:
     approve >> [publish, end_as_rejected(what_stands)]
     publish >> verified >> delete_branch >> delete_tag
     steps = [planned, tag, create_branch, correct, replay, wait, check, diff, reported, approve]
-    [*steps, publish, verified, delete_branch, delete_tag] >> how_to_go_on()
+    [*steps, publish, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
+    add_own_tasks("before_approval", before_approval, reported, approve, last)
+    add_own_tasks("after_publish", after_publish, verified, delete_branch, last)

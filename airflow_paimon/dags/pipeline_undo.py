@@ -91,7 +91,13 @@ def how_to_go_on(**context: Any) -> None:
 
 
 def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpack[Changes]) -> DAG:
-    """Make the DAG that undoes a published correction of a pipeline, in all of its tables."""
+    """Make the DAG that undoes a published correction of a pipeline, in all of its tables.
+
+    What can be changed: :class:`~airflow_paimon.dags.factory.Changes`.
+
+    Raises:
+        InvalidInputError: a change that this DAG can't have.
+    """
     return make_dag(
         dag_id,
         add_tasks,

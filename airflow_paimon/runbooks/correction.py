@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,13 @@ TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger data_correction aga
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
 
 
-def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict[str, Any]:
+def plan_correction(
+    params: Mapping[str, Any], dag_id: str, run_id: str, locked: Collection[str] = ()
+) -> dict[str, Any]:
     """Check the form against the table; choose the branch, the tag and the snapshot to start from.
 
     Returns ``{"table", "branch", "tag", "base_snapshot"}``: the same for every try and Clear of a run, as the tag keeps
-    where the run first stood.
+    where the run first stood. ``locked``: fields whose values are the DAG's own code.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
@@ -40,9 +42,9 @@ def plan_correction(params: Mapping[str, Any], dag_id: str, run_id: str) -> dict
     """
     main = open_main(params).require()
     _check_rows(main, params)
-    check_settings(params)
+    check_settings(params, locked)
     _check_select(main, params)
-    check_rules(main, params)
+    check_rules(main, params, locked)
     return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
 
 
@@ -138,13 +140,13 @@ def _branch_has_mains_columns(main: Table, params: Mapping[str, Any]) -> bool:
     return not (params["branch"] and main.branch(params["branch"]).exists())
 
 
-def check_settings(params: Mapping[str, Any]) -> None:
+def check_settings(params: Mapping[str, Any], locked: Collection[str] = ()) -> None:
     """Check what is not about a table's rows: names, durations, the Spark connection.
 
     Raises:
         InvalidInputError: one of them is wrong. UnsafeOperationError: a field says more than a form may.
     """
-    check_policy(params)
+    check_policy(params, locked)
     _check_texts(params)
     _check_spark(params)
 
@@ -195,7 +197,7 @@ def _check_select(main: Table, params: Mapping[str, Any]) -> None:
     check_select(params["sql"], schema.field_names, optional, main.name)
 
 
-def check_rules(main: Table, params: Mapping[str, Any]) -> None:
+def check_rules(main: Table, params: Mapping[str, Any], locked: Collection[str] = ()) -> None:
     """Check the form's rules, and those of the table, against main's columns.
 
     Raises:
@@ -206,7 +208,7 @@ def check_rules(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.checks.rules import VIEWS, parse_rules_text
 
     text, policy = rules_as_json(params["checks"], "Checks"), PaimonHook(params["paimon_conn_id"]).form_policy
-    for one in what_runs(text):
+    for one in what_runs(text) if "checks" not in locked else ():
         policy.check(one)
     rules = [*parse_rules_text(text or "", "Checks"), *required_rules(main)]
     check_columns(rules, main.schema(), main.name)

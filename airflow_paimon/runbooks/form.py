@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -69,6 +69,7 @@ def given(name: str) -> Callable[..., Any]:
     def render(context: Context, jinja_env: Any) -> Any:
         return context["params"][name] or None
 
+    render.field = name  # type: ignore[attr-defined]
     return render
 
 
@@ -95,13 +96,16 @@ def refuse_unknown(conf: Mapping[str, Any] | None, params: Iterable[str]) -> Non
     raise InvalidInputError(f"There is no parameter {', '.join(hints)}. The parameters are: {', '.join(names)}")
 
 
-def check_policy(params: Mapping[str, Any]) -> None:
+def check_policy(params: Mapping[str, Any], locked: Collection[str] = ()) -> None:
     """Check the form against what its Paimon connection allows; operators check what they get of it once more.
+
+    ``locked``: fields whose values are the DAG's own code.
 
     Raises:
         UnsafeOperationError: a field says more than a form may.
     """
-    PaimonHook(params["paimon_conn_id"]).form_policy.check(params)
+    asked = {name: value for name, value in params.items() if name not in locked}
+    PaimonHook(params["paimon_conn_id"]).form_policy.check(asked)
 
 
 def open_main(params: Mapping[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LISTED = 200
 
 
-def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
+def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[str, Any]:
     """Check the form against the table, and choose the groups that have something to compact.
 
     Returns ``{"table", "jobs", "expires", "lines", "left_out"}``. Each of ``jobs`` holds arguments of a compaction: of
@@ -31,7 +31,7 @@ def plan_night(params: Mapping[str, Any]) -> dict[str, Any]:
     from airflow_paimon.core.chain.state import gather_chain
     from airflow_paimon.core.table.options import TableOptions
 
-    check_policy(params)
+    check_policy(params, locked)
     main = open_main(params).require()
     state = gather_chain(main)
     asked = _asked(state.layout, params)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
@@ -24,19 +24,22 @@ _UNUSED = dict.fromkeys(("views", "checks", "wait_partitions", "wait_max_waterma
 _NO_WAIT = {"max_commit_lag": None, "max_watermark_lag": None, "reference_time": None}
 
 
-def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[dict[str, Any]]:
+def plan_pipeline(
+    params: Mapping[str, Any], dag_id: str, run_id: str, locked: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Check the form against all tables; choose the branch, the tags and the snapshots to start from.
 
     Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait",
     "checks", "views"}``: plain arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of
-    the form that it is made from. The same for every try and Clear of a run.
+    the form that it is made from. The same for every try and Clear of a run. ``locked``: fields whose values are the
+    DAG's own code; what ``tables`` says runs by way of another task's result, so it is limited all the same.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
             table, tag or snapshot. UnsupportedError: a table that can't be written.
     """
     steps = parse_tables(params["tables"])
-    check_settings({**params, **_UNUSED})
+    check_settings({**params, **_UNUSED}, locked)
     _check_stream(params, steps)
     mains = {one.table: _of(params, one) for one in steps}
     _check_set(params, list(mains))
@@ -47,7 +50,7 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
         check_rules(main, {**params, "checks": one.checks, "views": one.views})
         corrected = one.correct is not None
         if corrected:
-            plan_correction(_correction_form(params, one), dag_id, run_id)
+            plan_correction(_correction_form(params, one), dag_id, run_id, locked)
         made = plan_branch(main, params["branch"], owner, starts[one.table] if corrected else None)
         planned.append({**made, "correct": _correct_arguments(one) if corrected else None, "replay": None,
                         "reads": sorted(set(one.sources.values()) & mains.keys()), "wait": dict(_NO_WAIT),
@@ -55,7 +58,7 @@ def plan_pipeline(params: Mapping[str, Any], dag_id: str, run_id: str) -> list[d
     bases = {made["table"]: made for made in planned}
     for one, made in zip(steps, planned, strict=True):
         if one.replay is not None:
-            check_policy({**params, **one.runs})
+            check_policy({**params, **one.runs}, locked)
             made["replay"] = _replay_arguments(params, one, bases, starts)
             made["wait"] = _wait(params, mains[one.table])
     return planned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -51,7 +51,7 @@ class TableNight:
     failed: Mapping[str, Mapping[str, Any] | None]
 
 
-def choose_tables(params: Mapping[str, Any]) -> dict[str, Any]:
+def choose_tables(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[str, Any]:
     """Return the ``tables`` that the form names or whose names match, and the patterns that ``missed``.
 
     A name without ``*``, ``?`` and ``[`` is taken as it is, also when there is no such table: its own tasks say so.
@@ -67,7 +67,7 @@ def choose_tables(params: Mapping[str, Any]) -> dict[str, Any]:
         )
     patterns = [text for text in asked if _WILD.search(text)]
     named = [_checked(text) for text in asked if text not in patterns]
-    check_policy(params)
+    check_policy(params, locked)
     hook = PaimonHook(params["paimon_conn_id"])
     found = _matching(hook, patterns, exclude) if patterns else []
     chosen = sorted({*found, *(name for name in named if not _matches(name, exclude))})
