@@ -60,7 +60,7 @@ def job_summaries() -> dict[str, str]:
 
 
 def dags_folder() -> Path:
-    """Return the folder of the runbook DAGs, to configure as a DAG bundle or to copy from."""
+    """Return the folder of the runbook DAGs, to configure as a DAG bundle; own ones call ``airflow_paimon.dags``."""
     return _bundled_folder("dags")
 
 

@@ -1,1 +1,1 @@
-"""What the DAGs in ``dags/`` are made of, besides the operators: their forms' checks, reports and advice."""
+"""What the DAGs of ``airflow_paimon.dags`` are made of besides operators: their forms' checks, reports and advice."""

@@ -1,4 +1,4 @@
-"""What ``dags/data_correction.py`` checks, proves and reports; no function here changes a table."""
+"""What ``data_correction`` checks, proves and reports; no function here changes a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tables ``dags/table_maintenance.py`` works on within a budget, and what it does to each: by their health. Pure.
+"""Which tables ``table_maintenance`` works on within a budget, and what it does to each: by their health. Pure.
 
 The budget is for compactions: the worst table comes first, and one whose compaction doesn't fit waits for another
 night. What expires by the tables' options and retentions costs no bytes, and is never left out for the budget.

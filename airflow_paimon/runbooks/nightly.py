@@ -1,4 +1,4 @@
-"""What ``dags/nightly_chain_maintenance.py`` plans and tells; no function here changes a table."""
+"""What ``nightly_chain_maintenance`` plans and tells; no function here changes a table."""
 
 from __future__ import annotations
 

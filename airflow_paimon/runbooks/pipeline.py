@@ -1,4 +1,4 @@
-"""What ``dags/pipeline_correction.py`` checks and plans against the tables; no function here changes one."""
+"""What ``pipeline_correction`` checks and plans against the tables; no function here changes one."""
 
 from __future__ import annotations
 

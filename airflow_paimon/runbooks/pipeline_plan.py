@@ -1,4 +1,4 @@
-"""The tables of ``dags/pipeline_correction.py``'s form: what happens to each, and what it is made from. Pure."""
+"""The tables of ``pipeline_correction``'s form: what happens to each, and what it is made from. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``dags/table_maintenance.py`` chooses and reports; no function here changes a table."""
+"""What ``table_maintenance`` chooses and reports; no function here changes a table."""
 
 from __future__ import annotations
 

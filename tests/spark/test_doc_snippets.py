@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import linecache
-import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -118,20 +116,8 @@ class Page:
     def shell(self, text: str) -> None:
         for line in re.sub(r"\\\n", " ", text).splitlines() if "'{\n" not in text else [text]:
             words = shlex.split(line, comments=True)
-            if words and words[0] == "cp":
-                self.copy(line)
-            elif words:
+            if words:
                 self.command(words)
-
-    def copy(self, line: str) -> None:
-        home = self.warehouse.parent
-        (home / "airflow" / "dags").mkdir(parents=True)
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        subprocess.run(
-            ["bash", "-c", line], check=True, timeout=600, env={**os.environ, "HOME": str(home), "PATH": path}
-        )
-        assert len(list((home / "airflow" / "dags").glob("data_correction*.py"))) == 3
-        self.ran.append("cp")
 
     def command(self, words: list[str]) -> None:
         if words[0] == "make":
