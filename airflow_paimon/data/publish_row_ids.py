@@ -59,8 +59,9 @@ def _rewrite(branch: Table, entry: ManifestEntry, space: IdSpace, done: list[str
     read, splits = plan_read(plan, columns=[*schema.field_names, *ROW_COLUMNS], time_travel=True, layered=True)
     writer = RollingWriter(target)
     with abandoned_on_failure([writer]):
+        own = space.in_partition(entry.partition)
         for batch in (b for s in splits for b in read_split(read, s)):
-            writer.write(_moved(batch, space))
+            writer.write(_moved(batch, own))
         [new] = writer.finish()
     done += writer.paths
     return new

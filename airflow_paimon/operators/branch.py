@@ -351,6 +351,8 @@ class MergeBranchOperator(_PublishBranchOperator):
     Changed on both sides: conflict.
 
     :param branch: the branch to publish (templated)
+    :param partitions: publish only these partitions of the branch, such as ``dt=2025-01-01``; the others stay on it
+        for a later publish (templated)
     :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
         snapshots that were compared, come from its answer; refused unless it has approved this branch
     :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
@@ -384,7 +386,9 @@ class MergeBranchOperator(_PublishBranchOperator):
     operation = "merge_branch"
 
     @keeps_arguments
-    def __init__(self, *, keep_appended: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, partitions: Sequence[str] | str = (), keep_appended: bool | str = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
+from airflow_paimon.core.publish.parts import part_texts
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, SNAPSHOT_PREFIX, UNDO_TAG_PREFIX, numbered, protects
 from airflow_paimon.core.table.table import Table
@@ -118,6 +119,7 @@ def commit_of(snapshot: Snapshot) -> Commit:
         approved_by=own.get("approved-by", ""),
         source=own.get("branch", ""),
         source_id=_number(own.get("branch-snapshot")),
+        parts=part_texts(snapshot),
         target=_number(own.get("target-snapshot")),
     )
 

@@ -31,8 +31,8 @@ _COLUMNS = 64
 class Commit:
     """One snapshot. ``kind`` is its commit kind, or ``UNREADABLE``; ``rows`` what it changed, ``total`` what there is.
 
-    ``source`` and ``source_id``: the branch that a publish took, ``target``: the snapshot that a rollback went back to.
-    ``kept_by_tag``: the snapshot itself has expired.
+    ``source`` and ``source_id``: the branch that a publish took, ``parts``: its partitions, if not all; ``target``: the
+    snapshot that a rollback went back to. ``kept_by_tag``: the snapshot itself has expired.
     """
 
     id: int
@@ -47,6 +47,7 @@ class Commit:
     approved_by: str = ""
     source: str = ""
     source_id: int | None = None
+    parts: tuple[str, ...] = ()
     target: int | None = None
     tags: tuple[str, ...] = ()
     undo: bool = False
@@ -64,7 +65,8 @@ class Commit:
         """The operation in words, with the branch or snapshot that it took; empty if the writer named none."""
         word = _WORDS.get(self.operation, self.operation)
         if self.source:
-            return f"{word} {'by' if self.operation == 'replace_main' else 'of'} {self.source}"
+            parts = f", only {', '.join(self.parts)}" if self.parts else ""
+            return f"{word} {'by' if self.operation == 'replace_main' else 'of'} {self.source}{parts}"
         return word if self.target is None else f"{word} to snapshot {self.target}"
 
 

@@ -405,6 +405,9 @@ def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list
     if published and all(p.snapshot.id != published[-1].snapshot.id for p in standing_publishes(main)):
         outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of main, and undone since"
         lines = [f"Undone: {outcome}"]
+    elif published and published[-1].is_part:
+        outcome = f"main holds some partitions of the correction since snapshot {published[-1].snapshot.id}"
+        lines = [f"Published in part: {outcome}", *undo_hint(main.name, published[-1].undo_tag)]
     elif published:
         outcome = f"main holds the correction since snapshot {published[-1].snapshot.id}"
         lines = [f"Published: {outcome}", *undo_hint(main.name, published[-1].undo_tag)]

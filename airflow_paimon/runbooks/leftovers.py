@@ -75,6 +75,7 @@ def find_leftovers(main: Table) -> list[Leftover]:
 
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
     from airflow_paimon.core.branches.branch_plan import protection_text
+    from airflow_paimon.core.publish.published import brings_all
     from airflow_paimon.core.table.lineage import verified_lineage
 
     lineage = verified_lineage(main, name)
@@ -85,14 +86,16 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
         return None
     view = main.branch(name)
     later = [view.snapshot(i) for i in view.snapshot_ids() if i > lineage.snapshot_id]
-    on_main = {p.branch_identity for p in published if p.branch == name}
+    own_publishes = [p.snapshot for p in published if p.branch == name]
+    base = view.find_snapshot(lineage.snapshot_id)
+    is_on_main = bool(later) and brings_all(main, view, base, later[-1], own_publishes)
     own = tuple(commit_user_prefix(lineage.owner.partition("/")[0], task) for task in CORRECTING_TASKS)
     return Leftover(
         owner=lineage.owner,
         branch=name,
         tag=tag if tag in tags else None,
         head=view.latest_snapshot_id(),
-        unpublished=0 if later and later[-1].identity in on_main else len(later),
+        unpublished=0 if is_on_main else len(later),
         foreign=sum(not s.commit_user.startswith(own) for s in later),
         protected=protection_text(lineage) if lineage.protected else None,
     )

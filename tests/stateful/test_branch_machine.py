@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_paimon.core.check.check import find_all
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
@@ -39,7 +39,8 @@ class BranchModel:
     """``changed``/``main_changed``: buckets really changed on either side since the branch point.
 
     ``main_compacted``: by compaction only, which nobody can tell any more once snapshots since then, or since the
-    branch point (``forgotten``), are expired. ``published``: what main took from the branch last.
+    branch point (``forgotten``), are expired. ``published``: what main took from the branch last, in each bucket, but
+    for what a rollback took back. ``moved``: what the branch has really changed since.
     """
 
     base: Buckets
@@ -49,15 +50,33 @@ class BranchModel:
     main_compacted: set = field(default_factory=set)
     forgotten: bool = False
     published: Buckets = field(default_factory=dict)
+    moved: set = field(default_factory=set)
 
     def differs(self, main: Buckets) -> set:
         """Buckets that a publish takes: other than at the branch point, or published and taken back by the branch."""
         back = {k for k, state in self.published.items() if state and main.get(k) == state}
         return {k for k in self.changed if self.base.get(k, set()) != self.now.get(k, set()) or k in back}
 
-    def taken(self, buckets: set) -> None:
-        """Main took these buckets as they are on the branch now."""
-        self.published = {k: set(self.now.get(k, set())) for k in buckets}
+    def alone(self, day: str | None) -> set:
+        """Buckets that the branch has not changed since main took them: whatever main did since stands."""
+        return {k for k in self.published if k not in self.moved and is_of(k, day)}
+
+    def taken(self, buckets: set, day: str | None = None) -> None:
+        """Main took these buckets, all that it had not of that day, as they are on the branch now."""
+        differing = {k for k in self.base.keys() | self.now.keys() if self.base.get(k) != self.now.get(k)}
+        known = buckets | {k for k in differing if is_of(k, day)}
+        self.published = {k: v for k, v in self.published.items() if not is_of(k, day)}
+        self.published |= {k: set(self.now.get(k, set())) for k in known}
+        self.moved -= {k for k in self.moved if is_of(k, day)}
+
+    def rolled_back(self, touched: set) -> None:
+        """A rollback of main has changed these buckets."""
+        self.published = {k: v for k, v in self.published.items() if k not in touched}
+
+
+def is_of(key: tuple[bytes, int], day: str | None) -> bool:
+    """Whether a bucket is of a partition; None: of any."""
+    return day is None or key[0][-8:].startswith(day.encode())
 
 
 class BranchMachine(RuleBasedStateMachine):
@@ -98,7 +117,9 @@ class BranchMachine(RuleBasedStateMachine):
         _write(view, dt, bucket, how)
         model.now = files(view)
         if how != "compact":
-            model.changed |= {k for k in before.keys() | model.now.keys() if before.get(k) != model.now.get(k)}
+            touched = {k for k in before.keys() | model.now.keys() if before.get(k) != model.now.get(k)}
+            model.changed |= touched
+            model.moved |= touched
 
     @rule(name=BRANCHES)
     def create_branch(self, name: str) -> None:
@@ -126,33 +147,64 @@ class BranchMachine(RuleBasedStateMachine):
     def merge(self, data) -> None:
         self._merge(data.draw(st.sampled_from(sorted(self.branches))))
 
-    def _merge(self, name: str) -> None:
+    @precondition(lambda self: self.branches)
+    @rule(data=st.data(), dt=DAYS)
+    def merge_part(self, data, dt: str) -> None:
+        self._merge(data.draw(st.sampled_from(sorted(self.branches))), dt)
+
+    def _merge(self, name: str, day: str | None = None) -> None:
         model = self.branches[name]
         before = copy.deepcopy(self.main)
-        differs = model.differs(before)
+        differs, word = self._taken_by(model, before, day), "merge" if day is None else "merge of a part"
         try:
-            result = run(self.table, "merge_branch", branch=name)
+            result = run(self.table, "merge_branch", branch=name, **only(day))
         except ConflictError as error:
             assert files(self.table) == before
-            assert differs & model.main_changed, "a conflict without a bucket that both sides changed"
-            event("merge: conflict")
+            conflicts = differs | (model.alone(day) if model.forgotten else set())
+            assert conflicts & model.main_changed, "a conflict without a bucket that both sides changed"
+            event(f"{word}: conflict")
             assert error.details["conflicts"]
             return
+        except InvalidInputError:
+            self._unchanged(model, before, day)
+            return
+        self.main = files(self.table)
+        assert self.main == self._expected(model, before, differs, day)
+        event(f"{word}: published" if result.changed else f"{word}: nothing to do")
+        if result.changed:
+            model.taken(differs, day)
+            self._published(result.details["undo_tag"], before)
+
+    def _unchanged(self, model: BranchModel, before: Buckets, day: str | None) -> None:
+        assert day is not None
+        assert files(self.table) == before
+        assert not [k for k in model.base.keys() | model.now.keys() if is_of(k, day) and _differ(model, k)]
+        event("merge of a part: refused, the branch has not changed it")
+
+    def _taken_by(self, model: BranchModel, before: Buckets, day: str | None) -> set:
+        return {k for k in model.differs(before) if is_of(k, day)} - model.alone(day)
+
+    def _expected(self, model: BranchModel, before: Buckets, differs: set, day: str | None) -> Buckets:
+        """Of what has been published before, nobody can tell an undo once main's history has expired: if nothing of the
+        publish is left, it comes again."""
         expected = copy.deepcopy(before)
         for key in differs:
             _set(expected, key, model.now.get(key, set()))
-        self.main = files(self.table)
-        assert self.main == expected
-        event("merge: published" if result.changed else "merge: nothing to do")
-        if result.changed:
-            model.taken(differs)
-            self._published(result.details["undo_tag"], before)
+        for key in model.alone(day) if model.forgotten else ():
+            if self.main.get(key) == model.now.get(key):
+                _set(expected, key, model.now.get(key, set()))
+        return expected
 
     def _published(self, undo_tag: str, before: Buckets) -> None:
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
         for branch in self.branches.values():
             branch.main_changed |= touched
         self.undo.append((undo_tag, before))
+
+    def _rolled_back(self, before: Buckets) -> None:
+        touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
+        for branch in self.branches.values():
+            branch.rolled_back(touched)
 
     @precondition(lambda self: len(self.branches) == 2)
     @rule(data=st.data(), discard=st.booleans())
@@ -194,6 +246,7 @@ class BranchMachine(RuleBasedStateMachine):
         if result.changed:
             event("undo: done")
             self._published(result.details["undo_tag"], before)
+            self._rolled_back(before)
 
     @rule(retain=st.integers(1, 5))
     def paimon_expires(self, retain: int) -> None:
@@ -243,6 +296,14 @@ class BranchMachine(RuleBasedStateMachine):
         if hasattr(self, "table"):
             findings = find_all(self.table, 0, verify_files=True)
             assert [f for f in findings if f.severity != "info"] == []
+
+
+def only(day: str | None) -> dict[str, list[str]]:
+    return {} if day is None else {"partitions": [f"dt={day}"]}
+
+
+def _differ(model: BranchModel, key: tuple[bytes, int]) -> bool:
+    return model.base.get(key) != model.now.get(key)
 
 
 def _set(buckets: Buckets, key: tuple[bytes, int], names: set[str]) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from airflow_paimon.core.commit.files import commit_buckets
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
@@ -30,7 +30,7 @@ from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_ty
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, files, make_table, message, run
 from tests.randomness import lives, soaking
-from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel
+from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel, only
 
 pytestmark = pytest.mark.random
 
@@ -111,7 +111,7 @@ class PublishMachine(BranchMachine):
         self.parent = parent = data.draw(st.sampled_from(sorted(self.branches)))
         at = self.table.branch(parent).latest_snapshot_id()
         run(self.table, "create_branch", branch=KID, from_branch=parent, snapshot=at)
-        self.branches[KID] = copy.deepcopy(self.branches[parent])
+        self.branches[KID] = replace(copy.deepcopy(self.branches[parent]), published={}, moved=set())
         for sides in (self.altered, self.main_altered):
             sides -= {KID}
             sides |= {KID} if parent in sides else set()
@@ -139,26 +139,27 @@ class PublishMachine(BranchMachine):
     def say(self, word: str) -> None:
         self.word = word
 
-    def _merge(self, name: str) -> None:
+    def _merge(self, name: str, day: str | None = None) -> None:
         model, before = self.branches[name], copy.deepcopy(self.main)
-        differs = model.differs(before)
+        differs = self._taken_by(model, before, day)
         try:
-            result = self._run("merge_branch", branch=name)
+            result = self._run("merge_branch", branch=name, **only(day))
         except (ConflictError, UnsafeOperationError) as error:
             assert files(self.table) == before
-            self._refused(name, error, bool(differs & model.main_changed))
+            conflicts = differs | (model.alone(day) if model.forgotten else set())
+            self._refused(name, error, bool(conflicts & model.main_changed))
+            return
+        except InvalidInputError:
+            self._unchanged(model, before, day)
             return
         finally:
             # A fold is a commit on the branch, and stays when the publish is refused.
             model.now = files(self.table.branch(name))
-        expected = copy.deepcopy(before)
-        for key in differs:
-            expected.pop(key, None)
-            if key in model.now:
-                expected[key] = set(model.now[key])
+        self.main = files(self.table)
+        expected = self._expected(model, before, differs, day)
         self._landed(name, before, expected, result)
         if result.changed:
-            model.taken(differs)
+            model.taken(differs, day)
 
     def _refused(self, name: str, error: Exception, conflicting: bool) -> None:
         both_altered = name in self.altered and name in self.main_altered

@@ -11,6 +11,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import change_of
 from airflow_paimon.core.publish.diff_record import shown_diff
+from airflow_paimon.core.publish.parts import part_texts
 from airflow_paimon.core.table.lineage import Lineage
 from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, hide_literals, record_sql
 from airflow_paimon.core.table.properties import (
@@ -52,6 +53,7 @@ class AuditRecord:
         snapshot_before: Of the same branch; with the one after it what was there before and afterwards.
         is_there: Whether the snapshot has not expired.
         from_branch: What was published, up to ``from_snapshot``, from ``base_snapshot`` on.
+        only_partitions: Of a publish of some partitions of the branch, which.
         target_snapshot: What a rollback or undo went back to.
         commits: How many commits of the branch it brought.
         changes: The newest of them; of a correction or an erasure itself: see ``change_of``. An erasure's has
@@ -80,6 +82,7 @@ class AuditRecord:
     from_branch: str | None = None
     from_snapshot: int | None = None
     base_snapshot: int | None = None
+    only_partitions: Sequence[str] = ()
     target_snapshot: int | None = None
     owner: str | None = None
     reason: str | None = None
@@ -135,6 +138,7 @@ def publish_record(
         from_branch=said.get(BRANCH_PROPERTY),
         from_snapshot=_int(said.get(BRANCH_SNAPSHOT_PROPERTY)),
         base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
+        only_partitions=part_texts(snapshot),
         target_snapshot=_int(said.get(TARGET_PROPERTY)),
         owner=said.get("airflow-paimon.branch-owner"),
         reason=said.get(REASON_PROPERTY) or said.get("airflow-paimon.branch-reason"),

@@ -16,6 +16,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     CONDITION_PROPERTY,
+    LEFT_PARTITIONS_PROPERTY,
     OPERATION_PROPERTY,
     SQL_PROPERTY,
     UNDO_TAG_PROPERTY,
@@ -57,7 +58,8 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
             is_there = snapshot.identity in living
             found.append(publish_record(main.name, view.branch_name, snapshot, schemas, undone, is_there=is_there))
         known |= living | {s.identity for s in recorded}
-        brought |= {s.properties.get(BRANCH_IDENTITY_PROPERTY, "") for s in publishes}
+        whole = (s for s in publishes if s.properties.get(LEFT_PARTITIONS_PROPERTY, "0") == "0")
+        brought |= {s.properties.get(BRANCH_IDENTITY_PROPERTY, "") for s in whole}
         if view.branch_name != MAIN:
             branches.append((view, lineage, there))
     for view, lineage, there in branches:

@@ -90,6 +90,8 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         brought = (
             f"branch {_plain(record.from_branch)} at snapshot {record.from_snapshot}, from {record.base_snapshot} on"
         )
+        if record.only_partitions:
+            brought += f", only {_plain(', '.join(record.only_partitions))}"
     figures = ", ".join(
         f"{name.replace('_', ' ')} {record.figures[name]:,}" for name in _FIGURES if name in record.figures
     )

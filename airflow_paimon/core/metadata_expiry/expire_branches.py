@@ -20,7 +20,8 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     why_unpublished,
 )
 from airflow_paimon.core.plan import Delete, Plan
-from airflow_paimon.core.publish.published import is_undone
+from airflow_paimon.core.publish.parts import is_part
+from airflow_paimon.core.publish.published import brings_all, is_undone
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireBranches
 from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
@@ -173,17 +174,27 @@ def _on_main(table: Table, name: str, record: Lineage, head: Snapshot) -> bool |
     if _holds_files(table, name, record, head):
         return True
     known = [*(t.snapshot for t in table.tags() if protects(t.name) == name), *table.snapshots()]
-    published = {BRANCH_PROPERTY: name, BRANCH_IDENTITY_PROPERTY: head.identity}
-    publishes = [s.id for s in known if published.items() <= s.properties.items()]
-    undone = is_undone(table, max(publishes)) if publishes else True
-    return None if undone is None else not undone
+    publishes = {s.id: s for s in known if s.properties.get(BRANCH_PROPERTY) == name}
+    if not any(map(is_part, publishes.values())):
+        publishes = {i: s for i, s in publishes.items() if s.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity}
+    undone = {number: is_undone(table, number) for number in publishes}
+    view, base = table.branch(name), _base(table, name, record)
+    standing = [s for number, s in publishes.items() if undone[number] is False]
+    if brings_all(table, view, base, head, standing):
+        return True
+    perhaps = [s for number, s in publishes.items() if not undone[number]]
+    return None if len(perhaps) > len(standing) and brings_all(table, view, base, head, perhaps) else False
+
+
+def _base(table: Table, name: str, record: Lineage) -> Snapshot | None:
+    view = table.branch(name)
+    base = view.find_snapshot(record.snapshot_id) if record.known_origin and record.snapshot_id is not None else None
+    return base or greatest_shared(table, view)
 
 
 def _holds_files(table: Table, name: str, record: Lineage, head: Snapshot) -> bool:
     """Whether main has the same files in every bucket that the branch changed."""
-    view, now = table.branch(name), table.latest_snapshot()
-    base = view.find_snapshot(record.snapshot_id) if record.known_origin and record.snapshot_id is not None else None
-    base = base or greatest_shared(table, view)
+    base, now = _base(table, name, record), table.latest_snapshot()
     if base is None or now is None:
         return False
     return difference(table, now, head).buckets.isdisjoint(difference(table, base, head).buckets)

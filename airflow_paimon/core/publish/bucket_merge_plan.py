@@ -33,13 +33,15 @@ class Sides:
 
     ``theirs_real``: the buckets that the branch changed other than by compaction, and those that it published and then
     rolled back to the base. ``ours_real``: the buckets that main changed other than by compaction and by publishes of
-    this branch.
+    this branch. ``alone``: the buckets that the branch has not changed since they were
+    published, none of them in ``theirs_real``.
     """
 
     theirs: Difference
     ours: Difference
     theirs_real: set[BucketKey]
     ours_real: set[BucketKey]
+    alone: frozenset[BucketKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,8 @@ def merge_buckets(table: str, sides: Sides, schema: TableSchema, target: str = M
     if conflicts:
         raise ConflictError(
             f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
-            f"published. Create a new branch from {target}'s head and correct it again, or leave those partitions out",
+            f"published. Create a new branch from {target}'s head and correct it again, or leave those partitions out: "
+            f"--partitions names the others",
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
     return _changes(sides, sides.theirs_real)

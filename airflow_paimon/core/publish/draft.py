@@ -38,6 +38,7 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import index_origin
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -99,6 +100,7 @@ class Decision:
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
     ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
+    ``scope``: the partitions of the source that are published.
     """
 
     target: Table
@@ -121,6 +123,7 @@ class Decision:
     merge: FileMerge | None = None
     follows: Follows | None = None
     keep_targets: tuple[Snapshot, ...] = ()
+    scope: PartitionScope = WHOLE
 
     @property
     def changes_anything(self) -> bool:

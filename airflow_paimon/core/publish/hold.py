@@ -19,6 +19,7 @@ from typing import Any
 from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
+from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 HOLDS_DIR = f"{PRIVATE_DIR}/holds"
 PUBLISHED_DIR = f"{PRIVATE_DIR}/published"
+_ONLY = "partitions"
 _LEFT_AFTER_MS = 7 * 24 * 3_600_000
 
 
@@ -115,46 +117,64 @@ def _drop_left(table: Table, own: str) -> None:
         delete_files(table, left)
 
 
-def mark_published(source: Table, wanted: Snapshot, user: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedMark:
+    """A note that a snapshot of a branch, or some partitions of it, was published, or may have been."""
+
+    snapshot: int
+    scope: PartitionScope = WHOLE
+
+
+def mark_published(source: Table, wanted: Snapshot, user: str, scope: PartitionScope = WHOLE) -> str:
     """Note, beside the branch, which of its snapshots is being published, and by which commit user. Returns its path.
 
     Main's snapshots, and the tags on them, may go before the branch is published again (docs/design.md, Tables without
     keys are merged by file).
     """
     path = f"{_marks(source)}{uuid.uuid4()}.json"
-    put_new(source, path, json.dumps({"snapshot": wanted.id, "identity": wanted.identity, "user": user}).encode())
+    note = {"snapshot": wanted.id, "identity": wanted.identity, "user": user}
+    note |= {} if scope.is_whole else {_ONLY: scope.json}
+    put_new(source, path, json.dumps(note).encode())
     return path
 
 
-def supersede_marks(source: Table, newest: str, number: int) -> None:
-    """Delete the branch's other notes, but of later snapshots that it has: the newest note says as much, and a later
-    snapshot that it lacks was rolled back, or is of a deleted branch of its name.
+def supersede_marks(source: Table, newest: str, number: int, scope: PartitionScope = WHOLE) -> None:
+    """Delete the branch's other notes of these partitions, but of later snapshots that it has: the newest note says as
+    much, and a later snapshot that it lacks was rolled back, or is of a deleted branch of its name.
 
     A failure leaves them, which is harmless.
     """
     try:
-        others = [(p, raw) for p, raw in _read_marks(source, _marks(source)) if p != newest]
+        others = [
+            (p, raw)
+            for p, raw in _read_marks(source, _marks(source))
+            if p != newest and scope.covers(_scope_of(source, raw))
+        ]
         delete_files(source, [p for p, raw in others if raw["snapshot"] <= number or not _has(source, raw)])
     except PaimonError as error:
         log.info("%s: older notes of publishes were left behind (%s)", source.label, error.message)
 
 
-def published_mark(branch: Table, own: str | None) -> int | None:
-    """Return the newest snapshot of the branch, also of its time under another name, that was published, or may have
-    been; None: none was. ``own``: leave out what this commit user has noted, which is known not to have landed.
+def published_marks(branch: Table, own: str | None) -> list[PublishedMark]:
+    """Return the snapshots of the branch, also of its time under another name, that were published, or may have been.
+    ``own``: leave out what this commit user has noted, which is known not to have landed.
 
     Raises:
         FormatError: a note is damaged.
     """
-    found: list[int] = []
+    found: list[PublishedMark] = []
     for path, raw in _read_marks(branch, f"{PUBLISHED_DIR}/"):
         number: int = raw["snapshot"]
         if own is not None and raw.get("user") == own:
             continue
         then = branch.find_snapshot(number)
         if then.identity == raw.get("identity") if then is not None else path.startswith(_marks(branch)):
-            found.append(number)
-    return max(found, default=None)
+            found.append(PublishedMark(snapshot=number, scope=_scope_of(branch, raw)))
+    return found
+
+
+def _scope_of(branch: Table, mark: dict[str, Any]) -> PartitionScope:
+    return recorded_scope(branch.schema(), mark.get(_ONLY), branch.label)
 
 
 def _marks(branch: Table) -> str:

@@ -38,8 +38,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
-from airflow_paimon.core.publish.hold import published_mark, while_there
+from airflow_paimon.core.publish.hold import PublishedMark, published_marks, while_there
 from airflow_paimon.core.publish.own_files import Rewrite, WriteChangelog
+from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import (
@@ -145,12 +146,12 @@ def _decider(
 ) -> Decide:
     """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
     main, branch, wanted = way.main, way.branch, theirs
-    spare, marked = _SpareIds(), published_mark(branch, way.request.operation_id)
+    spare, marks = _SpareIds(), published_marks(branch, way.request.operation_id)
     described: dict[tuple[int, int], dict[str, str]] = {}
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
-        g, logs = _gather(way, wanted, head, marked, pending)
+        g, logs = _gather(way, wanted, head, marks, pending)
         looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
         decision, high = _plan(way, g, logs, about, spare)
         if decision.changes_anything and not way.request.dry_run and (g.base.id, g.theirs.id) not in described:
@@ -189,7 +190,7 @@ def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
 
 
 def _gather(
-    way: Merge, theirs: Snapshot, head: Snapshot | None, marked: int | None, pending: int | None
+    way: Merge, theirs: Snapshot, head: Snapshot | None, marks: Sequence[PublishedMark], pending: int | None
 ) -> tuple[Compared, SchemaLogs]:
     main, branch, request, base = way.main, way.branch, way.request, way.base()
     onto = main.branch_name
@@ -214,8 +215,10 @@ def _gather(
         theirs=theirs,
         schema=main_schemas[-1],
         whole=way.takes_all,
-        marked=marked,
+        marks=marks,
+        scope=way.scope,
     )
+    check_changed(main, branch, compared)
     compared = replace(compared, sides=way.compared(base, head, compared.sides))
     withdrawn = frozenset(withdrawn_versions(main, branch.branch_name))
     return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), withdrawn=withdrawn, pending=pending)
@@ -257,8 +260,8 @@ def _plan(
             _precondition(main.branch_name, g.head, schema),
             _precondition(request.branch, g.theirs, logs.branch[-1]),
         ),
-        properties={**_properties(request, g), **about, **planned.properties},
-        summary=summary,
+        properties={**_properties(request, g), **part_properties(g), **about, **planned.properties},
+        summary={**summary, **part_summary(g)},
         reason=f"publishes branch {request.branch}",
         watermark=planned.watermark,
         id_space=_id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None,
@@ -266,6 +269,7 @@ def _plan(
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
         merge=planned.merge,
         follows=planned.follows,
+        scope=way.scope,
     )
     return decision, high
 
@@ -371,6 +375,5 @@ def _id_space(table: Table, g: Compared, changes: Sequence[BucketChange], *, spa
 def _published_versions(g: Compared, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
     if g.last is None:
         return ()
-    if not by_file:
-        return () if any(c.bucket in g.last.gone for c in changes) else g.last.versions
-    return () if g.standing is None or g.last.goes_back else g.standing.versions
+    comes_back = g.goes_back if by_file else any(c.bucket in g.gone for c in changes)
+    return () if comes_back else g.standing.versions

@@ -9,7 +9,9 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
+from airflow_paimon.core.publish.earlier_publishes import publish_scope
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.parts import is_part, left_of
 from airflow_paimon.core.publish.sides import gather_sides, merge_branch_files, undo_files
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
@@ -46,6 +48,11 @@ class Published:
     def branch_identity(self) -> str | None:
         """The identity of the branch's snapshot that was published, None for a rollback."""
         return self.snapshot.properties.get(f"{_PREFIX}branch-identity")
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only some partitions of the branch were published."""
+        return is_part(self.snapshot)
 
     @property
     def target(self) -> int | None:
@@ -94,6 +101,17 @@ def standing_publishes(view: Table) -> list[Published]:
     later = view.snapshots([i for i in view.snapshot_ids() if i >= points[0].snapshot.id])
     undone = undone_snapshots(later)
     return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
+
+
+def brings_all(
+    main: Table, branch: Table, base: Snapshot | None, head: Snapshot, publishes: Sequence[Snapshot]
+) -> bool:
+    """Whether these publishes of a branch, on which main still stands, have brought all that it is at ``head``: one of
+    just that snapshot did, or publishes of some partitions did together.
+    """
+    if any(p.properties.get(f"{_PREFIX}branch-identity") == head.identity and not is_part(p) for p in publishes):
+        return True
+    return any(map(is_part, publishes)) and not left_of(main, branch, base, head, publishes)
 
 
 def is_undone(view: Table, snapshot_id: int) -> bool | None:
@@ -152,7 +170,8 @@ def last_publish(main: Table) -> Published:
 
 
 def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapshot: int) -> dict[str, Any]:
-    """Compare a publish with its branch: every published bucket holds the branch's files, no other bucket changed.
+    """Compare a publish with its branch: every published bucket holds the branch's files, no other bucket changed. Of a
+    publish of some partitions, those are compared.
 
     Raises:
         FormatError: main differs from the branch; the message lists the buckets.
@@ -173,7 +192,8 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
             )
     before, schema = main.snapshot(snapshot_id - 1), main.schema()
     whole = published.properties.get(f"{_PREFIX}operation") in _WHOLE
-    compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole)
+    scope = publish_scope(schema, published, main.label)
+    compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole, scope=scope)
     sides = compared.sides
     if merges_by_file(schema) and not whole:
         merge = merge_branch_files(main, view, compared, keep_appended=True, rewrite=True)

@@ -172,7 +172,7 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     if receipt.snapshot is not None:
         d = seen[0].decision
         if own.mark is not None:
-            supersede_marks(d.source, own.mark, d.wanted.id)
+            supersede_marks(d.source, own.mark, d.wanted.id, d.scope)
         warnings = _finish(own, receipt.snapshot, columns=own.columns)
         own.discard(own.used)
     elif not request.dry_run:
@@ -248,7 +248,7 @@ def _protected(
     if own.hold is None:
         own.hold = put_hold(d.source, d.wanted)
         if d.merge is not None and d.source.branch_name != d.target.branch_name:
-            own.mark = mark_published(d.source, d.wanted, marks.identity.user)
+            own.mark = mark_published(d.source, d.wanted, marks.identity.user, d.scope)
     rewritten = own.files.entries_of(planned)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
     draft = draft_of(planned, marks.properties(own.context), rewritten, changelog)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -99,7 +100,8 @@ class PublishMarks:
 
 
 _MAX_WORDS = 1000
-_NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot"])
+_NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot", "left_partition_count"])
+_LISTS = frozenset(["only_partitions"])
 _FLAGS = frozenset(["keep_later", "files_came_back"])
 _FOR_OTHERS = (
     TRY_PROPERTY,
@@ -133,6 +135,8 @@ def _detail(key: str, text: str) -> tuple[str, object]:
     """Return a snapshot's property as the first try's result had it."""
     if key in _NUMBERS and text.isdigit():
         return key, int(text)
+    if key in _LISTS:
+        return key, json.loads(text)
     return key, text == "true" if key in _FLAGS else text
 
 

@@ -4,9 +4,8 @@ merge by file (``file_merge_plan``), the commits of both sides and the deletion 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,16 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEn
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import Sides, bucket_namer, neutral_kinds, within_reach
+from airflow_paimon.core.publish.earlier_publishes import (
+    BranchPublish,
+    Recognised,
+    Standing,
+    is_lost,
+    main_since,
+    own_publishes,
+    recognise,
+    standing_of,
+)
 from airflow_paimon.core.publish.file_merge_plan import (
     Change,
     Commit,
@@ -29,36 +38,20 @@ from airflow_paimon.core.publish.file_merge_plan import (
     merges_by_file,
     needs_history,
 )
-from airflow_paimon.core.row_tracking.row_ids_plan import (
-    PublishedVersion,
-    Shift,
-    origin,
-    origin_name,
-    parse_published,
-    parse_shifts,
-)
+from airflow_paimon.core.publish.hold import PublishedMark
+from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
     difference,
     really_changed,
     snapshots_between,
-    snapshots_there,
     touched,
 )
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.properties import (
-    BRANCH_IDENTITY_PROPERTY,
-    BRANCH_PROPERTY,
-    BRANCH_SNAPSHOT_PROPERTY,
-    KEEP_LATER_PROPERTY,
-    ROW_IDS_PROPERTY,
-    ROW_VERSIONS_PROPERTY,
-    TARGET_PROPERTY,
-)
+from airflow_paimon.core.table.properties import TARGET_PROPERTY
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
@@ -68,37 +61,17 @@ _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Opera
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastPublish:
-    """The newest publish of a branch in main's history: main's snapshot, and the published one of the branch.
-
-    ``gone``: the buckets whose rows have other versions on main than that publish gave: undone there, or changed other
-    than by compaction; all of the branch, if that was rolled back since (``goes_back``: rows have lower versions).
-    """
-
-    main: Snapshot
-    branch: Snapshot
-    gone: frozenset[BucketKey] = frozenset()
-    goes_back: bool = False
-
-    @property
-    def versions(self) -> tuple[PublishedVersion, ...]:
-        """What versions of the branch became by this publish and the ones before it."""
-        earlier = parse_published(self.main.properties.get(ROW_VERSIONS_PROPERTY, ""))
-        return (*earlier, PublishedVersion(self.branch.id, self.main.id))
-
-    @property
-    def shifts(self) -> tuple[Shift, ...]:
-        """What the publish did to the branch's row ids; empty if it says nothing of them."""
-        return parse_shifts(self.main.properties.get(ROW_IDS_PROPERTY, ""))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """A consistent reading of both sides: ``head`` of main and ``theirs`` of the branch, compared with their ``base``.
 
-    ``schema``: main's newest. ``last``: the last publish of the branch. ``standing``: the newest one that main's head
-    still stands on; None: there is none, or a rollback has taken it back. ``is_known``: whether main's history tells
-    so; else a publish, or what became of it, may have expired.
+    ``schema``: main's newest. ``scope``: the partitions that are published; ``sides`` has no others. ``last``: the last
+    publish of the branch, of whatever partitions. ``standing``: the publishes that main's head still stands on.
+    ``is_known``: whether main's history tells so; else a publish, or what became of it, may have expired.
+    ``gone``: the buckets whose rows have other versions on main than the last publish gave: undone there, or changed
+    other than by compaction; all that was published before the branch was rolled back (``goes_back``: rows have lower
+    versions).
+    ``changed``: all partitions in which the branch differs from the base, or was published; ``left``: those out of
+    scope in which it has something that main lacks.
     """
 
     base: Snapshot
@@ -106,9 +79,14 @@ class Compared:
     theirs: Snapshot
     schema: TableSchema
     sides: Sides
-    last: LastPublish | None
-    standing: LastPublish | None = None
+    last: BranchPublish | None
+    scope: PartitionScope = WHOLE
+    standing: Standing = field(default_factory=Standing)
     is_known: bool = True
+    gone: frozenset[BucketKey] = frozenset()
+    goes_back: bool = False
+    changed: frozenset[bytes] = frozenset()
+    left: frozenset[bytes] = frozenset()
 
 
 def gather_sides(
@@ -120,79 +98,137 @@ def gather_sides(
     theirs: Snapshot,
     schema: TableSchema,
     whole: bool,
-    marked: int | None = None,
+    marks: Sequence[PublishedMark] = (),
+    scope: PartitionScope = WHOLE,
 ) -> Compared:
     """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
 
     ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
-    ``marked``: what ``published_mark`` said before this publish made its own note.
+    ``marks``: what ``published_marks`` said before this publish made its own note. ``scope``: see ``Compared``.
+
+    Raises:
+        FormatError: an earlier publish, or a note of one, says unreadably of which partitions it was.
     """
-    compared = partial(Compared, base=base, head=head, theirs=theirs, schema=schema)
+    compared = partial(Compared, base=base, head=head, theirs=theirs, schema=schema, scope=scope)
     their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
     between = snapshots_between(main, base.id, head.id)
-    since = _main_since(main, base, head) if between is None else between
+    since = main_since(main, base, head) if between is None else between
     history = snapshots_between(branch, base.id, theirs.id)
-    if merges_by_file(schema) and not whole:
-        found = _recognised(main, branch, since)
-        standing = _standing(since, found or {})
-        lost = between is None and _is_lost(branch, base, standing, our_diff, marked)
-        newest = (found[s.id] for s in reversed(since) if s.id in found) if found is not None else ()
-        last = _with_history(next(iter(newest), None), history)
-        sides = Sides(theirs=their_diff, ours=our_diff, theirs_real=their_diff.buckets, ours_real=our_diff.buckets)
-        is_known = found is not None and not lost
-        return compared(sides=sides, last=last, standing=standing, is_known=is_known)
-    last = _with_history(last_publish_of(main, branch, since), history)
     neutral = neutral_kinds(schema)
-    taken, untouched, published = _of_last_publish(main, branch, base, head, our_diff, last, neutral)
-    if last is not None:
-        gone = published | their_diff.buckets if last.goes_back else published - untouched
-        last = replace(last, gone=frozenset(gone))
+    if merges_by_file(schema) and not whole:
+        found = recognise(main, branch, since, schema)
+        standing = standing_of(since, found or Recognised())
+        lost = between is None and is_lost(branch, base, their_diff, our_diff, standing, marks, scope)
+        sides = Sides(theirs=their_diff, ours=our_diff, theirs_real=their_diff.buckets, ours_real=our_diff.buckets)
+        changed, left = their_diff.buckets, set[BucketKey]()
+        if not scope.is_whole:
+            then = published_difference(branch, base, standing)
+            changed |= then.buckets
+            real = really_changed(branch, history, their_diff.buckets, neutral) | then.buckets
+            left = {b for b in real if not (scope.holds(b.partition) or their_diff.same_in(b, then))}
+        return compared(
+            sides=_only(sides, scope),
+            last=None if found is None else found.last,
+            standing=standing,
+            is_known=found is not None and not lost,
+            goes_back=_goes_back(history, standing),
+            changed=_partitions(changed),
+            left=_partitions(left),
+        )
+    known = own_publishes(main, branch, since, schema)
+    standing = standing_of(since, known)
+    taken, untouched, published, given_back, alone, gone = (set[BucketKey]() for _ in range(6))
+    for publish, counts in standing.each():
+        brought = _Brought.of(main, branch, base, head, our_diff, publish, counts, neutral)
+        taken |= brought.taken
+        untouched |= brought.untouched
+        published |= brought.published
+        given_back |= _given_back(main, head, brought.published, brought.published - our_diff.buckets, publish, neutral)
+        alone |= _left_alone(main, branch, head, theirs, brought.published, publish, neutral)
+        went_back = _went_back(history, publish)
+        mine = {b for b in their_diff.buckets if counts(b.partition)}
+        gone |= brought.published | mine if went_back else brought.published - brought.untouched
     withdrawn = taken - their_diff.buckets
     candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
-    given_back = _given_back(main, head, published, published - our_diff.buckets, last, neutral)
-    real = really_changed(branch, history, their_diff.buckets, neutral)
+    theirs_real = (really_changed(branch, history, their_diff.buckets, neutral) | withdrawn) - alone
     sides = Sides(
         theirs=their_diff,
         ours=our_diff,
-        theirs_real=real | withdrawn,
+        theirs_real=theirs_real,
         ours_real=(really_changed(main, between, candidates, neutral) - untouched) | given_back,
+        alone=frozenset(alone),
     )
-    return compared(sides=sides, last=last)
-
-
-def _with_history(last: LastPublish | None, history: Sequence[Snapshot] | None) -> LastPublish | None:
-    """Say whether the branch was rolled back since; ``history``: its snapshots, None: some have expired."""
-    if last is None:
-        return None
-    then = last.branch.id
-    return replace(
-        last, goes_back=history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
+    return compared(
+        sides=_only(sides, scope),
+        last=known.last,
+        standing=standing,
+        gone=frozenset(gone),
+        goes_back=_goes_back(history, standing),
+        changed=_partitions(their_diff.buckets | published),
+        left=_partitions(
+            b for b in theirs_real if not scope.holds(b.partition) and not their_diff.same_in(b, our_diff)
+        ),
     )
 
 
-def _of_last_publish(
-    main: Table,
-    branch: Table,
-    base: Snapshot,
-    head: Snapshot,
-    ours: Difference,
-    last: LastPublish | None,
-    neutral: Collection[CommitKind],
-) -> tuple[set[BucketKey], set[BucketKey], set[BucketKey]]:
-    """Return the buckets that main took from the branch and that still differ from the base, those of them that
+def _partitions(buckets: Iterable[BucketKey]) -> frozenset[bytes]:
+    return frozenset(b.partition for b in buckets)
+
+
+def _only(sides: Sides, scope: PartitionScope) -> Sides:
+    if scope.is_whole:
+        return sides
+    return Sides(
+        theirs=sides.theirs.only(scope.holds),
+        ours=sides.ours.only(scope.holds),
+        theirs_real={b for b in sides.theirs_real if scope.holds(b.partition)},
+        ours_real={b for b in sides.ours_real if scope.holds(b.partition)},
+        alone=frozenset(b for b in sides.alone if scope.holds(b.partition)),
+    )
+
+
+def _goes_back(history: Sequence[Snapshot] | None, standing: Standing) -> bool:
+    return any(_went_back(history, publish) for publish, _ in standing.each())
+
+
+def _went_back(history: Sequence[Snapshot] | None, publish: BranchPublish) -> bool:
+    """Whether the branch was rolled back since; ``history``: its snapshots, None: some have expired."""
+    then = publish.branch.id
+    return history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
+
+
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """The buckets of a publish that main took from the branch and that still differ from the base, those of them that
     only compaction has changed since, and all that the branch had changed when it was published.
     """
-    if last is None:
-        return set(), set(), set()
-    published = difference(branch, base, last.branch)
-    candidates = published.buckets & ours.buckets
-    same = {b for b in candidates if published.same_in(b, ours)}
-    if same == candidates:
-        return same, same, published.buckets
-    then = difference(main, base, last.main)
-    others = {b for b in candidates - same if published.same_in(b, then)}
-    moved = really_changed(main, snapshots_between(main, last.main.id, head.id), others, neutral)
-    return same | others, same | (others - moved), published.buckets
+
+    taken: set[BucketKey]
+    untouched: set[BucketKey]
+    published: set[BucketKey]
+
+    @classmethod
+    def of(
+        cls,
+        main: Table,
+        branch: Table,
+        base: Snapshot,
+        head: Snapshot,
+        ours: Difference,
+        publish: BranchPublish,
+        counts: Callable[[bytes], bool],
+        neutral: Collection[CommitKind],
+    ) -> _Brought:
+        """``counts``: in which partitions the publish is the last one."""
+        published = difference(branch, base, publish.branch).only(counts)
+        candidates = published.buckets & ours.buckets
+        same = {b for b in candidates if published.same_in(b, ours)}
+        if same == candidates:
+            return cls(same, same, published.buckets)
+        then = difference(main, base, publish.main)
+        others = {b for b in candidates - same if published.same_in(b, then)}
+        moved = really_changed(main, snapshots_between(main, publish.main.id, head.id), others, neutral)
+        return cls(same | others, same | (others - moved), published.buckets)
 
 
 def _given_back(
@@ -200,7 +236,7 @@ def _given_back(
     head: Snapshot,
     published: set[BucketKey],
     buckets: set[BucketKey],
-    last: LastPublish | None,
+    publish: BranchPublish,
     neutral: Collection[CommitKind],
 ) -> set[BucketKey]:
     """Of ``published`` buckets that are as at the base again (``buckets``), return those that a commit of main put so:
@@ -209,9 +245,9 @@ def _given_back(
     After a rollback, which is how a publish is undone, it shall. If main's history has expired, a rollback is taken for
     the cause where nothing of the publish is left.
     """
-    if last is None or not buckets:
+    if not buckets:
         return set()
-    between = snapshots_between(main, last.main.id, head.id)
+    between = snapshots_between(main, publish.main.id, head.id)
     if between is None:
         return buckets if buckets < published else set()
     found: set[BucketKey] = set()
@@ -224,6 +260,29 @@ def _given_back(
         rest -= found | _touched_of(main, rest, [snapshot])
         later = []
     return found | _touched_of(main, rest, later)
+
+
+def _left_alone(
+    main: Table,
+    branch: Table,
+    head: Snapshot,
+    theirs: Snapshot,
+    published: set[BucketKey],
+    publish: BranchPublish,
+    neutral: Collection[CommitKind],
+) -> set[BucketKey]:
+    """Of published buckets, return those that the branch has not changed since: whatever main has done to them stands.
+
+    Not those that a rollback of main has taken back, as they shall come again; none if main's history has expired,
+    since only that tells of a rollback.
+    """
+    after = snapshots_between(main, publish.main.id, head.id)
+    if after is None or not published:
+        return set()
+    since = difference(branch, publish.branch, theirs).buckets & published
+    history = snapshots_between(branch, publish.branch.id, theirs.id) if since else ()
+    alone = published - really_changed(branch, history, since, neutral)
+    return alone - _touched_of(main, alone, [s for s in after if TARGET_PROPERTY in s.properties])
 
 
 def _touched_of(main: Table, buckets: set[BucketKey], commits: Sequence[Snapshot]) -> set[BucketKey]:
@@ -244,107 +303,14 @@ def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> 
     )
 
 
-def _main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
-    """Return the rest of main's history after ``base``: snapshots that still exist, and those that tags hold.
-
-    A publish is among them while its branch exists: the tag that protects the shared files is on it.
-    """
-    found = {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
-    there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
-    found |= {s.id: s for s in snapshots_there(main, there)}
-    return [found[number] for number in sorted(found)]
-
-
-def last_publish_of(main: Table, branch: Table, since: Sequence[Snapshot]) -> LastPublish | None:
-    """Find the newest publish of this branch by the properties of main's snapshots since the base.
-
-    None also when the branch's snapshot is gone, or another engine has rolled main back after the publish.
-    """
-    name = branch.branch_name
-    own = (s for s in reversed(since) if s.properties.get(BRANCH_PROPERTY) == name)
-    newest = next((s for s in own if BRANCH_IDENTITY_PROPERTY in s.properties), None)
-    if newest is None:
-        return None
-    number = newest.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
-    then = branch.find_snapshot(int(number)) if number.isdigit() else None
-    now = main.find_snapshot(newest.id)
-    identity = newest.properties[BRANCH_IDENTITY_PROPERTY]
-    if then is None or then.identity != identity or (now is not None and now.identity != newest.identity):
-        return None
-    return LastPublish(main=newest, branch=then)
-
-
-def _standing(since: Sequence[Snapshot], published: Mapping[int, LastPublish]) -> LastPublish | None:
-    """Return the newest publish that main's newest snapshot still stands on: a rollback to before it, and its undo, go
-    back to the publish before it.
-
-    ``since``: main's snapshots after the branch point; ``published``: those that are publishes, by id.
-    """
-    standing: dict[int, LastPublish | None] = {}
-    now: LastPublish | None = None
-    for snapshot in since:
-        target = snapshot.properties.get(TARGET_PROPERTY, "")
-        if snapshot.id in published:
-            now = published[snapshot.id]
-        elif target.isdigit():
-            whole = snapshot.properties.get(KEEP_LATER_PROPERTY) != "true"
-            if whole or (now is not None and now.main.id == int(target) + 1):
-                now = standing.get(max((i for i in standing if i <= int(target)), default=-1))
-        standing[snapshot.id] = now
-    return now
-
-
-def _recognised(main: Table, branch: Table, since: Sequence[Snapshot]) -> dict[int, LastPublish] | None:
-    """Find the publishes of states that the branch has come from: its own, also under an earlier name, and those of the
-    branches that it was made from, before that. By the id of main's snapshot.
-
-    None: the branch shares files with another publish, and what that brought can't be told: the published snapshot is
-    gone, or the parent went on before it was published.
-    """
-    parents, record = dict[str, int](), read_lineage(main, branch.branch_name)
-    made = _millis(record.created_at) if record is not None else None
-    while record is not None and record.from_branch not in {MAIN, branch.branch_name, *parents}:
-        parents[record.from_branch] = record.snapshot_id or 0
-        record = read_lineage(main, record.from_branch)
-    found: dict[int, LastPublish] = {}
-    for snapshot in (s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties):
-        said = snapshot.properties
-        name, identity = said.get(BRANCH_PROPERTY, ""), said[BRANCH_IDENTITY_PROPERTY]
-        text = said.get(BRANCH_SNAPSHOT_PROPERTY, "")
-        number = int(text) if text.isdigit() else 0
-        own = branch.find_snapshot(number)
-        if own is not None and own.identity == identity:
-            found[snapshot.id] = LastPublish(main=snapshot, branch=own)
-        elif name == branch.branch_name and own is None:
-            if made is None or snapshot.time_millis >= made:
-                return None  # else it was an earlier branch of this name
-        elif name in parents:
-            then = main.branch(name).find_snapshot(number)
-            if then is None or then.identity != identity or number > parents[name]:
-                return None
-            found[snapshot.id] = LastPublish(main=snapshot, branch=then)
-    return found
-
-
-def _millis(text: str) -> int | None:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        return None
-
-
-def _is_lost(branch: Table, base: Snapshot, standing: LastPublish | None, ours: Difference, marked: int | None) -> bool:
-    """Whether it can't be told, without main's history, what main still has of the branch: it was published since, or
-    main has none of the published files. A rollback has taken them away then, or main has merged them into others.
-    """
-    if marked is not None and (standing is None or standing.branch.id < marked):
-        return True
-    if standing is None:
-        return False
-    published = difference(branch, base, standing.branch)
-    added, removed = ({i for group in side.values() for i in group} for side in (published.added, published.removed))
-    here = {origin(i) for group in ours.added.values() for i in group}
-    return not (added & here or removed & {i for group in ours.removed.values() for i in group})
+def published_difference(branch: Table, base: Snapshot, standing: Standing) -> Difference:
+    """Return what the branch had changed, in each partition, when that was last published."""
+    parts = [difference(branch, base, publish.branch).only(counts) for publish, counts in standing.each()]
+    return Difference(
+        {b: group for part in parts for b, group in part.added.items()},
+        {b: group for part in parts for b, group in part.removed.items()},
+        {b: group for part in parts for b, group in part.index.items()},
+    )
 
 
 # -- a merge by file ---------------------------------------------------------------------------------------------------
@@ -379,21 +345,55 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
 def _sides_of(main: Table, branch: Table, g: Compared) -> FileSides:
     schema, commits = g.schema, _commits(branch, g.base, g.theirs)
     published = None
-    if g.standing is not None:
-        then = g.standing.branch
-        published = Change(
-            difference=difference(branch, g.base, then),
-            vectors=_vectors(branch, then, schema),
-            commits=_commits(branch, g.base, then),
-        )
-        commits_since = _commits(branch, then, g.theirs)
-        commits = None if commits is None else _replacing_only(commits, commits_since)
-    return FileSides(
+    if g.standing.publishes:
+        states = {publish.branch.id: publish.branch for publish, _ in g.standing.each()}
+        vectors = {i: _vectors(branch, then, schema) for i, then in states.items()}
+        since = {i: _commits(branch, then, g.theirs) for i, then in states.items()}
+        before = {i: _commits(branch, g.base, then) for i, then in states.items()}
+        known: dict[str, Vector] = {}
+        earlier: list[Commit] | None = []
+        for publish, counts in g.standing.each():
+            at, own = publish.branch.id, before[publish.branch.id]
+            known |= _vectors_in(vectors[at], counts, schema)
+            earlier = None if earlier is None or own is None else earlier + _commits_in(own, counts)
+            commits = None if commits is None else _replacing_only(commits, since[at], counts)
+        published = Change(difference=published_difference(branch, g.base, g.standing), vectors=known, commits=earlier)
+    sides = FileSides(
         theirs=Change(difference=g.sides.theirs, vectors=_vectors(branch, g.theirs, schema), commits=commits),
         ours=Change(difference=g.sides.ours, vectors=_vectors(main, g.head, schema)),
         vectors=_vectors(main, g.base, schema),
         published=published,
     )
+    return sides if g.scope.is_whole else _sides_in(sides, g.scope, schema)
+
+
+def _sides_in(sides: FileSides, scope: PartitionScope, schema: TableSchema) -> FileSides:
+    """Leave out what is in other partitions."""
+
+    def of(change: Change) -> Change:
+        return Change(
+            difference=change.difference.only(scope.holds),
+            vectors=_vectors_in(change.vectors, scope.holds, schema),
+            commits=None if change.commits is None else _commits_in(change.commits, scope.holds),
+        )
+
+    return FileSides(
+        theirs=of(sides.theirs),
+        ours=of(sides.ours),
+        vectors=_vectors_in(sides.vectors, scope.holds, schema),
+        published=None if sides.published is None else of(sides.published),
+    )
+
+
+def _vectors_in(
+    vectors: Mapping[str, Vector], holds: Callable[[bytes], bool], schema: TableSchema
+) -> dict[str, Vector]:
+    form = StoredPartitions(schema).canonical
+    return {name: vector for name, vector in vectors.items() if holds(form(vector.entry.partition))}
+
+
+def _commits_in(commits: Sequence[Commit], holds: Callable[[bytes], bool]) -> list[Commit]:
+    return [c for c in commits if holds(c.bucket.partition)]
 
 
 def undo_files(
@@ -434,11 +434,17 @@ def _merge(
     )
 
 
-def _replacing_only(commits: Sequence[Commit], since: Sequence[Commit] | None) -> list[Commit]:
-    """Let the replacements before the last publish count no more: what main had then, that publish was decided on."""
+def _replacing_only(
+    commits: Sequence[Commit], since: Sequence[Commit] | None, counts: Callable[[bytes], bool]
+) -> list[Commit]:
+    """Let the replacements before the last publish count no more, in the partitions that it counts for: what main had
+    then, that publish was decided on.
+    """
     known = None if since is None else {(c.bucket, frozenset(c.added), frozenset(c.removed)) for c in since}
     return [
-        replace(
+        c
+        if not counts(c.bucket.partition)
+        else replace(
             c, replaces=c.replaces and (known is None or (c.bucket, frozenset(c.added), frozenset(c.removed)) in known)
         )
         for c in commits

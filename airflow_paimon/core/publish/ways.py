@@ -19,6 +19,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
+from airflow_paimon.core.publish.parts import check_parts
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_name_is_free,
@@ -43,6 +44,7 @@ from airflow_paimon.core.requests.requests import FastForward, MergeBranch, Publ
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import before_first, branch_point, difference
 from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope
 from airflow_paimon.core.table.properties import REPLACED_PROPERTY, TAGS_PROPERTY
 from airflow_paimon.core.table.table import Table
 
@@ -83,6 +85,8 @@ class Merge:
     context: Context
     request: PublishBranch
     branch: Table
+    scope: PartitionScope = WHOLE
+    """The partitions that are published."""
     takes_all: ClassVar[bool] = False
     """Whether main becomes the branch, so that all of main matters."""
     replaces: ClassVar[bool] = False
@@ -94,6 +98,8 @@ class Merge:
 
     def check(self) -> None:
         """Refuse what can be seen before anything is read or written."""
+        if not self.scope.is_whole:
+            check_parts(self.main, self.request)
 
     def is_brought(self) -> bool:
         """Whether main has the columns (and options) already that this operation would bring."""
@@ -119,7 +125,7 @@ class Merge:
         """
         if not merges_by_file(g.schema):
             changes = merge_buckets(self.main.name, g.sides, g.schema, self.main.branch_name)
-            reach = BucketReach(buckets=frozenset(g.sides.theirs.buckets | g.sides.theirs_real))
+            reach = BucketReach(buckets=frozenset((g.sides.theirs.buckets - g.sides.alone) | g.sides.theirs_real))
             return self._with_tags(g, Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach))
         merge = _merge_by_file(self.request, self.main, self.branch, g)
         planned = Planned(
@@ -261,10 +267,17 @@ class Replacing(Forward):
 
 
 def way_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
-    """Return the way of publishing that a request asks for."""
+    """Return the way of publishing that a request asks for.
+
+    Raises:
+        InvalidInputError: a partition to publish is malformed, or is none of the table.
+    """
     if isinstance(request, ReplaceMain):
         return Replacing(context, request, branch)
-    return Forward(context, request, branch) if isinstance(request, FastForward) else Merge(context, request, branch)
+    if isinstance(request, FastForward):
+        return Forward(context, request, branch)
+    texts = request.partitions if isinstance(request, MergeBranch) else ()
+    return Merge(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
 
 
 def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:

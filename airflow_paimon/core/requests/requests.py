@@ -270,6 +270,9 @@ class PublishBranch(Publish):
 @dataclass(frozen=True, kw_only=True)
 class MergeBranch(PublishBranch):
     operation = "merge_branch"
+    partitions: tuple[str, ...] = texts(
+        "Publish only these partitions of the branch, e.g. dt=2025-01-01; the others stay on it (repeat)"
+    )
     keep_appended: bool = switch(
         "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
         "branch's rows"

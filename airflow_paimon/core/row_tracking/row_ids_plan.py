@@ -9,13 +9,14 @@ branch's own name can be told. See docs/format.md, Row tracking.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
-from airflow_paimon.core.errors import FormatError, UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import header_bytes
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, FileSource, ManifestEntry
 
@@ -39,11 +40,23 @@ class Shift(NamedTuple):
     by: int
 
 
+class Partitions(Protocol):
+    """Some partitions of a table. ``texts``: their texts."""
+
+    @property
+    def texts(self) -> tuple[str, ...]: ...
+
+    def holds(self, stored: bytes) -> bool: ...
+
+
 class PublishedVersion(NamedTuple):
-    """A publish: versions of the source up to the snapshot ``source`` are the snapshot ``target`` on the target."""
+    """A publish: versions of the source up to the snapshot ``source`` are the snapshot ``target`` on the target, in the
+    partitions that were published; None: in all.
+    """
 
     source: int
     target: int
+    only: Partitions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +89,17 @@ class IdSpace:
 
     @property
     def published_text(self) -> str:
-        """The earlier publishes as the property of a snapshot: ``4>7,9>12``."""
-        return ",".join(f"{p.source}>{p.target}" for p in self.published)
+        """The earlier publishes as the property of a snapshot: ``4>7,9>12``; JSON if one was of some partitions."""
+        if all(p.only is None for p in self.published):
+            return ",".join(f"{p.source}>{p.target}" for p in self.published)
+        parts = [[p.source, p.target, [] if p.only is None else list(p.only.texts)] for p in self.published]
+        return json.dumps(parts, ensure_ascii=False)
+
+    def in_partition(self, stored: bytes) -> IdSpace:
+        """Return what holds for the rows of one partition: only what was published of it counts."""
+        if all(p.only is None for p in self.published):
+            return self
+        return replace(self, published=tuple(p for p in self.published if p.only is None or p.only.holds(stored)))
 
     def version_of(self, version: int) -> int | None:
         """Return a version of the source as the target has it; None: that of the commit on the target."""
@@ -93,11 +115,17 @@ def parse_shifts(text: str) -> tuple[Shift, ...]:
     return tuple(Shift(*map(int, part.split("+"))) for part in text.split(","))
 
 
-def parse_published(text: str) -> tuple[PublishedVersion, ...]:
-    """Parse ``IdSpace.published_text``; empty if it isn't one."""
-    if not re.fullmatch(r"\d+>\d+(,\d+>\d+)*", text):
+def parse_published(text: str, only: Callable[[Sequence[str]], Partitions]) -> tuple[PublishedVersion, ...]:
+    """Parse ``IdSpace.published_text``; empty if it isn't one. ``only``: parses partitions."""
+    if re.fullmatch(r"\d+>\d+(,\d+>\d+)*", text):
+        pairs = (part.split(">") for part in text.split(","))
+        return tuple(PublishedVersion(int(source), int(target)) for source, target in pairs)
+    try:
+        return tuple(
+            PublishedVersion(int(s), int(t), only(texts) if texts else None) for s, t, texts in json.loads(text)
+        )
+    except (ValueError, TypeError, InvalidInputError):
         return ()
-    return tuple(PublishedVersion(*map(int, part.split(">"))) for part in text.split(","))
 
 
 def id_space(
@@ -262,7 +290,7 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
         file = entry.file
         if not has_row_ids(file):
             raise _without_ids(table, file)
-        versioned = _on_target(file, space)
+        versioned = _on_target(file, space.in_partition(entry.partition))
         if file.first_row_id is not None:
             by = space.shift_of(file.first_row_id)
             renumbered += by > 0

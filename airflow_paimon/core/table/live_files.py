@@ -132,6 +132,14 @@ class Difference:
     def buckets(self) -> set[BucketKey]:
         return self.added.keys() | self.removed.keys() | self.index.keys()
 
+    def only(self, holds: Callable[[bytes], bool]) -> Difference:
+        """Return what differs in some partitions."""
+        return Difference(
+            {b: files for b, files in self.added.items() if holds(b.partition)},
+            {b: files for b, files in self.removed.items() if holds(b.partition)},
+            {b: entries for b, entries in self.index.items() if holds(b.partition)},
+        )
+
     def same_in(self, bucket: BucketKey, other: Difference) -> bool:
         """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
         mine, theirs = (

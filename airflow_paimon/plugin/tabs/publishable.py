@@ -40,4 +40,6 @@ def publishable(main: Table, branch: str, now_ms: int) -> Publishable:
         return Publishable(CHECKS_FAILED, f"Required by the table: {', '.join(failed)}")
     if missing := checks.get("missing"):
         return Publishable(CHECKS_OPEN, f"Required by the table: {', '.join(missing)}; run check_branch_data")
-    return Publishable(READY, "merge_branch would publish it as it is now")
+    parts = ", ".join(planned.details.get("published_partitions", ()))
+    before = f"; {parts} were published alone before" if parts else ""
+    return Publishable(READY, f"merge_branch would publish it as it is now{before}")

@@ -276,3 +276,36 @@ def test_a_commit_at_any_moment_is_kept_or_refused() -> None:
             assert deleted > 3 and kept > 3
             return
     raise AssertionError("300 calls were not enough")
+
+
+def test_a_branch_of_which_some_partitions_are_published_stays(main: Table) -> None:
+    """Until the rest is, also by another publish of its own; and again when one of them is undone."""
+    fix = branch(main)
+    for dt in "ab":
+        rewrite(fix, dt)
+    undo = run(main, "merge_branch", branch="fix", partitions=["dt=a"]).details["undo_tag"]
+    append(main, "a", seq=9)
+    unpublished = {"fix": "it has 2 commits that main doesn't have; --drop-unpublished expires it"}
+    assert expire(main)["kept"] == unpublished
+    run(main, "merge_branch", branch="fix", partitions=["dt=b"])
+    append(main, "b", seq=9)
+    assert expire(main, dry_run=True)["expired"].keys() == {"fix"}
+    rewrite(fix, "c")
+    assert expire(main)["kept"] == {"fix": unpublished["fix"].replace("2", "3")}
+    run(main, "merge_branch", branch="fix", partitions=["dt=c"], writers_stopped=True)
+    append(main, "c", seq=9)
+    assert expire(main, dry_run=True)["expired"].keys() == {"fix"}
+    run(main, "rollback_to", tag=undo)
+    assert "fix" in expire(main)["kept"]
+
+
+def test_it_is_not_told_where_what_became_of_a_published_partition_has_expired(main: Table) -> None:
+    fix = branch(main)
+    for dt in "ab":
+        rewrite(fix, dt)
+    for dt in "ab":
+        run(main, "merge_branch", branch="fix", partitions=[f"dt={dt}"])
+        append(main, dt, seq=9)
+    for number in main.snapshot_ids()[:-1]:
+        main.store.delete(main.paths.snapshot(number))
+    assert "can't be told" in expire(main)["kept"]["fix"]

@@ -194,10 +194,15 @@ def test_a_partition_that_main_dropped_after_a_publish_does_not_come_back(
         append(table, "d")
         table.store.delete(table.paths.snapshot(published + 1))
         dropped = files(table)
-    with pytest.raises(ConflictError, match="dt=new"):
-        run(table, "merge_branch", branch="fix", writers_stopped=True)
     with pytest.raises(UnsafeOperationError, match="dt=new"):
         run(table, "fast_forward", branch="fix", writers_stopped=True)
+    assert files(table) == dropped
+    if expired:  # an undo can't be told any more, which would ask for the partition again
+        with pytest.raises(ConflictError, match="dt=new"):
+            run(table, "merge_branch", branch="fix", writers_stopped=True)
+    else:
+        run(table, "merge_branch", branch="fix", writers_stopped=True)
+        dropped |= {key: held for key, held in files(fix).items() if b"c" in key[0]}
     assert files(table) == dropped
     run(table, "fast_forward", branch="fix", discard_main=True, writers_stopped=True)
     assert files(table) == files(fix)

@@ -84,6 +84,41 @@ def test_a_rival_in_the_branchs_bucket_is_found_on_the_way(table: Table) -> None
     ]
 
 
+def test_a_publish_of_one_partition_gets_through_beside_a_writer_of_another_that_the_branch_changed(
+    table: Table,
+) -> None:
+    fix = table.branch("fix")
+    rewrite(fix, "b")
+    result, requests = publish(table, lambda n: append(table, "b", seq=10 * n), 12, partitions=["dt=a"])
+    assert result.details["attempts"] == 13
+    now = files(table)
+    assert {k: v for k, v in now.items() if b"a" in k[0][-8:]} == {
+        k: v for k, v in files(fix).items() if b"a" in k[0][-8:]
+    }
+    assert sum(len(held) for key, held in now.items() if b"b" in key[0][-8:]) == 1 + 12
+    costs = [after - before for before, after in pairwise(requests)]
+    assert median(costs[-5:]) == median(costs[:5]), "it is not planned again"
+    with pytest.raises(ConflictError, match="dt=b"):
+        run(table, "merge_branch", branch="fix")
+
+
+@pytest.mark.parametrize("primary", [True, False])
+def test_two_publishes_of_the_same_branch_meet_and_each_brings_its_partition(tmp_path: Path, primary: bool) -> None:
+    table = make_table(tmp_path / "two", primary=primary)
+    for dt in "ab":
+        append(table, dt)
+    run(table, "create_branch", branch="fix", snapshot=2)
+    fix = table.branch("fix")
+    for dt in "ab":
+        rewrite(fix, dt)
+    result, _ = publish(table, lambda _: run(table, "merge_branch", branch="fix", partitions=["dt=b"]), 1,
+                        partitions=["dt=a"])  # fmt: skip
+    assert result.changed
+    assert files(table) == files(fix)
+    assert not run(table, "merge_branch", branch="fix").changed
+    assert run(table, "check_table").details["errors"] == 0
+
+
 def test_an_altered_main_is_planned_anew(table: Table) -> None:
     def rival(number: int) -> None:
         if number == 2:

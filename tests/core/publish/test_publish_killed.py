@@ -79,6 +79,12 @@ def _fix(table: Table, *, column: bool = True, drop: bool = False) -> Table:
     return fix
 
 
+def _two_days(table: Table) -> Table:
+    fix = _fix(table)
+    write(fix, "b1=waits")
+    return fix
+
+
 def _published(table: Table) -> None:
     _fix(table, column=False)
     run(table, "merge_branch", branch="fix", operation_id="first", writers_stopped=True)
@@ -103,6 +109,9 @@ CASES = {
     "merge": Case("merge_branch", STOPPED, lambda t: _fix(t, column=False) and None, keeps=True),
     "merge-column": Case("merge_branch", STOPPED, lambda t: _fix(t) and None, keeps=True),
     "merge-columns": Case("merge_branch", STOPPED, lambda t: _fix(t, drop=True) and None, keeps=True),
+    "part-column": Case(
+        "merge_branch", {**STOPPED, "partitions": ["dt=a"]}, lambda t: _two_days(t) and None, keeps=True
+    ),
     "forward-column": Case("fast_forward", STOPPED, lambda t: _fix(t) and None),
     "replace": Case("replace_main", {**STOPPED, "keep_old_as": "old"}, _whole),
     "replace-back": Case("replace_main", {"branch": "old", "writers_stopped": True}, _replaced),

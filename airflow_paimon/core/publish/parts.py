@@ -1,0 +1,122 @@
+"""Publishes of some partitions of a branch (``merge_branch --partitions``): what may be asked, what stays behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
+from airflow_paimon.core.publish.earlier_publishes import publish_scope
+from airflow_paimon.core.publish.sides import Compared
+from airflow_paimon.core.requests.requests import PublishBranch
+from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_scope import partition_scope
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    LEFT_PARTITIONS_PROPERTY,
+    ONLY_PARTITIONS_PROPERTY,
+)
+from airflow_paimon.core.table.table import Table
+
+
+def check_parts(main: Table, request: PublishBranch) -> None:
+    """Refuse what can't be published by partition.
+
+    Raises:
+        UnsupportedFeatureError: a key may move between partitions. InvalidInputError: the branch's tags are asked for.
+    """
+    schema = main.schema()
+    if schema.crosses_partitions and TableOptions(schema.options).bucket <= 0:
+        raise UnsupportedFeatureError(
+            f"{main.name}: its primary key lacks partition columns, so a key may have moved from one partition to "
+            f"another on the branch, and would be twice or not at all on main. Publish the branch without --partitions"
+        )
+    if request.tags:
+        raise InvalidInputError(
+            f"{main.name}: --tags brings the branch's tags to states that main has then, which it has not after a "
+            f"publish of some partitions. Leave one of --tags and --partitions out"
+        )
+
+
+def check_changed(main: Table, branch: Table, g: Compared) -> None:
+    """Refuse partitions in which the branch has changed nothing since it was made.
+
+    Raises:
+        InvalidInputError: names them, and those that it has changed.
+    """
+    schema = g.schema
+    parts = [partition_scope(schema, [text], main.name) for text in g.scope.texts]
+    unknown = [part.texts[0] for part in parts if not any(map(part.holds, g.changed))]
+    if unknown:
+        changed = texts_of(schema, g.changed)
+        raise InvalidInputError(
+            f"{branch.label} has changed nothing in {listed(unknown)} since it was made, so there is nothing to "
+            f"publish there. It has changed {listed(changed) or 'no partition at all'}",
+            details={"unchanged_partitions": unknown[:MAX_LISTED], "changed_partitions": changed[:MAX_LISTED]},
+        )
+
+
+def texts_of(schema: TableSchema, partitions: Iterable[bytes]) -> list[str]:
+    """Format stored partitions for people, sorted."""
+    return sorted(map(StoredPartitions(schema).text, partitions))
+
+
+def part_summary(g: Compared) -> dict[str, Any]:
+    """Say which partitions are published alone, now and before, and which stay behind."""
+    out: dict[str, Any] = {}
+    if earlier := g.standing.partitions:
+        out["published_partitions"] = earlier[:MAX_LISTED]
+    if not g.scope.is_whole:
+        out["only_partitions"] = list(g.scope.texts)
+        out["left_partitions"] = texts_of(g.schema, g.left)[:MAX_LISTED]
+        out["left_partition_count"] = len(g.left)
+    return out
+
+
+def part_properties(g: Compared) -> dict[str, str]:
+    """Return what the snapshot of a publish of some partitions says of that."""
+    if g.scope.is_whole:
+        return {}
+    return {ONLY_PARTITIONS_PROPERTY: g.scope.json, LEFT_PARTITIONS_PROPERTY: str(len(g.left))}
+
+
+def is_part(publish: Snapshot) -> bool:
+    """Whether a publish was of some partitions only."""
+    return ONLY_PARTITIONS_PROPERTY in publish.properties
+
+
+def part_texts(publish: Snapshot) -> tuple[str, ...]:
+    """Return the partitions of such a publish, for people; none if it was of all, or says it unreadably."""
+    try:
+        found = json.loads(publish.properties.get(ONLY_PARTITIONS_PROPERTY, "[]"))
+    except ValueError:
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def left_of(
+    main: Table, branch: Table, base: Snapshot | None, head: Snapshot, publishes: Sequence[Snapshot]
+) -> frozenset[bytes]:
+    """Return the partitions that a branch has changed since ``base`` and that none of these publishes of it, on which
+    main still stands, has brought as they are at ``head``.
+
+    Raises:
+        FormatError: a publish says unreadably of which partitions it was.
+    """
+    left = {b.partition for b in difference(branch, base, head).buckets}
+    for publish in publishes:
+        number = publish.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
+        then = branch.find_snapshot(int(number)) if number.isdigit() else None
+        if then is None or then.identity != publish.properties.get(BRANCH_IDENTITY_PROPERTY):
+            continue
+        scope = publish_scope(main.schema(), publish, main.label)
+        since = {b.partition for b in difference(branch, then, head).buckets}
+        left -= {p for p in left if scope.holds(p) and p not in since}
+    return frozenset(left)
