@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,11 +56,17 @@ class CreateTableSetOperator(PaimonOperator):
     def execute(self, context: Context) -> Any:
         """Make the version and return the result."""
         with self._airflow_errors(context):
-            named = as_list("tables", self.tables)
-            if not named:
-                raise InvalidInputError(f"Table set {self.table_set!r}: tables is empty; name one table at least")
-            self.table = named[0].partition("@")[0].strip()
+            self.table = self._first()
         return super().execute(context)
+
+    def _first(self) -> str:
+        named = as_list("tables", self.tables)
+        if not named:
+            raise InvalidInputError(f"Table set {self.table_set!r}: tables is empty; name one table at least")
+        return named[0].partition("@")[0].strip()
+
+    def _value(self, spec: dataclasses.Field[Any]) -> Any:
+        return self._first() if spec.name == "table" else super()._value(spec)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         made = result["details"]

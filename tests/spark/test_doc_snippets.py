@@ -89,7 +89,8 @@ class Page:
         if values.get("rules"):
             values["rules"] = str(self.warehouse.with_suffix(".json"))
             Path(values["rules"]).write_text(rules_as_json(task.rules, "rules") or "[]")
-        for one in getattr(task, "tables", [{}]):  # an operator of several tables has their arguments in a list
+        each = [one for one in getattr(task, "tables", [{}]) if isinstance(one, dict)] or [{}]
+        for one in each:  # an operator of several tables has their arguments in a list
             self.request(build_request(task.operation, {**values, **one, "warehouse": str(self.warehouse)}))
 
     def decorated(self, task: Any) -> None:

@@ -162,7 +162,9 @@ class CreateTableSet(Request):
     )
     keep: int = flag("The newest versions that stay, whatever their age", SET_KEEP, minimum=1)
     retention: str = flag(
-        "How long an older version stays from when the next one took its place, e.g. '7 d'", SET_RETENTION
+        "How long an older version stays from when the next one took its place, e.g. '7 d'",
+        SET_RETENTION,
+        may_be_blank=True,
     )
     abandon: bool = switch(
         "Go on although a pipeline has begun to publish tables of the set: its run was killed and won't be retried"
