@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -12,8 +12,16 @@ import pyarrow.compute as pc
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
 from airflow_paimon.data.chain.read import read_chain
-from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.chain.scan import (
+    PinnedChain,
+    chain_read_mode,
+    is_chain_read,
+    parse_gap_policy,
+    pin_chain,
+    plan_chain,
+    plan_pinned_chain,
+)
+from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, plan_pinned, plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
@@ -107,6 +115,41 @@ def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordB
         left -= batch.num_rows
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedRows:
+    """The rows of a view in one state, which may be read any number of times: made by ``pin_rows``."""
+
+    state: PinnedLayers | PinnedChain
+
+    def batches(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.RecordBatchReader:
+        """Read as ``read_batches`` does.
+
+        Raises:
+            PaimonError: as ``read_arrow``.
+        """
+        if isinstance(self.state, PinnedChain):
+            chain = plan_pinned_chain(self.state, columns=columns, where=where)
+            return pa.RecordBatchReader.from_batches(chain.inputs.main.output_schema, read_chain(chain))
+        layers = plan_pinned(self.state, columns=columns, where=where)
+        return pa.RecordBatchReader.from_batches(layers[0][0].output_schema, _batches(layers))
+
+
+def pin_rows(table: Table, version: int | str | None = None) -> PinnedRows:
+    """Choose the state of a view, the latest or that of a version, for any number of reads.
+
+    Raises:
+        PaimonError: as ``read_arrow``.
+    """
+    check_table(table)
+    if is_chain_read(table, version):
+        return PinnedRows(pin_chain(table, version))
+    return PinnedRows(pin_layers(table, version))
+
+
+def _batches(layers: Sequence[Layer]) -> Iterator[pa.RecordBatch]:
+    return (batch for read, splits in layers for split in splits for batch in read_split(read, split))
+
+
 def _planned(
     table: Table,
     version: int | str | None,
@@ -134,5 +177,4 @@ def _planned(
         )
         return chain.inputs.main.output_schema, read_chain(chain)
     layers = plan_table_read(table, version=version, timestamp=moment, columns=columns, where=where)
-    batches = (batch for read, splits in layers for split in splits for batch in read_split(read, split))
-    return layers[0][0].output_schema, batches
+    return layers[0][0].output_schema, _batches(layers)

@@ -8,7 +8,7 @@ See docs/format.md, Fallback branches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -49,31 +49,68 @@ def plan_table_read(
             Paimon would return half of the rows.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
+    return plan_pinned(
+        pin_layers(table, version, timestamp),
+        columns=columns,
+        where=where,
+        predicate=predicate,
+        batch_rows=batch_rows,
+        top_level=top_level,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedLayers:
+    """All files of one state of a table, from which any number of reads can be planned. ``plans``: of the branches that
+    are read, the table's columns in the first. ``travels``: it is an earlier state."""
+
+    plans: tuple[ScanPlan, ...]
+    travels: bool
+
+
+def pin_layers(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedLayers:
+    """Choose the state of a table that ``plan_pinned`` plans reads of.
+
+    Raises:
+        PaimonError: as ``plan_table_read``.
+    """
     travels = version is not None or timestamp is not None
     plan = _plan_first(table, version, timestamp)
     other = other_branch(plan)
-
-    def layer(part: ScanPlan) -> Layer:
-        return plan_read(
-            _top_level(part) if top_level else part,
-            columns=columns,
-            where=where,
-            predicate=predicate,
-            time_travel=travels,
-            layered=other is not None,
-            batch_rows=batch_rows,
-        )
-
     if other is None:
-        return [layer(plan)]
+        return PinnedLayers((plan,), travels)
     second = _plan_other(plan, table.branch(other), version, timestamp)
     if timestamp is not None and plan.snapshot is None and second.snapshot is None:
         raise none_as_early(table, timestamp)
     if travels:
         plan, second = read_as_one([plan, second], newest=timestamp is not None)
     check_types(plan.table.label, second.table.label, plan.schema, second.schema)
-    own, others = layer(shown_of_own(plan, second)), layer(shown_of_other(plan, second))
-    return [others, own] if TableOptions(plan.schema.options).primary_branch else [own, others]
+    own, others = shown_of_own(plan, second), shown_of_other(plan, second)
+    return PinnedLayers((others, own) if TableOptions(plan.schema.options).primary_branch else (own, others), travels)
+
+
+def plan_pinned(
+    pinned: PinnedLayers,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    batch_rows: int = BATCH_ROWS,
+    top_level: bool = False,
+) -> list[Layer]:
+    """Plan a read of a pinned state; the arguments are those of ``plan_table_read``, and so are the errors."""
+    return [
+        plan_read(
+            _top_level(plan) if top_level else plan,
+            columns=columns,
+            where=where,
+            predicate=predicate,
+            time_travel=pinned.travels,
+            layered=len(pinned.plans) > 1,
+            batch_rows=batch_rows,
+        )
+        for plan in pinned.plans
+    ]
 
 
 def _top_level(plan: ScanPlan) -> ScanPlan:

@@ -114,22 +114,61 @@ def plan_chain(
             a partition that belongs to a chain is without a partition time.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
+    return plan_pinned_chain(
+        pin_chain(table, version, timestamp),
+        columns=columns,
+        where=where,
+        predicate=predicate,
+        mode=mode,
+        gap_policy=gap_policy,
+        batch_rows=batch_rows,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedChain:
+    """The three branches at one time, from which any number of reads can be planned. ``travels``: an earlier one."""
+
+    state: ChainState
+    travels: bool
+
+
+def pin_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
+    """Choose the state of a chain table that ``plan_pinned_chain`` plans reads of.
+
+    Raises:
+        PaimonError: as ``plan_chain``.
+    """
     layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
     pinned = _pinned(table, others, version, timestamp)
     main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
     for plan in (snapshot, delta):
         check_types(table.label, plan.table.label, main.schema, plan.schema)
-    rows = bind_where(where, predicate, arrow_schema(main.schema.fields), table.label)
-    state = ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
-    wanted = _wanted(rows, main.schema)
+    return PinnedChain(ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta), travels)
+
+
+def plan_pinned_chain(
+    pinned: PinnedChain,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    mode: ChainReadMode = "full",
+    gap_policy: GapPolicy = "empty",
+    batch_rows: int = BATCH_ROWS,
+) -> ChainRead:
+    """Plan a read of a pinned state; the arguments are those of ``plan_chain``, and so are the errors."""
+    state, schema = pinned.state, pinned.state.main.schema
+    rows = bind_where(where, predicate, arrow_schema(schema.fields), state.main.table.label)
+    wanted = _wanted(rows, schema)
     return plan_partitions(
         state,
-        plan_reads(layout, state.partitions, wanted, mode=mode, gap_policy=gap_policy),
+        plan_reads(state.layout, state.partitions, wanted, mode=mode, gap_policy=gap_policy),
         columns=columns,
         where=where,
         predicate=predicate,
-        time_travel=travels,
+        time_travel=pinned.travels,
         batch_rows=batch_rows,
     )
 
