@@ -67,6 +67,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.hooks.paimon",
                 "airflow_paimon.hooks.spark_job",
                 "airflow_paimon.hooks.spark_connect_job",
+                "airflow_paimon.hooks.sql",
             )
         ],
         "triggers": [
@@ -105,7 +106,7 @@ def _modules(*names: str) -> dict[str, Any]:
 def _connection_type() -> dict[str, Any]:
     return {
         "connection-type": "paimon",
-        "hook-class-name": "airflow_paimon.hooks.paimon.PaimonHook",
+        "hook-class-name": "airflow_paimon.hooks.sql.PaimonSqlHook",
         "hook-name": _NAME,
         "ui-field-behaviour": {
             "hidden-fields": ["host", "port", "schema", "extra"],

@@ -43,6 +43,8 @@ CLI = Layer("cli", frozenset({"core", "cli", "bundled"}), AIRFLOW + SPARK)
 # Of the look-ups, only these read rows; the others, which the page shows as well, read metadata.
 CLI_ROWS = Layer("cli/rows", frozenset({"core", "cli", "data"}), AIRFLOW + SPARK)
 NOTEBOOK = Layer("notebook", frozenset({"core", "cli", "data", "notebook"}), AIRFLOW + SPARK)
+# Rows for one hook of the Airflow layer, in the worker: a test below holds that nothing else of that layer reads any.
+SQL = Layer("sql", frozenset({"core", "data", "sql"}), AIRFLOW + SPARK)
 # The root imports nothing at all until `open_table` is asked for.
 ROOT = Layer("__init__", frozenset({"core", "notebook"}), AIRFLOW + SPARK)
 
@@ -65,7 +67,7 @@ def layer_of(path: Path) -> Layer:
         return JOBS
     if path.parts[1:] == ("cli", "rows.py"):
         return CLI_ROWS
-    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER, CLI, NOTEBOOK)} | {"__main__.py": CLI}
+    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER, CLI, NOTEBOOK, SQL)} | {"__main__.py": CLI}
     if path.parts[1] == "__init__.py":
         return ROOT
     return by_name.get(path.parts[1]) or airflow_layer()
@@ -173,6 +175,17 @@ def test_every_import_goes_down_the_layers() -> None:
     assert len(paths) > 10, "the walk found no sources"
     faults = [fault for path in paths for fault in import_faults((REPO_ROOT / path).read_text(), path, layer_of(path))]
     assert not faults, "\n".join(faults)
+
+
+def test_only_the_hook_for_sql_reads_rows_in_airflows_processes() -> None:
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in sources()
+        if layer_of(path).name == "airflow"
+        for _, module in imported(ast.parse((REPO_ROOT / path).read_text()))
+        if module.startswith(f"{PACKAGE}.sql.")
+    }
+    assert found == {"hooks/sql.py"}
 
 
 def test_no_room_imports_what_is_private_to_another() -> None:
@@ -365,6 +378,7 @@ def cycle(graph: dict[str, set[str]]) -> list[str] | None:
         (CLI, "from airflow_paimon.data.arrow_read import read_arrow"),
         (CLI_ROWS, "from airflow_paimon.notebook.table import open_table"),
         (NOTEBOOK, "from airflow_paimon.spark.read import read_table"),
+        (SQL, "from airflow_paimon.hooks.paimon import PaimonHook"),
         (ROOT, "from airflow_paimon.data import read_arrow"),
         (airflow_layer(), "from airflow_paimon.notebook.table import open_table"),
         (airflow_layer(), "if True:\n    import pyspark"),
@@ -419,7 +433,7 @@ def test_the_layers_below_the_airflow_layer_import_without_airflow_and_spark() -
     out = run_python("""
         import importlib, pkgutil, sys
         sys.modules.update(airflow=None, pyspark=None)
-        for layer in ("core", "data", "cli", "notebook"):
+        for layer in ("core", "data", "cli", "notebook", "sql"):
             package = importlib.import_module(f"airflow_paimon.{layer}")
             for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
                 importlib.import_module(module.name)

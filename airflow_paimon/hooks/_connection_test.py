@@ -105,7 +105,7 @@ def examine(hook: PaimonHook) -> tuple[bool, str]:
         hook.check_settings()
         _check_spark(hook)
         if hook.catalog_type != "filesystem":
-            return within(PATIENCE_SECONDS, hook.get_conn().label, lambda: _look_into(hook))
+            return within(PATIENCE_SECONDS, hook.get_catalog().label, lambda: _look_into(hook))
         way_out = _UNREACHABLE if hook.storage == "s3" else _UNHEARD
         return within(PATIENCE_SECONDS, hook.warehouse, lambda: _look(_store(hook)), way_out)
     except InvalidInputError as error:  # perhaps there is no warehouse whose kind of storage could be named
@@ -207,7 +207,7 @@ def _look_into(hook: PaimonHook) -> tuple[bool, str]:
         return _with_way_out(storage_of(uri), error)
 
     options = storage_only(hook.storage_options)
-    return look_into(hook.get_conn(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain)
+    return look_into(hook.get_catalog(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain)
 
 
 def _check_local(path: str, entries: Sequence[FileInfo]) -> None:

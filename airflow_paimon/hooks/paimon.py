@@ -220,11 +220,15 @@ class PaimonHook(BaseHook):
             )
         return [c for pattern, columns in found.items() if fnmatchcase(table, pattern) for c in columns]
 
-    def get_conn(self) -> Catalog:
+    def get_catalog(self) -> Catalog:
         """Return the warehouse's catalog; it connects when it is asked something."""
         from airflow_paimon.core.catalogs import open_catalog
 
         return open_catalog(self.warehouse, self.storage_options)
+
+    def get_conn(self) -> Any:
+        """Return the warehouse's catalog, as ``get_catalog`` does."""
+        return self.get_catalog()
 
     def get_table(self, table: str | None = None, branch: str = "main", *, path: str | None = None) -> Table:
         """

@@ -107,7 +107,7 @@ class Warehouse:
 
     def catalog(self) -> Catalog:
         """Open the catalog. ``PaimonError`` when its settings are wrong."""
-        return self._hook.get_conn()
+        return self._hook.get_catalog()
 
     def databases(self) -> list[str]:
         """Name the databases."""

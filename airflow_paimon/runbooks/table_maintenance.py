@@ -128,7 +128,7 @@ def open_tables(paimon_conn_id: str, names: Sequence[str]) -> list[Table]:
     from airflow_paimon.core.store.none import NoStore
     from airflow_paimon.core.table.table import Table
 
-    catalog = PaimonHook(paimon_conn_id).get_conn()
+    catalog = PaimonHook(paimon_conn_id).get_catalog()
     found = []
     for database, pairs in groupby(sorted(name.split(".", 1) for name in names), key=itemgetter(0)):
         short = [name for _, name in pairs]
@@ -194,13 +194,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str]) -> list[str]:
     from airflow_paimon.core.table.table import matching_tables
 
-    return [t.name for t in matching_tables(hook.get_conn(), patterns, exclude)]
+    return [t.name for t in matching_tables(hook.get_catalog(), patterns, exclude)]
 
 
 def _nothing(hook: PaimonHook, asked: Sequence[str], exclude: Sequence[str]) -> str:
     from airflow_paimon.core.table.table import find_databases
 
-    names = find_databases(hook.get_conn())
+    names = find_databases(hook.get_catalog())
     listed = ", ".join([*names[:_DATABASES], *(["..."] if len(names) > _DATABASES else [])])
     but = f" and is not excluded by {', '.join(exclude)}" if exclude else ""
     return (

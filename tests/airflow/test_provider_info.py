@@ -202,7 +202,7 @@ def test_airflow_registers_the_provider_and_its_connection_type(airflow_home: Pa
         timeout=600,
     )
     assert got.returncode == 0, got.stderr
-    assert "PaimonHook" in got.stdout
+    assert "PaimonSqlHook" in got.stdout
     try:
         from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime as Manager
     except ImportError:  # Airflow 3.1
@@ -210,7 +210,7 @@ def test_airflow_registers_the_provider_and_its_connection_type(airflow_home: Pa
 
     hook = Manager().hooks["paimon"]
     assert hook is not None
-    assert hook.hook_class_name == "airflow_paimon.hooks.paimon.PaimonHook"
+    assert hook.hook_class_name == "airflow_paimon.hooks.sql.PaimonSqlHook"
     assert hook.connection_testable
 
 

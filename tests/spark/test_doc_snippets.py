@@ -73,6 +73,7 @@ class Page:
         from airflow_paimon.operators._base import PaimonOperator, _argument_fields
 
         if not isinstance(task, PaimonOperator):
+            self.of_common_sql(task)
             return
         self.decorated(task)
         arguments = str([getattr(task, field) for field in task.template_fields])
@@ -92,6 +93,15 @@ class Page:
         each = [one for one in getattr(task, "tables", [{}]) if isinstance(one, dict)] or [{}]
         for one in each:  # an operator of several tables has their arguments in a list
             self.request(build_request(task.operation, {**values, **one, "warehouse": str(self.warehouse)}))
+
+    def of_common_sql(self, task: Any) -> None:
+        from airflow.providers.common.sql.operators.sql import BaseSQLOperator
+        from airflow.providers.common.sql.sensors.sql import SqlSensor
+
+        if isinstance(task, BaseSQLOperator | SqlSensor):
+            task.render_template_fields({"ds": "2026-11-18"})
+            assert task.poke({}) if isinstance(task, SqlSensor) else task.execute({}) is not False
+            self.ran.append("sql")
 
     def decorated(self, task: Any) -> None:
         """Do what a task that is made of a function does before it submits."""
