@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, limited, size_text
+from airflow_paimon.cli.listing import Listing, counted, limited, size_text
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.health_plan import Reason, TableHealth
@@ -75,12 +75,12 @@ def facts_text(health: TableHealth) -> str:
     """Say in a line what a table is made of."""
     files, held = health.files, health.held
     facts = [
-        f"Score {health.score}: {files.files:,} files with {size_text(files.bytes)}",
+        f"Score {health.score}: {counted(files.files, 'file')} with {size_text(files.bytes)}",
         f"{files.small_files:,} of them small",
-        f"{files.most_runs:,} sorted runs at most" if files.most_runs else "",
-        f"{files.waiting_rows:,} rows wait for a compaction" if files.waiting_rows else "",
-        f"{held.snapshots:,} snapshots, {held.tags:,} tags, {held.branches:,} branches",
-        f"{health.manifests.count:,} manifests",
+        f"{counted(files.most_runs, 'sorted run')} at most" if files.most_runs else "",
+        f"waiting for a compaction: {counted(files.waiting_rows, 'row')}" if files.waiting_rows else "",
+        f"{counted(held.snapshots, 'snapshot')}, {counted(held.tags, 'tag')}, {counted(held.branches, 'branch')}",
+        counted(health.manifests.count, "manifest"),
         _oldest_text(health),
     ]
     return "; ".join(filter(None, facts))

@@ -90,6 +90,11 @@ def size_text(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 partition``, ``1,200 partitions``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
+
+
 def duration_text(value: timedelta) -> str:
     """Spell a duration for people as the flags take it: ``7 d``, ``1 d 12 h``."""
     left, parts = round(value.total_seconds()), []

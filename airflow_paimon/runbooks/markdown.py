@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from airflow_paimon.cli.listing import counted as counted
+
 _ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _FENCE = re.compile(r"`{3,}")
@@ -27,8 +29,3 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table; its cells are Markdown already."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: ``1 partition``, ``1,200 partitions``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

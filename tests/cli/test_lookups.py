@@ -159,7 +159,7 @@ def test_health(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (reason,) = data(capsys, "health", *on(warehouse))
     assert (reason["reason"], reason["job"], reason["figure"]) == ("sorted-runs", "compact", 9)
     lines = show(capsys, "health", *on(warehouse))
-    assert lines[-1].startswith(f"Score {rows[2]['score']}: 10 files with ") and "1 branches" in lines[-1]
+    assert lines[-1].startswith(f"Score {rows[2]['score']}: 10 files with ") and "1 branch;" in lines[-1]
 
 
 def test_schema(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:

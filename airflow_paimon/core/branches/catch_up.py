@@ -139,7 +139,7 @@ def parse_condition(
         min_snapshot_id=_number("min_snapshot_id", min_snapshot_id),
         watermark_lag_ms=_lag("max_watermark_lag", max_watermark_lag),
         commit_lag_ms=_lag("max_commit_lag", max_commit_lag),
-        reference_time_ms=None if reference_time is None else parse_timestamp(reference_time),
+        reference_time_ms=None if reference_time is None else parse_timestamp(reference_time, "reference_time"),
         partitions=tuple(partitions),
         allow_older_partitions=allow_older_partitions,
         wait_for_branch=wait_for_branch,

@@ -184,7 +184,7 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         context.table.name,
         source,
         record,
-        parse_timestamp(record.created_at),
+        parse_timestamp(record.created_at, "created_at"),
         known,
         written=existing is not None and not replaced and existing.head is not None,
     )
@@ -421,7 +421,7 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
         tag=next((t for t in held if t.name == record.from_tag), None),
     )
     known = view.find_tag(protective_tag(record.branch))
-    made_ms = parse_timestamp(record.created_at)
+    made_ms = parse_timestamp(record.created_at, "created_at")
     written = branch.latest_snapshot_id() is not None
     plan = plan_create_branch("repair_table", table.name, source, record, made_ms, known, written=written)
     actions = [*plan.protect, *plan.fill, *plan.show, *plan.finish]

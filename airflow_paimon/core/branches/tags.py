@@ -61,7 +61,9 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
     if request.timestamp is not None:
         if request.snapshot is not None:
             raise InvalidInputError("create_tag: give a snapshot or a timestamp, not both")
-        request = replace(request, snapshot=snapshot_by_time(view, parse_timestamp(request.timestamp)).id)
+        request = replace(
+            request, snapshot=snapshot_by_time(view, parse_timestamp(request.timestamp, "timestamp (--timestamp)")).id
+        )
     with attempt_of(context, request.branch) as tried:
         existing = view.find_tag(name)
         if tried.retried and existing is not None and _is_first_trys(request, existing, tried):

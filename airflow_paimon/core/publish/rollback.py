@@ -83,9 +83,9 @@ def _target(request: RollbackTo, view: Table) -> Snapshot:
     if request.tag is not None:
         return view.tag(request.tag).snapshot
     if request.timestamp is not None:
-        return snapshot_by_time(view, parse_timestamp(request.timestamp))
+        return snapshot_by_time(view, parse_timestamp(request.timestamp, "timestamp (--timestamp)"))
     if request.watermark is not None:
-        return snapshot_by_watermark(view, parse_timestamp(request.watermark))
+        return snapshot_by_watermark(view, parse_timestamp(request.watermark, "watermark (--watermark)"))
     return view.snapshot(request.snapshot or 0)
 
 

@@ -22,6 +22,8 @@ from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, TAG_PRE
 
 _BRANCHES = frozenset({"branch", "to_branch", "from_branch", "against", "snapshot_branch", "delta_branch"})
 _NUMBER = re.compile(r"-?[0-9]+")
+_SAME_THING = (("retention", "retained"), ("limit", "number", "count"))
+"""Words by which flags of one kind are called in different operations."""
 
 
 def build_request(operation: str, values: Mapping[str, Any]) -> Request:
@@ -55,11 +57,16 @@ def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
     annotation = str(spec.type)
     if annotation.startswith("int"):
         if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
-            raise InvalidInputError(f"{spec.name} must be a whole number, got {value!r}")
+            raise InvalidInputError(f"{_named(operation, spec)} must be a whole number, got {value!r}")
         return int(value)
     if annotation == "bool":
-        return _coerce_bool(spec.name, value)
-    return _coerce_text(spec.name, value) if annotation.startswith("str") else value
+        return _coerce_bool(_named(operation, spec), value)
+    return _coerce_text(_named(operation, spec), value) if annotation.startswith("str") else value
+
+
+def _named(operation: str, spec: dataclasses.Field[Any]) -> str:
+    """Name an argument and its flag, for a message about its value."""
+    return f"{operation}: {spec.name} ({flag_name(spec.name)})"
 
 
 def _is_nothing(value: Any) -> bool:
@@ -73,7 +80,7 @@ def _refuse_nothing(operation: str, spec: dataclasses.Field[Any], value: Any) ->
     if spec.default == "":
         raise InvalidInputError(_needed(operation, spec))
     raise InvalidInputError(
-        f"{operation}: {spec.name} ({flag_name(spec.name)}) is {value!r}, so a template or a variable in it was empty. "
+        f"{_named(operation, spec)} is {value!r}, so a template or a variable in it was empty. "
         f"Leave it out if it should not apply"
     )
 
@@ -113,10 +120,12 @@ def _check(request: Request) -> None:
         _check_length(request.operation, spec, value)
         choices = spec.metadata.get("choices")
         if choices and value is not None and value not in choices:
-            raise InvalidInputError(f"{spec.name} must be one of {', '.join(choices)}; got {value!r}")
+            raise InvalidInputError(
+                f"{_named(request.operation, spec)} must be one of {', '.join(choices)}; got {value!r}"
+            )
         minimum = spec.metadata.get("minimum")
         if minimum is not None and value is not None and value < minimum:
-            raise InvalidInputError(f"{spec.name} must be at least {minimum}; got {value}")
+            raise InvalidInputError(f"{_named(request.operation, spec)} must be at least {minimum}; got {value}")
 
 
 def _check_length(operation: str, spec: dataclasses.Field[Any], value: Any) -> None:
@@ -127,7 +136,7 @@ def _check_length(operation: str, spec: dataclasses.Field[Any], value: Any) -> N
     size, most = len(value.encode()), LONGEST_NAME - len(prefix)
     if size > most:
         raise InvalidInputError(
-            f"{operation}: {spec.name} ({flag_name(spec.name)}) is {size} bytes long; names of branches and tags have "
+            f"{_named(operation, spec)} is {size} bytes long; names of branches and tags have "
             f"at most {most}, new ones at most 200"
         )
 
@@ -255,8 +264,19 @@ class _StrictParser(argparse.ArgumentParser):
             # a word with a space is a value, as argparse reads it; so is a negative number
             if not re.match("--?[A-Za-z]", flag) or " " in flag:
                 continue
-            near = get_close_matches(flag, known, 1)
-            self.error(f"there is no flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
+            near = _near_flag(flag, known)
+            self.error(f"there is no flag {flag}" + (f"; did you mean {near}?" if near else ""))
+
+
+def _near_flag(flag: str, known: Sequence[str]) -> str | None:
+    """Return the flag that was probably meant: one of nearly the same letters, or the one with the same meaning."""
+    begun = [name for name in known if len(flag) > 4 and name.startswith(flag)]
+    near = begun if len(begun) == 1 else get_close_matches(flag, known, 1, 0.75)
+    if near:
+        return near[0]
+    group = next((words for words in _SAME_THING if any(word in flag for word in words)), ())
+    alike = [name for name in known if any(word in name for word in group)]
+    return alike[0] if len(alike) == 1 else None
 
 
 class _Once(argparse.Action):

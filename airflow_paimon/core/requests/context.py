@@ -125,7 +125,4 @@ def open_context(request: Request) -> Context:
 def _now_of(request: Request) -> int:
     if not request.now:
         return int(time.time() * 1000)
-    try:
-        return parse_timestamp(request.now)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{request.operation}: now: {error.message}") from None
+    return parse_timestamp(request.now, f"{request.operation}: now (--now)")

@@ -472,15 +472,18 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
     return table, table.tag(version).snapshot  # raises NotFoundError with the existing tags
 
 
-def parse_timestamp(value: int | str | datetime) -> int:
-    """Convert a time with an offset (ISO text, datetime) or epoch milliseconds (int, digits) to epoch milliseconds."""
+def parse_timestamp(value: int | str | datetime, name: str = "timestamp") -> int:
+    """Convert a time with an offset (ISO text, datetime) or epoch milliseconds (int, digits) to epoch milliseconds.
+
+    ``name``: of the argument that it is, for the error.
+    """
     if isinstance(value, datetime):
         value = value.isoformat()
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if not isinstance(value, str):
         raise InvalidInputError(
-            f"timestamp is an ISO time with an offset, a datetime with a time zone or epoch milliseconds, not {value!r}"
+            f"{name} is an ISO time with an offset, a datetime with a time zone or epoch milliseconds, not {value!r}"
         )
     text = value.strip()
     if text.lstrip("-").isdigit():
@@ -488,9 +491,9 @@ def parse_timestamp(value: int | str | datetime) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInputError(f"{value!r} is not an ISO time; write e.g. 2026-11-21T02:00:00+00:00") from None
+        raise InvalidInputError(f"{name}: {value!r} is not an ISO time; write e.g. 2026-11-21T02:00:00+00:00") from None
     if moment.tzinfo is None:
-        raise InvalidInputError(f"{value!r} has no time zone; write e.g. 2026-11-21T02:00:00+00:00")
+        raise InvalidInputError(f"{name}: {value!r} has no time zone; write e.g. 2026-11-21T02:00:00+00:00")
     return round(moment.timestamp() * 1000)
 
 

@@ -235,7 +235,7 @@ def _start(request: ReplayBranch, name: str, table: Table, sources: Mapping[str,
             raise InvalidInputError(f"--snapshot: say where the source {name!r} starts as well: {name}=ID")
         return _behind(table, found[name], "")
     if request.timestamp:
-        parse_timestamp(request.timestamp)
+        parse_timestamp(request.timestamp, "timestamp (--timestamp)")
         stream = Stream(table=table, schema=table.schema(), rules=_ANY_RULES)
         return stream.origin(Start(mode=FROM_TIMESTAMP, timestamp=request.timestamp))
     return Position()
@@ -253,7 +253,9 @@ def _behind(table: Table, snapshot_id: int, identity: str) -> Position:
 def _goal(request: ReplayBranch, names: list[str]) -> Goal:
     return Goal(
         snapshots=named_snapshots("--until-snapshot", request.until_snapshot, names),
-        watermark=parse_timestamp(request.until_watermark) if request.until_watermark else None,
+        watermark=parse_timestamp(request.until_watermark, "until_watermark (--until-watermark)")
+        if request.until_watermark
+        else None,
     )
 
 

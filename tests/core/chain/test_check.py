@@ -72,7 +72,7 @@ def test_a_correct_chain_table_has_no_findings(table: Table) -> None:
     ("values", "says"),
     [
         ({"table": "d.t$branch_delta"}, r"check_chain_table: give the table as d\.t; it works on the whole table"),
-        ({"now": "yesterday"}, "check_chain_table: now: 'yesterday' is not an ISO time"),
+        ({"now": "yesterday"}, r"check_chain_table: now \(--now\): 'yesterday' is not an ISO time"),
     ],
 )
 def test_what_every_operation_refuses(table: Table, values: dict[str, Any], says: str) -> None:
