@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.correction.checks import check_mode
+from airflow_paimon.core.correction.checks import check_is_query, check_mode
 from airflow_paimon.core.correction.estimate_plan import estimate
 from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
+from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.correction.timings import read_timings
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -32,6 +33,7 @@ from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, live_columns, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.data.correction_work import Amount, Work, selection_for, work_of
+from airflow_paimon.data.read_schema import read_schema
 
 _NAMED_PARTITIONS = 100
 
@@ -59,6 +61,8 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     sql = _sql(request)
     target = _target(context.table, request)
     asked = Asked(kind=FUNCTION) if sql is None else read_sql(sql, target.schema)
+    if sql is not None:
+        _check_sql(request, target, sql)
     if asked.kind in (SELECT, FUNCTION):
         check_mode(target.schema, request.mode, request.partitions, target.view.label)
     scan = plan_snapshot(
@@ -106,6 +110,21 @@ def _sql(request: PlanCorrection) -> str | None:
             f"{request.table}: the file {request.sql} (--sql) is empty; write one statement or SELECT into it"
         )
     return text
+
+
+def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:
+    """Refuse what correct_branch will refuse: SQL that is no correction, columns that its tables lack."""
+    check_is_query(sql)
+    main = target.view.branch(MAIN)
+    columns = {BRANCH: target.schema.field_names, MAIN_VIEW: main.schema().field_names}
+    for name, _, text in (view.partition("=") for view in request.view):
+        try:
+            table, version = split_version(text.strip())
+            opened = open_table(request.warehouse, table, storage_options=request.storage_options).require()
+            columns[name.strip()] = read_schema(opened, version).field_names
+        except NotFoundError as error:
+            raise NotFoundError(f"{main.name}: --view {name}={text}: {error.message}") from None
+    check_columns(sql, columns, {BRANCH: target.view.label, MAIN_VIEW: f"main of {main.name}"})
 
 
 def _target(main: Table, request: PlanCorrection) -> _Target:

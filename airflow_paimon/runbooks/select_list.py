@@ -31,19 +31,6 @@ class Column:
     source: str | None = None
 
 
-def check_is_query(sql: str) -> None:
-    """Check that SQL which is none of the statements is a query.
-
-    Raises:
-        InvalidInputError: it begins as something else, such as ``DROP``.
-    """
-    tokens = tokens_of(without_comments(sql))
-    if tokens and not (tokens[0].is_word(*QUERIES) or tokens[0].text == "("):
-        raise InvalidInputError(
-            f"SQL starts with {tokens[0].text!r}: give one UPDATE, DELETE, MERGE or INSERT on branch, or one SELECT"
-        )
-
-
 def check_statement(sql: str, kind: str, columns: Sequence[str] | None, table: str, *, all_rows: bool) -> None:
     """Check a statement of a ``kind`` that ``statement_kind`` returned.
 

@@ -88,6 +88,18 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         "no column amuont (did you mean amount?)",
     ),
     "a missing column": ({"sql": "SELECT dt, id, amount FROM branch"}, InvalidInputError, "missing: note"),
+    "a misspelled column in a condition": (
+        {"sql": "UPDATE branch SET amount = 1 WHERE dtt = '2026-11-17'", "partitions": []},
+        InvalidInputError,
+        "branch has no column dtt (did you mean dt?). sales.orders has dt, id, amount, note",
+    ),
+    "a view that is not there": (
+        {"views": ["rates=sales.rates"]},
+        NotFoundError,
+        "View 'rates=sales.rates': There is no table sales.rates",
+    ),
+    "a version that is not there": ({"views": ["o=sales.orders@99"]}, NotFoundError, "View 'o=sales.orders@99'"),
+    "a misspelled statement": ({"sql": "UPDAET branch SET amount = 1"}, InvalidInputError, "did you mean UPDATE?"),
     "no query": ({"sql": "DROP TABLE branch"}, InvalidInputError, "one SELECT"),
     "a statement with partitions": ({"sql": "DELETE FROM branch WHERE id = 1"}, InvalidInputError, "for a SELECT"),
     "a view of checks": (

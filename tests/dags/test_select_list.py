@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_paimon.core.correction.checks import check_is_query
 from airflow_paimon.core.correction.sql_words import statement_kind
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.runbooks.select_list import check_is_query, check_select, check_statement
+from airflow_paimon.runbooks.select_list import check_select, check_statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

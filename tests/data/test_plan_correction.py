@@ -97,8 +97,10 @@ def test_a_select_replaces_its_partitions(warehouse: str, tmp_path: Path) -> Non
         planned(table, tmp_path, "SELECT * FROM branch")
     inserted = planned(table, tmp_path, "INSERT OVERWRITE branch PARTITION (dt = '2026-11-19') SELECT 1, 2.0")
     assert list(inserted["replaces"]["partitions"]) == ["dt=2026-11-19"]
-    strange = planned(table, tmp_path, "INSERT OVERWRITE branch PARTITION (day = 5) SELECT 1, 2.0")
+    strange = planned(table, tmp_path, "INSERT OVERWRITE branch PARTITION (id = 5) SELECT 1, 2.0")
     assert strange["replaces"]["partition_count"] == 3 and strange["at_most"]
+    with pytest.raises(InvalidInputError, match="branch has no column day"):
+        planned(table, tmp_path, "INSERT OVERWRITE branch PARTITION (day = 5) SELECT 1, 2.0")
 
 
 def test_a_table_that_is_refused_is_refused_here_as_well(warehouse: str, tmp_path: Path) -> None:

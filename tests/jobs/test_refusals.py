@@ -118,6 +118,8 @@ REFUSED = [
     (FIX.replace("good.sql", "none.sql"), "invalid-input", "can't be read: No such file or directory"),
     (FIX.replace("good.sql", "binary.sql"), "invalid-input", "can't be read: it is not UTF-8 text"),
     (FIX.replace("good.sql", "empty.sql"), "invalid-input", "write one statement or SELECT into it"),
+    (FIX.replace("good.sql", "drop.sql"), "invalid-input", "SQL starts with 'DROP': give one UPDATE"),
+    (FIX.replace("good.sql", "column.sql"), "invalid-input", "branch has no column amonut"),
     (FIX.replace("--partitions=dt=20261118", ""), "invalid-input", "--partitions dt=..."),
     (FIX.replace("fix", "empty"), "unsafe", "create it from a tag or a snapshot of main"),
     # chain tables
@@ -162,6 +164,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse with a plain table, its branches and a chain table; some query files beside it."""
     here = tmp_path_factory.mktemp("refusals")
     (here / "good.sql").write_text("SELECT * FROM branch")
+    (here / "drop.sql").write_text("DROP TABLE branch")
+    (here / "column.sql").write_text("UPDATE branch SET dt = '1' WHERE amonut > 1")
     (here / "empty.sql").write_text(" ;")
     (here / "binary.sql").write_bytes(b"\xff\xfe")
     run(here, f"{NEW_CHAIN} --timestamp-pattern='$dt' --timestamp-formatter=yyyyMMdd".replace("sales.new", CHAIN))

@@ -5,6 +5,8 @@ Imports no pyspark: under plain ``python`` a wrong request is answered in the ti
 
 from __future__ import annotations
 
+from airflow_paimon.core.correction.checks import check_is_query
+from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import check_engine
 from airflow_paimon.core.requests.requests import (
@@ -65,11 +67,16 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     sql = read_sql(request)
     views = further_views(request)
     branch = branch_to_correct(context, request)
+    if sql is not None:
+        check_is_query(sql)
     # Only rows need partitions, not an UPDATE; a text that does not begin with SELECT is left for Spark to parse.
     gives_rows = sql is None or sql.lstrip()[:6].lower() == "select"
     base = (read_base if gives_rows else read_heads)(context, request, branch)
     if request.engine == "embedded":
         check_writable(base.schema, table=branch.label, branch=branch.branch_name, by_buckets=True)
-    for text in views.values():
+    columns = {"branch": base.schema.field_names, "main": context.table.schema().field_names}
+    for name, text in views.items():
         table, version = viewed_table(request.warehouse, text, request.storage_options)
-        read_schema(table, version)
+        columns[name] = read_schema(table, version).field_names
+    if sql is not None:
+        check_columns(sql, columns, {"branch": branch.label, "main": f"main of {context.table.name}"})
