@@ -27,6 +27,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         ),
         ("poll_interval", "float", "10", "30", "Seconds between two looks of the triggerer at a job in a cluster."),
         ("poke_interval", "float", "60", "300", "Seconds between two looks at a table that is waited for."),
+        (
+            "lineage_conn_id",
+            "string",
+            "",
+            "marquez",
+            "Connection of type http to an OpenLineage backend with Marquez' API, which plans ask what is made from a "
+            "table. Empty: none is asked.",
+        ),
         ("sample", "integer", "5", "0", "Rows that diffs and checks show; 0 keeps data out of logs and XComs."),
     )
 }

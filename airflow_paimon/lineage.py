@@ -30,8 +30,9 @@ from openlineage.client.facet_v2 import (
 
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.table.paths import MAIN, BranchPaths, parse_identifier
+from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.table import resolve_version, split_version
+from airflow_paimon.dataset_names import dataset_of
 from airflow_paimon.touched_branches import branches_to_read, branches_written
 
 if TYPE_CHECKING:
@@ -107,30 +108,20 @@ def convert_asset(asset: Asset, lineage_context: Any) -> Dataset | None:
         return None
     table, branch = f"{names[0]}.{names[1]}", names[2] if len(names) == 3 else MAIN
     try:
-        namespace, name = _identity(PaimonHook(parts.netloc).warehouse, table, branch)
+        namespace, name = dataset_of(PaimonHook(parts.netloc).warehouse, table, branch)
     except (PaimonError, AirflowException) as error:
         log.debug("No dataset for %s: %s", asset.uri, error)
         return None
     return Dataset(namespace=namespace, name=name)
 
 
-def _identity(warehouse: str, table: str, branch: str) -> tuple[str, str]:
-    identifier = parse_identifier(table)
-    branch = identifier.branch if branch == MAIN else branch
-    at = urlsplit(warehouse)
-    local = at.scheme in ("", "file")
-    folder = f"{at.path.rstrip('/')}/{identifier.folder}/{BranchPaths(branch).root}".rstrip("/")
-    scheme = {"s3a": "s3", "gcs": "gs"}.get(at.scheme, at.scheme)
-    return ("file", folder) if local else (f"{scheme}://{at.netloc}", folder.lstrip("/"))
-
-
 def _dataset(hook: PaimonHook, table: str, branch: str, version: int | None) -> Dataset:
-    namespace, name = _identity(hook.warehouse, table, branch)
+    namespace, name = dataset_of(hook.warehouse, table, branch)
     return Dataset(namespace=namespace, name=name, facets=_facets(hook, table, branch, version))
 
 
 def _output(hook: PaimonHook, operator: Any, branch: str, result: Mapping[str, Any]) -> OutputDataset:
-    namespace, name = _identity(hook.warehouse, operator.table, branch)
+    namespace, name = dataset_of(hook.warehouse, operator.table, branch)
     version = result["snapshot_after"] if branch == result["branch"] else None
     figures = _statistics(result) if branch == result["branch"] else None
     facets = _facets(hook, operator.table, branch, version)
@@ -170,7 +161,7 @@ def _column_lineage(
 
     def input_field(text: str) -> column_lineage_dataset.InputField:
         view, _, column = text.partition(".")
-        namespace, name = _identity(hook.warehouse, *views[view])
+        namespace, name = dataset_of(hook.warehouse, *views[view])
         return column_lineage_dataset.InputField(namespace=namespace, name=name, field=column)
 
     return column_lineage_dataset.ColumnLineageDatasetFacet(

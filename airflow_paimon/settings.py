@@ -14,7 +14,16 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.requests import ENGINES
 from airflow_paimon.get_provider_info import SETTINGS
 
-__all__ = ["CONN_ID", "DEFERRABLE", "ENGINE", "POKE_INTERVAL", "POLL_INTERVAL", "SAMPLE", "SPARK_CONN_ID"]
+__all__ = [
+    "CONN_ID",
+    "DEFERRABLE",
+    "ENGINE",
+    "LINEAGE_CONN_ID",
+    "POKE_INTERVAL",
+    "POLL_INTERVAL",
+    "SAMPLE",
+    "SPARK_CONN_ID",
+]
 
 _SECTION = "paimon"
 
@@ -62,6 +71,7 @@ def _rows(name: str) -> int:
 
 
 CONN_ID = _default("conn_id")
+LINEAGE_CONN_ID = _default("lineage_conn_id")
 SPARK_CONN_ID = _default("spark_conn_id")
 ENGINE = _engine()
 DEFERRABLE = _deferrable()

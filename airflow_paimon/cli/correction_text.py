@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.cli.listing import size_text
+from airflow_paimon.cli.listing import counted, size_text
 
 _SHOWN = 10
 
 
 def plan_lines(details: Mapping[str, Any]) -> list[str]:
-    """Return what ``plan_correction`` found, one fact a line; ``details`` is that of its result."""
+    """Return what ``plan_correction`` found, one fact a line; ``details`` is that of its result.
+
+    In Airflow ``lineage`` (what a backend of OpenLineage said), ``pipeline`` (a form filled in) and ``page`` are there,
+    too.
+    """
+    return [*figure_lines(details), *audience_lines(details), *map(_sentence, details["notes"]), *_next_lines(details)]
+
+
+def figure_lines(details: Mapping[str, Any]) -> list[str]:
+    """Say what is read and written, how long it takes, what streaming readers see, and what hinders the publish."""
     reads, replaces, writes = details["reads"], details["replaces"], details["writes"]
     most = "at most " if details["at_most"] else ""
     lines = [
@@ -26,24 +36,54 @@ def plan_lines(details: Mapping[str, Any]) -> list[str]:
     if details["changed_on_main_count"]:
         where = _listed(details["changed_on_main"], details["changed_on_main_count"])
         lines.append(f"CONFLICT: main has changed {where} since the branch was made, so merge_branch will refuse")
-    return [*lines, *audience_lines(details), *map(_sentence, details["notes"])]
+    return lines
 
 
 def audience_lines(details: Mapping[str, Any]) -> list[str]:
-    """Name whom the correction concerns: registered readers, open branches, tables that were replayed from this one."""
+    """Name whom the correction concerns: registered readers, open branches, and what is made from the table."""
+    return [*reader_lines(details), *downstream_lines(details)]
+
+
+def reader_lines(details: Mapping[str, Any]) -> list[str]:
+    """Name registered readers, and open branches that collide."""
     lines = [
         f"Consumer {c['name']} reads snapshot {c['next_snapshot']} next, {c['snapshots_behind']:,} behind"
         for c in details["streaming_readers"]["consumers"]
     ]
-    lines += [_conflict(one) for one in details["conflicts"]]
+    return lines + [_conflict(one) for one in details["conflicts"]]
+
+
+def downstream_lines(details: Mapping[str, Any]) -> list[str]:
+    """Name the tables that were replayed from this one, and what a backend of OpenLineage says is made from it."""
+    lineage = details.get("lineage") or {"datasets": (), "jobs": (), "problem": None}
+    lines = [
+        f"{one['table'] or one['name']} is made from this table, by {one['by']} (OpenLineage)"
+        for one in lineage["datasets"][:_SHOWN]
+    ]
+    left = len(lineage["datasets"]) - _SHOWN
+    lines += [f"{counted(left, 'more dataset')} are made from it (OpenLineage)"] if left > 0 else []
+    lines += [f"{name} reads this table (OpenLineage)" for name in lineage["jobs"][:_SHOWN]]
     return lines + [
         f"{one['table']} was replayed from this table (as {one['source']}, from snapshot {one['snapshot']} on)"
         for one in details["replays"]
     ]
 
 
+def _next_lines(details: Mapping[str, Any]) -> list[str]:
+    lineage, lines = details.get("lineage"), list[str]()
+    if lineage and lineage["problem"]:
+        lines.append(f"OpenLineage at {lineage['asked']} could not be asked: {lineage['problem']}")
+    if details.get("pipeline"):
+        lines.append("To make these tables again as well: complete this form, and trigger pipeline_correction with it")
+        lines.append(json.dumps(details["pipeline"], ensure_ascii=False))
+    if details.get("page"):
+        lines.append(f"DAGs that are scheduled on the table, and the forms: {details['page']}")
+    return lines
+
+
 def _amount(amount: Mapping[str, Any]) -> str:
-    return f"{amount['files']:,} files with {size_text(amount['bytes'])} and {amount['rows']:,} stored rows"
+    files, rows = counted(amount["files"], "file"), counted(amount["rows"], "stored row")
+    return f"{files} with {size_text(amount['bytes'])} and {rows}"
 
 
 def _partitions(replaces: Mapping[str, Any]) -> str:
@@ -57,7 +97,7 @@ def _listed(names: Sequence[str], count: int) -> str:
 
 
 def _time(estimate: Mapping[str, Any]) -> str:
-    return f"Takes about {estimate['seconds']:,.0f} s on {estimate['cores']} cores, by {estimate['source']}"
+    return f"Takes about {estimate['seconds']:,.0f} s on {counted(estimate['cores'], 'core')}, by {estimate['source']}"
 
 
 def _conflict(one: Mapping[str, Any]) -> str:

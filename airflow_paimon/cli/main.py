@@ -47,6 +47,7 @@ LOOKUPS = {
     "tags": "tags of a branch",
     "snapshots": "snapshots of a branch, newest first",
     "partitions": "partitions of a branch: stored rows, files, bytes",
+    "plan": "what a correction would read, write and meet, and how long it would take",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
     "audit": "publishes, undos and corrections: who asked, why, what was run, who approved",
@@ -155,12 +156,19 @@ def _parser() -> _Parser:
             known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
             text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
             command.add_argument("--table", required=name != "health", help=text)
-        if name in ("schema", "options", "tags", "snapshots", "partitions", "files", *_OF_ROWS):
+        if name in ("schema", "options", "tags", "snapshots", "partitions", "files", "plan", *_OF_ROWS):
             command.add_argument("--branch", help="branch; default main")
         if name == "head":
             command.add_argument("--columns", metavar="NAME,...", help="only these columns; default all")
         if name in _OF_ROWS:
             command.add_argument("--where", metavar="CONDITION", help="only rows like \"dt = '2026-11-18' AND id > 3\"")
+        if name == "plan":
+            command.add_argument("--sql", metavar="SQL", help="the statement or SELECT, or a file that ends in .sql")
+            command.add_argument("--function", metavar="MODULE:NAME", help="instead of SQL; it is not called")
+            command.add_argument("--view", action="append", metavar="NAME=TABLE", help="further view (repeat)")
+            command.add_argument("--partitions", action="append", help="of a SELECT: partition to overwrite (repeat)")
+            command.add_argument("--mode", choices=("overwrite", "upsert"), help="of a SELECT; default overwrite")
+            command.add_argument("--cores", type=_limit, help="cores of Spark; default those of the last correction")
         if name == "audit":
             command.add_argument("--from", dest="since", help="only from this date or ISO time with an offset on")
             command.add_argument("--to", dest="until", help="only before this date or ISO time with an offset")
@@ -255,7 +263,14 @@ def _look_up(options: argparse.Namespace) -> Any:
             f"them"
         )
     table = table.branch(asked or table.branch_name)
-    table.require()
+    (table.branch(MAIN) if options.what == "plan" else table).require()
+    if options.what == "plan":
+        from airflow_paimon.cli.plan import plan
+
+        values = {"branch": table.branch_name if table.branch_name != MAIN else None, "view": options.view or (),
+                  "partitions": options.partitions or (), "mode": options.mode, "cores": options.cores}  # fmt: skip
+        reach = {"warehouse": options.warehouse, "storage_options": storage}
+        return plan(reach, table.name, options.sql, options.function, values)
     if options.what == "chain":
         from airflow_paimon.cli.chain import chain
 

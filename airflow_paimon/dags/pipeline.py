@@ -155,7 +155,7 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
             context["params"], context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
         )
     line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
-    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned))
+    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *pipeline.foreseen_lines(planned))
     return planned
 
 

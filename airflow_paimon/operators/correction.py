@@ -19,7 +19,7 @@ from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
 from airflow_paimon.arguments import as_list
 from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
-from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.requests.requests import CorrectBranch, PlanCorrection
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
 from airflow_paimon.operators._base import SqlOrFunctionOperator, keeps_arguments
@@ -158,11 +158,21 @@ class PlanCorrectionOperator(SqlOrFunctionOperator):
 
     def _run_here(self, request: Request) -> dict[str, Any]:
         if self.sql is None:
-            return super()._run_here(request)
+            return self._with_downstream(super()._run_here(request), request)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "correction.sql"
             file.write_text(self.sql, encoding="utf-8")
-            return super()._run_here(replace(request, sql=str(file)))  # type: ignore[call-arg]
+            asked = replace(request, sql=str(file))  # type: ignore[call-arg]
+            return self._with_downstream(super()._run_here(asked), request)
+
+    def _with_downstream(self, result: dict[str, Any], request: Request) -> dict[str, Any]:
+        from airflow_paimon.runbooks.downstream import with_downstream
+
+        assert isinstance(request, PlanCorrection)
+        correction = {"sql": self.sql, "function": request.function, "mode": request.mode,
+                      "partitions": request.partitions, "views": request.view}  # fmt: skip
+        details = with_downstream(result["details"], self.paimon_conn_id, result["table"], correction)
+        return {**result, "details": details}
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         return plan_lines(result["details"])

@@ -116,6 +116,9 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
         since: Millis = None,
         until: Millis = None,
         at: Annotated[str, Query(max_length=250)] = "",
+        sql: Annotated[str, Query(max_length=10_000)] = "",
+        partitions: Annotated[str, Query(max_length=5000)] = "",
+        mode: Annotated[str, Query(pattern="^(overwrite|upsert)?$")] = "",
         download: Annotated[str, Query(max_length=20)] = "",
     ) -> Response:
         if tab not in TABS:
@@ -125,7 +128,8 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
         if download:
             body = table_page.audit_document(catalog.Warehouse(connection_id), reader, database, name, download)
             return _document(body, f"{database}.{name}-audit.{ENDINGS[download]}", MEDIA_TYPES[download])
-        asked = Asked(tab=tab, branch=branch, q=q, page=page, sort=sort, since=since, until=until, at=at)
+        asked = Asked(tab=tab, branch=branch, q=q, page=page, sort=sort, since=since, until=until, at=at, sql=sql,
+                      partitions=partitions, mode=mode)  # fmt: skip
         warehouse = catalog.Warehouse(connection_id)
         shown = table_page.show(
             warehouse, reader, database, name, asked, user=user, airflow=pages.airflow_address(request)

@@ -54,6 +54,12 @@ def may_read_runs(user: BaseUser, dag_id: str) -> bool:
     )
 
 
+def may_read_dag(user: BaseUser, dag_id: str) -> bool:
+    """Say whether the user may see a DAG."""
+    details = DagDetails(id=dag_id, **of_team(DagModel, dag_id))
+    return get_auth_manager().is_authorized_dag(method="GET", details=details, user=user)
+
+
 def of_team(model: type[Connection] | type[DagModel], name: str) -> dict[str, str]:
     """Return the argument ``team_name`` of a look-up; none where Airflow has no teams, or this belongs to none."""
     if not conf.getboolean("core", "multi_team", fallback=False):

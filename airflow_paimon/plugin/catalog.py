@@ -109,6 +109,10 @@ class Warehouse:
         """Open the catalog. ``PaimonError`` when its settings are wrong."""
         return self._hook.get_catalog()
 
+    def reach(self) -> dict[str, Any]:
+        """Return ``warehouse`` and ``storage_options``, for a request. They may hold secrets."""
+        return {"warehouse": self._hook.warehouse, "storage_options": self._hook.storage_options}
+
     def databases(self) -> list[str]:
         """Name the databases."""
         return sorted(name for name in self.catalog().databases() if name)

@@ -19,7 +19,8 @@ from airflow_paimon.plugin.sheet import Sheet, paged
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """The query of a table's page. ``since`` and ``until``: epoch milliseconds; ``at``: a snapshot as ``branch:7``;
-    ``download``: the format of a document instead of the page.
+    ``download``: the format of a document instead of the page. ``sql``, ``partitions`` (one a line) and ``mode``: a
+    correction to be planned.
     """
 
     tab: str = "history"
@@ -31,6 +32,9 @@ class Asked:
     until: int | None = None
     at: str = ""
     download: str = ""
+    sql: str = ""
+    partitions: str = ""
+    mode: str = ""
 
     def href(self, **changes: Any) -> str:
         """Spell the address of this page with other parameters, relative to the page."""
@@ -48,7 +52,7 @@ class PageContext:
 
     Tabs read storage through ``reader`` alone, which minds the time. ``until``: when the answer must go out, a moment
     of ``time.monotonic``.
-    ``airflow``: Airflow's own address, without a slash at the end.
+    ``airflow``: Airflow's own address, without a slash at the end. ``reach``: ``warehouse`` and ``storage_options``.
     """
 
     conn_id: str
@@ -65,6 +69,7 @@ class PageContext:
     until: float
     user: Any = None
     airflow: str = ""
+    reach: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def options(self) -> TableOptions:

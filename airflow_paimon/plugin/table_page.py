@@ -29,6 +29,7 @@ from airflow_paimon.plugin.tabs import (
     history,
     options,
     partitions,
+    plan,
     schemas,
     storage,
     tags,
@@ -44,6 +45,7 @@ _SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
     "options": options.show,
     "storage": storage.show,
     "health": health.show,
+    "plan": plan.show,
     "grid": grid.show,
     "corrections": corrections.show,
     "audit": audit.show,
@@ -161,6 +163,7 @@ def _context(
         conn_id=warehouse.conn_id, main=main, view=view, schema=basics.schema, main_schema=basics.main_schema,
         head=basics.head, view_head=basics.view_head,
         branches=basics.branches, asked=asked, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
+        reach=warehouse.reach(),
     )  # fmt: skip
 
 

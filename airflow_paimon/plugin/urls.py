@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
@@ -20,6 +21,7 @@ TABS = (
     "options",
     "storage",
     "health",
+    "plan",
     "grid",
     "corrections",
     "audit",
@@ -47,6 +49,17 @@ def table_page_url(
     query = urlencode({name: value for name, value in asked.items() if value})
     path = "/".join(quote(part, safe="") for part in (paimon_conn_id, identifier.database, identifier.table))
     return f"{base_url.rstrip('/')}{URL_PREFIX}/{path}{'?' + query if query else ''}"
+
+
+def plan_page_url(paimon_conn_id: str, table: str, asked: Mapping[str, str], *, base_url: str = "") -> str:
+    """Spell the address of a table's plan. ``asked``: ``sql``, ``partitions`` (one a line) and ``mode`` of its form.
+
+    Raises:
+        InvalidInputError: ``table`` is not of the form ``db.t``.
+    """
+    query = urlencode({name: value for name, value in asked.items() if value})
+    url = table_page_url(paimon_conn_id, table, tab="plan", base_url=base_url)
+    return f"{url}&{query}" if query else url
 
 
 def docs_page_url(page: str, *, base_url: str = "") -> str:

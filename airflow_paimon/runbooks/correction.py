@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowException
@@ -25,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
 TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger data_correction again; it makes a new branch"
+_STARTS = ("start_tag", "start_snapshots", "start_time")
+"""Fields of ``pipeline_correction`` by which branches begin earlier."""
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
 
 
@@ -44,35 +44,43 @@ def plan_correction(
     _check_rows(main, params)
     check_settings(params, locked)
     _check_select(main, params)
+    columns = viewed_columns(params, params["views"] or ())
+    if params["sql"]:
+        check_named_columns(main, params, params["sql"], {"main": main.schema().field_names, **columns})
     check_rules(main, params, locked)
     return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
 
 
 def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Plan what the correction will touch: the details of ``plan_correction``.
+    """Plan what the correction will touch: the details of ``plan_correction``, and who is downstream.
 
     None, with a warning in the log, when it can't be planned: that alone stops no correction.
 
     Raises:
         UnsupportedFeatureError: the table has a feature for which the correction will be refused, too.
     """
-    from airflow_paimon.core.requests.operations import run_operation
+    from airflow_paimon.runbooks.downstream import with_downstream
 
-    with tempfile.TemporaryDirectory() as folder:
-        asked = {"function": params["function"]} if params["function"] else {"sql": f"{folder}/correction.sql"}
-        if not params["function"]:
-            Path(asked["sql"]).write_text(params["sql"], encoding="utf-8")
-        more = {name: params[name] for name in ("mode", "engine")}
-        listed = {"view": params["views"] or (), "partitions": params["partitions"] or ()}
-        try:
-            request = request_for(params, "plan_correction", branch=planned["branch"], **asked, **listed, **more)
-            return dict(run_operation(request).details)
-        except UnsupportedFeatureError as error:
-            if _branch_has_mains_columns(open_main(params), params):
-                raise
-            why = error.message
-        except Exception as error:  # the correction itself says what is wrong, if anything is
-            why = str(error)
+    found = plan_work(params, planned)
+    return None if found is None else with_downstream(found, params["paimon_conn_id"], open_main(params).name, params)
+
+
+def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Plan what the correction will touch, as ``foresee`` does, without asking who is downstream elsewhere."""
+    from airflow_paimon.cli.plan import plan_of
+
+    hook, main = PaimonHook(params["paimon_conn_id"]), open_main(params)
+    asked: dict[str, Any] = {name: params[name] or None for name in ("sql", "function", "mode", "engine")}
+    listed: dict[str, Any] = {"view": params["views"] or (), "partitions": params["partitions"] or ()}
+    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options}
+    try:
+        return plan_of(reach, main.name, branch=planned["branch"], **asked, **listed)
+    except UnsupportedFeatureError as error:
+        if _branch_has_mains_columns(main, params):
+            raise
+        why = error.message
+    except Exception as error:  # the correction itself says what is wrong, if anything is
+        why = str(error)
     log.warning("What the correction will touch could not be planned: %s", why)
     return None
 
@@ -93,9 +101,9 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
+    from airflow_paimon.core.correction.checks import check_is_query
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
-    from airflow_paimon.runbooks.select_list import check_is_query
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
@@ -134,7 +142,7 @@ def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
 
 def _branch_has_mains_columns(main: Table, params: Mapping[str, Any]) -> bool:
     """Whether the branch will have main's newest columns: it is made from main's newest snapshot, which has them."""
-    head = main.latest_snapshot()
+    head = main.latest_snapshot() if not any(params.get(name) for name in _STARTS) else None
     if head is None or head.schema_id != main.schema().id:
         return False
     return not (params["branch"] and main.branch(params["branch"]).exists())
@@ -184,6 +192,40 @@ def _check_spark(params: Mapping[str, Any]) -> None:
             raise
         named = ", ".join(sorted(spark.options)) or "left out"
         raise InvalidInputError(f"Spark connection {spark.conn_id!r}, spark_options {named}: {error}") from None
+
+
+def viewed_columns(params: Mapping[str, Any], views: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the columns of further views, each ``name=db.table[$branch_b][@VERSION]``, by their names.
+
+    Raises:
+        NotFoundError: there is no such table, branch or version.
+    """
+    from airflow_paimon.core.table.table import resolve_version, split_version
+
+    found: dict[str, Sequence[str]] = {}
+    for view in views:
+        name, _, text = view.partition("=")
+        table, version = split_version(text.strip())
+        try:
+            opened = PaimonHook(params["paimon_conn_id"]).get_table(table).require()
+            at, snapshot = resolve_version(opened, version)
+        except NotFoundError as error:
+            raise NotFoundError(f"View {view!r}: {error.message}") from None
+        schema = at.schema(snapshot.schema_id if version is not None and snapshot is not None else None)
+        found[name.strip()] = schema.field_names
+    return found
+
+
+def check_named_columns(main: Table, params: Mapping[str, Any], sql: str, views: Mapping[str, Sequence[str]]) -> None:
+    """Check the columns that SQL names, as far as that goes without Spark; ``views``: columns of all but ``branch``.
+
+    Raises:
+        InvalidInputError: names a column that its table lacks.
+    """
+    from airflow_paimon.core.correction.sql_columns import check_columns
+
+    branch = {"branch": main.schema().field_names} if _branch_has_mains_columns(main, params) else {}
+    check_columns(sql, {**views, **branch}, {"branch": main.name, "main": f"main of {main.name}"})
 
 
 def _check_select(main: Table, params: Mapping[str, Any]) -> None:
@@ -240,7 +282,9 @@ def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
 
     lines = audience_lines(foreseen) if foreseen is not None else []
     listed = "\n".join(f"- {escape(line)}" for line in lines)
-    return f"Who will notice:\n\n{listed}" if lines else ""
+    page = (foreseen or {}).get("page")
+    more = f"[DAGs that are scheduled on the table, and what it is corrected with]({page})" if page else ""
+    return "\n\n".join(filter(None, (f"Who will notice:\n\n{listed}" if lines else "", more)))
 
 
 def plan_publish(

@@ -157,8 +157,13 @@ def error_lines(errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
     lines = []
     for name, error in errors.items():
         text = f"{error['kind']}: {error['message']}" if error else "its log says why"
-        lines += f"{name}: {_FLAG.sub(lambda flag: _FIELDS[flag[0]], text)}".splitlines()
+        lines += f"{name}: {in_form_words(text)}".splitlines()
     return lines
+
+
+def in_form_words(text: str) -> str:
+    """Name the form's fields instead of a job's flags."""
+    return _FLAG.sub(lambda flag: _FIELDS[flag[0]], text)
 
 
 def has_active_runs(context: Context, dag_id: str, run_id: str | None = None) -> bool:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.streaming.replay_plan import split_statements
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.runbooks.correction import check_rules, check_settings, plan_branch, plan_correction
+from airflow_paimon.runbooks.correction import (
+    check_named_columns,
+    check_rules,
+    check_settings,
+    plan_branch,
+    plan_correction,
+    plan_work,
+    viewed_columns,
+)
 from airflow_paimon.runbooks.form import check_policy, open_main
 from airflow_paimon.runbooks.pipeline_plan import PipelineTable, parse_tables, start_snapshots
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
 
 REPLAYED, MAIN_AT_START, WATERMARK = "replayed", "main_at_start", "watermark"
 CAUGHT_UP = (REPLAYED, MAIN_AT_START, WATERMARK)
@@ -31,8 +43,9 @@ def plan_pipeline(
 
     Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait",
     "checks", "views"}``: plain arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of
-    the form that it is made from. The same for every try and Clear of a run. ``locked``: fields whose values are the
-    DAG's own code; what ``tables`` says runs by way of another task's result, so it is limited all the same.
+    the form that it is made from. The same for every try and Clear of a run. ``foreseen``: what the plan says of it.
+    ``locked``: fields whose values are the DAG's own code; what ``tables`` says runs by way of another task's result,
+    so it is limited all the same.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
@@ -59,9 +72,64 @@ def plan_pipeline(
     for one, made in zip(steps, planned, strict=True):
         if one.replay is not None:
             check_policy({**params, **one.runs}, locked)
+            _check_replayed_columns(params, one, mains[one.table])
             made["replay"] = _replay_arguments(params, one, bases, starts)
             made["wait"] = _wait(params, mains[one.table])
+    for one, made in zip(steps, planned, strict=True):
+        made["foreseen"] = _foresee(params, one, made, mains.keys())
     return planned
+
+
+def foreseen_lines(planned: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say of all tables what the run will read, write and meet, for the log."""
+    return [f"{one['table']}: {line}" for one in planned for line in one["foreseen"]["lines"]]
+
+
+def _foresee(
+    params: Mapping[str, Any], one: PipelineTable, made: Mapping[str, Any], tables: Collection[str]
+) -> dict[str, list[str]]:
+    """Plan each statement on a table: ``lines`` for the log, ``notice`` for the approver: whom the publish concerns.
+
+    A replay is planned on main as it is now, for its sources as well: the run's branches are not there yet.
+    """
+    from airflow_paimon.cli.correction_text import audience_lines, figure_lines
+    from airflow_paimon.runbooks.downstream import ask_backend
+
+    sql, form = one.runs["sql"], _correction_form(params, one)
+    statements = split_statements(sql) if one.replay is not None and sql is not None else [sql]
+    if one.replay is not None:
+        form["views"] = [f"{name}={table}" for name, table in one.sources.items()]
+    lineage = ask_backend(PaimonHook(params["paimon_conn_id"]).warehouse, one.table)
+    lines, notice = list[str](), list[str]()
+    for number, statement in enumerate(statements, 1):
+        found = _plan_statement({**form, "sql": statement}, made)
+        if found is None:
+            continue
+        start = f"statement {number}: " if len(statements) > 1 else ""
+        lines += [f"{start}{line}" for line in (*figure_lines(found), *found["notes"])]
+        notice += audience_lines(_without({**found, "lineage": lineage}, tables))
+    notice = list(dict.fromkeys(notice))
+    return {"lines": [*lines, *notice], "notice": notice}
+
+
+def _plan_statement(form: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Plan a statement; None, with a warning in the log, where that is impossible: it alone stops no run."""
+    try:
+        return plan_work(form, made)
+    except UnsupportedFeatureError as error:  # of a replay, which may append where a correction may not
+        log.warning("What is written to %s could not be planned: %s", form["table"], error.message)
+        return None
+
+
+def _without(details: Mapping[str, Any], tables: Collection[str]) -> dict[str, Any]:
+    """Leave out the tables that the run itself makes again."""
+    lineage = details["lineage"]
+    datasets = [one for one in lineage["datasets"] if one["table"] not in tables] if lineage else []
+    return {
+        **details,
+        "replays": [one for one in details["replays"] if one["table"] not in tables],
+        "lineage": {**lineage, "datasets": datasets} if lineage else None,
+    }
 
 
 def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
@@ -95,7 +163,7 @@ def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> 
     if params["caught_up"] == WATERMARK and not given:
         raise InvalidInputError("Caught up: watermark needs one: fill in Watermark, such as 2026-11-21T00:00:00+00:00")
     if given:
-        parse_timestamp(given)
+        parse_timestamp(given, "Watermark")
         if params["caught_up"] != WATERMARK:
             raise InvalidInputError(
                 "Watermark counts only where Caught up is watermark: choose that, or leave it empty"
@@ -118,6 +186,16 @@ def _correction_form(params: Mapping[str, Any], one: PipelineTable) -> dict[str,
 def _correct_arguments(one: PipelineTable) -> dict[str, Any]:
     return {**one.runs, "mode": one.mode, "partitions": list(one.partitions), "view": list(one.views),
             "all_rows": one.all_rows}  # fmt: skip
+
+
+def _check_replayed_columns(params: Mapping[str, Any], one: PipelineTable, main: Table) -> None:
+    """Check the columns that the statements of a replay name; those of branches that begin earlier are not known."""
+    sql = one.runs["sql"]
+    if sql is None or any(params[name] for name in ("start_tag", "start_snapshots", "start_time")):
+        return
+    columns = viewed_columns(params, [f"{name}={table}" for name, table in one.sources.items()])
+    for statement in split_statements(sql):
+        check_named_columns(main, params, statement, columns)
 
 
 def _starts(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> dict[str, Snapshot]:
@@ -153,7 +231,7 @@ def _start(params: Mapping[str, Any], name: str, ids: Mapping[str, int]) -> Snap
 def _at(view: Table, time: str) -> Snapshot:
     from airflow_paimon.core.table.table import parse_timestamp
 
-    limit = parse_timestamp(time)
+    limit = parse_timestamp(time, "Start: time")
     earlier = [s for s in view.snapshots() if s.time_millis < limit]
     if not earlier:
         raise NotFoundError(

@@ -52,7 +52,7 @@ def plan_publishes(
         facts = correction.publish_facts("merge", one["branch"], plan)
         parts = [f"## {number}. {escape(one['table'])}", _what_ran(one, its["wrote"]["details"]),
                  render_checks(its["check"]["details"]["rules"]), render_markdown(its["diff"]["details"]), facts,
-                 *_warnings(params, one)]  # fmt: skip
+                 _notice(one), *_warnings(params, one)]  # fmt: skip
         sections.append("\n\n".join(part for part in parts if part))
     head = ["Table", "By", "Added", "Changed", "Deleted", "Page"]
     names = " and ".join(one["table"] for one in planned)
@@ -67,6 +67,13 @@ def plan_publishes(
         "markdown": "\n\n".join([about, table(head, rows), *sections]),
         "tables": publishes,
     }
+
+
+def _notice(one: Mapping[str, Any]) -> str:
+    """List whom the publish of a table concerns, as it was found when the run began."""
+    lines = (one.get("foreseen") or {}).get("notice") or ()
+    listed = "\n".join(f"- {escape(line)}" for line in lines)
+    return f"Who will notice:\n\n{listed}" if lines else ""
 
 
 def _form_of(params: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,6 +147,22 @@ def test_storage(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "main's newest state: " in lines[3]
 
 
+def test_plan(warehouse: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sql = "UPDATE branch SET v = 1 WHERE k > 1"
+    (tmp_path / "fix.sql").write_text(sql)
+    asked = [*on(warehouse), f"--sql={sql}"]
+    lines = show(capsys, "plan", *asked)
+    assert lines[0].startswith("Reads at most ") and any(line.startswith("Takes about ") for line in lines)
+    assert show(capsys, "plan", *on(warehouse), f"--sql={tmp_path}/fix.sql") == lines
+    details = data(capsys, "plan", *asked)
+    assert details["statement"] == "UPDATE" and details["replaces"]["files"]
+    refused = {"--sql=DROP TABLE x": "SQL starts with 'DROP'", "--sql=none.sql": "can't be read", "": "one of the two"}
+    cases = [([flag] if flag else [], says) for flag, says in refused.items()]
+    for wrong, says in [*cases, ([f"--sql={sql}", "--view=v=d.no"], "no table d.no")]:
+        assert run(["plan", *on(warehouse), *wrong]) == 2
+        assert says in capsys.readouterr().err
+
+
 @pytest.mark.damages_metadata
 def test_health(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(8):

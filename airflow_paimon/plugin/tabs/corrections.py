@@ -154,7 +154,7 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
     table = {"table": context.main.name}
     if context.conn_id != PaimonHook.default_conn_name:
         table["paimon_conn_id"] = context.conn_id
-    forms = [_form(context, CORRECT, "Correct this table", {**table, "sql": _skeleton(context)}, "")]
+    forms = [form_card(context, CORRECT, "Correct this table", {**table, "sql": skeleton(context)}, "")]
     asked = [p for p in points if p.undo_tag == context.asked.q]
     rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]
     for point in [*asked, *rest][:_MOST_POINTS]:
@@ -164,17 +164,17 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
             f"Snapshot {point.snapshot.id} {about}, {when}: its partitions get back what they held in {point.before.id}"
         )
         title = "Undo this publish" if point.branch else "Undo this rollback"
-        forms.append(_form(context, UNDO, title, {**table, "tag": point.undo_tag}, hint))
+        forms.append(form_card(context, UNDO, title, {**table, "tag": point.undo_tag}, hint))
     if context.branches:
         chosen = [] if context.view.branch_name == MAIN else [context.view.branch_name]
         conf = {**table, **({"branches": chosen} if chosen else {})}
-        forms.append(_form(context, CLEAN_UP, "Remove what corrections left", conf, ""))
+        forms.append(form_card(context, CLEAN_UP, "Remove what corrections left", conf, ""))
     return forms
 
 
-def _skeleton(context: PageContext) -> str:
+def skeleton(context: PageContext) -> str:
     """Return an UPDATE to be completed: Spark refuses it as it is."""
-    schema = context.main.schema()
+    schema = context.main_schema
     fixed = {*schema.primary_keys, *schema.partition_keys}
     free = next((n for n in schema.field_names if n not in fixed), schema.field_names[-1])
     keys = schema.partition_keys or schema.primary_keys[:1] or schema.field_names[:1]
@@ -186,7 +186,8 @@ def _named(column: str) -> str:
     return column if column.isidentifier() else "`" + column.replace("`", "``") + "`"
 
 
-def _form(context: PageContext, dag_id: str, title: str, conf: dict[str, Any], hint: str) -> dict[str, Any]:
+def form_card(context: PageContext, dag_id: str, title: str, conf: dict[str, Any], hint: str) -> dict[str, Any]:
+    """Return a form filled in, as ``cards.html`` shows it."""
     shown = json.dumps(conf, indent=2, ensure_ascii=False)
     return {"dag_id": dag_id, "title": title, "hint": hint, "conf": shown, "href": f"{context.airflow}/dags/{dag_id}"}
 

@@ -1,0 +1,61 @@
+"""The look-up ``plan``: what a correction would touch. The page and the DAGs ask for it in the same way."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_paimon.cli.correction_text import plan_lines
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.operations import run_operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanView:
+    """``details``: those of the result of ``plan_correction``."""
+
+    details: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.details)
+
+    def to_text(self) -> str:
+        return "\n".join(plan_lines(self.details))
+
+
+def plan_of(reach: Mapping[str, Any], table: str, *, sql: str | None = None, **values: Any) -> dict[str, Any]:
+    """Return the details of ``plan_correction``, of SQL as a text.
+
+    :param reach: ``warehouse`` and ``storage_options``
+    :param values: further fields of the request, such as ``function`` instead of ``sql``
+    :raises PaimonError: as ``plan_correction``
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked = dict(values)
+        if sql is not None:
+            asked["sql"] = f"{folder}/correction.sql"
+            Path(asked["sql"]).write_text(sql, encoding="utf-8")
+        return dict(run_operation(build_request("plan_correction", {**reach, "table": table, **asked})).details)
+
+
+def plan(
+    reach: Mapping[str, Any], table: str, sql: str | None, function: str | None, values: Mapping[str, Any]
+) -> PlanView:
+    """Look the plan up. ``sql``: the text, or a file whose name ends in ``.sql``."""
+    if (sql is None) == (function is None):
+        raise InvalidInputError(f"{table}: plan takes --sql or --function, one of the two")
+    if sql is not None and sql.strip().endswith(".sql"):
+        sql = _read(table, sql.strip())
+    return PlanView(details=plan_of(reach, table, sql=sql, **{**values, "function": function}))
+
+
+def _read(table: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidInputError(f"{table}: --sql {path!r} can't be read: {why}") from None

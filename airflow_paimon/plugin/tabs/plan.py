@@ -1,0 +1,179 @@
+"""The tab Plan: what a correction would touch, by metadata alone, who is downstream, and the forms filled in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from airflow.models.connection import Connection
+
+from airflow_paimon.cli.correction_text import figure_lines, reader_lines
+from airflow_paimon.cli.plan import plan_of
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.errors import UnsupportedError as Unsupported
+from airflow_paimon.core.streaming.declared_replays import replays_of
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.plugin import auth, consumers, runs
+from airflow_paimon.plugin.panel import PageContext, Panel
+from airflow_paimon.plugin.reading import FRESH_SECONDS
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
+from airflow_paimon.plugin.tabs.corrections import form_card, skeleton
+from airflow_paimon.runbooks.downstream import ask_backend
+from airflow_paimon.runbooks.form import in_form_words
+
+PIPELINE = "pipeline_correction"
+MODES = ("overwrite", "upsert")
+_SERVES_SECONDS = 60.0
+"""A plan reads manifests and other branches, so it is shown for longer than other tabs."""
+_REFUSED = (InvalidInputError, NotFoundError, UnsafeOperationError, Unsupported)
+_COLUMNS = (
+    Column("Who"),
+    Column("Kind"),
+    Column("Known by", roomy=True),
+    Column("Makes", help="Tables of this connection: the form of pipeline_correction below names them", roomy=True),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Correction:
+    """What the form asks for. Without SQL whole partitions are meant, or nothing."""
+
+    sql: str
+    partitions: tuple[str, ...]
+    mode: str
+
+    @property
+    def planned_sql(self) -> str:
+        return self.sql or ("SELECT * FROM branch" if self.partitions else "")
+
+    def as_form(self) -> dict[str, Any]:
+        """Return what the form of ``data_correction`` gets."""
+        more = {"partitions": list(self.partitions)} if self.partitions else {}
+        return {"sql": self.sql, **more, **({"mode": self.mode} if self.mode == "upsert" else {})}
+
+
+def show(context: PageContext) -> Panel:
+    """Show the form, and below it the plan of what was asked."""
+    asked = context.asked
+    lines = tuple(line.strip() for line in asked.partitions.splitlines() if line.strip())
+    correction = _Correction(sql=asked.sql.strip(), partitions=lines, mode=asked.mode or MODES[0])
+    plan, problem = _plan(context, correction)
+    downstream = _downstream(context)
+    used = _consumers(context)
+    tables = tables_downstream({**downstream, **plan}, context.main.name, consumers.made_tables(used))
+    notes = _notes(context, downstream)
+    return Panel(
+        template="plan.html",
+        notes=notes,
+        sheets=[_sheet(context, downstream, used)],
+        data={
+            "sql": asked.sql, "partitions": asked.partitions, "mode": correction.mode, "modes": MODES,
+            "skeleton": skeleton(context), "problem": problem,
+            "lines": [*figure_lines(plan), *reader_lines(plan), *plan["notes"]] if plan else [],
+            "forms": _forms(context, correction, tables),
+        },
+    )  # fmt: skip
+
+
+def _plan(context: PageContext, correction: _Correction) -> tuple[Mapping[str, Any], str]:
+    """Return the details of the plan, and why there is none."""
+    sql = correction.planned_sql
+    if not sql:
+        return {}, ""
+    key = (context.uri, "plan", sql, correction.partitions, correction.mode, context.head and context.head.identity)
+    make = partial(
+        plan_of, context.reach, context.main.name, sql=sql, mode=correction.mode, partitions=correction.partitions
+    )
+    try:
+        found: Mapping[str, Any] = context.reader.get(
+            key, make, until=context.until, fresh=_SERVES_SECONDS, weigh=lambda plan: 2 * len(json.dumps(plan))
+        )
+    except _REFUSED as error:
+        return {}, in_form_words(error.message)
+    return found, ""
+
+
+def _downstream(context: PageContext) -> dict[str, Any]:
+    """Return declared replays, and what a backend of OpenLineage knows, as a plan's details have them."""
+
+    def read() -> dict[str, Any]:
+        found, looked_at = replays_of(context.main)
+        replays = [{"table": one.table, "source": one.source, "snapshot": one.snapshot} for one in found]
+        lineage = ask_backend(str(context.reach["warehouse"]), context.main.name, _connection)
+        return {"replays": replays, "tables_looked_at": looked_at, "lineage": lineage}
+
+    found: dict[str, Any] = context.reader.get(
+        (context.uri, "downstream"), read, until=context.until, fresh=_SERVES_SECONDS,
+        weigh=lambda made: 2 * len(json.dumps(made)),
+    )  # fmt: skip
+    return found
+
+
+def _connection(name: str) -> Any:
+    return Connection.get_connection_from_secrets(name, **auth.of_team(Connection, name))
+
+
+def _consumers(context: PageContext) -> list[consumers.Consumer]:
+    """Return the DAGs that the user may read."""
+    found = context.reader.get(
+        ("consumers", context.conn_id, context.main.name),
+        partial(consumers.consumers_of, context.conn_id, context.main.name),
+        until=context.until,
+        fresh=FRESH_SECONDS,
+    )
+    return [one for one in found if auth.may_read_dag(context.user, one.dag_id)]
+
+
+def _notes(context: PageContext, downstream: Mapping[str, Any]) -> list[str]:
+    lineage = downstream["lineage"]
+    failed = lineage and lineage["problem"]
+    notes = [f"OpenLineage at {lineage['asked']} could not be asked: {lineage['problem']}."] if failed else []
+    if context.head is None and not context.options.chain_table:
+        notes.append("The table is empty: there is nothing to correct.")
+    return notes
+
+
+def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[consumers.Consumer]) -> Sheet:
+    rows = [_dag(context, one) for one in used]
+    rows += [
+        [Cell(one["table"]), Cell("table"), Cell(f"replayed as {one['source']}, from snapshot {one['snapshot']} on"),
+         text(one["table"])]
+        for one in downstream["replays"]
+    ]  # fmt: skip
+    lineage = downstream["lineage"] or {"datasets": (), "jobs": ()}
+    rows += [
+        [Cell(one["table"] or one["name"]), Cell("table" if one["table"] else "dataset"),
+         Cell(f"OpenLineage: made by {one['by']}"), text(one["table"])]
+        for one in lineage["datasets"]
+    ]  # fmt: skip
+    rows += [[Cell(name), Cell("job"), Cell("OpenLineage: reads it"), text(None)] for name in lineage["jobs"]]
+    empty = f"Nobody that is known: no DAG is scheduled on its asset, and none of {downstream['tables_looked_at']:,} "
+    return Sheet(title="Who is downstream", columns=_COLUMNS, rows=rows, total=len(rows),
+                 empty=f"{empty}other tables of the database was replayed from it")  # fmt: skip
+
+
+def _dag(context: PageContext, one: consumers.Consumer) -> list[Cell]:
+    link = f"{context.airflow}/dags/{quote(one.dag_id, safe='')}"
+    how = f"{one.how}; paused" if one.paused else one.how
+    return [Cell(one.dag_id, href=link, airflow=True), Cell("DAG"), Cell(how), text(", ".join(one.makes))]
+
+
+def _forms(context: PageContext, correction: _Correction, tables: Sequence[str]) -> list[dict[str, Any]]:
+    known = context.reader.get(
+        ("dags", PIPELINE), partial(runs.known_dags, (*runs.DAGS, PIPELINE)), until=context.until, fresh=FRESH_SECONDS
+    )
+    conn_id = None if context.conn_id == PaimonHook.default_conn_name else context.conn_id
+    own = {"table": context.main.name, **({"paimon_conn_id": conn_id} if conn_id else {})}
+    form = correction.as_form() | {"sql": correction.sql or skeleton(context)}
+    forms = [form_card(context, runs.CORRECT, "Correct this table", {**own, **form}, "")]
+    if tables:
+        made = pipeline_form(context.main.name, form, tables, conn_id)
+        hint = "Complete each replay: what the table is made by. Upstream tables come first."
+        forms.append(form_card(context, PIPELINE, "Correct it, and make the tables downstream again", made, hint))
+    return [one for one in forms if one["dag_id"] in known] if context.view.branch_name == MAIN else []
