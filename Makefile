@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product stream-kills reach compose-test options check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product thorough stream-kills reach compose-test options check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,9 +77,14 @@ $(CLASSES): $(STAMP) tests/class_archive.py
 	@$(export_java)
 	$(PY) -m tests.class_archive $@
 
-test: $(CLASSES) ## the whole test suite (PYTEST_ARGS='-k branch' for a part)
+test: $(CLASSES) ## the test suite (PYTEST_ARGS='-k branch' for a part)
 	@$(export_java)
-	$(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not thorough' $(PYTEST_ARGS)
+
+thorough: $(CLASSES) ## the whole test suite with all cases, of which `make test` has a part (an hour on 2 cores)
+	@$(export_java)
+	export AIRFLOW_PAIMON_THOROUGH=1
+	exec $(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 screenshots: venv ## make the pictures of docs/ anew, by the browser test (needs chromium)
 	@$(export_java)

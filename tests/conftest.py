@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from tests.class_archive import BARE_JVM
-from tests.randomness import VARIABLE, choose_seed
+from tests.randomness import VARIABLE, choose_seed, lives, thorough
 from tests.strict_metadata import damaged_on_purpose, findings
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _GRACE_SECONDS = 10.0
 _CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 QUICK_JVM = f"{BARE_JVM} -XX:SharedArchiveFile={_CLASS_ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 """For Spark that runs for seconds: compiling thoroughly, or loading every class anew, takes longer than its work."""
+_INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+"""Spark writes and compiles a program for each query otherwise; `make thorough` lets it."""
 
 
 def _pin_environment() -> str:
@@ -60,7 +62,7 @@ def _pin_environment() -> str:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_SUBMIT_OPTS": f"{QUICK_JVM} -Dspark.sql.shuffle.partitions=2",
+            "SPARK_SUBMIT_OPTS": f"{QUICK_JVM} -Dspark.sql.shuffle.partitions=2 {'' if thorough() else _INTERPRETED}",
             "SPARK_LAUNCHER_OPTS": QUICK_JVM,
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -79,7 +81,14 @@ _AIRFLOW_HOME = _pin_environment()
 _SEED = choose_seed()
 # Without deadlines, which would measure the machine's other work; fresh examples in CI as well, where Hypothesis
 # repeats the same ones by default.
-settings.register_profile("airflow-paimon", deadline=None, derandomize=False, print_blob=True, database=None)
+settings.register_profile(
+    "airflow-paimon",
+    max_examples=lives(40, 200),
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    database=None,
+)
 settings.load_profile("airflow-paimon")
 
 
@@ -92,6 +101,10 @@ _LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("random")
+
     def place(item: pytest.Item) -> int:
         folder = item.path.relative_to(REPO_ROOT / "tests").parts[0]
         return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)

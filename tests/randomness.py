@@ -2,12 +2,16 @@
 
 The seed is chosen once, before xdist starts its workers, and stands in the report. ``make soak`` runs the tests that
 carry the mark ``random`` again and again, each time with a new seed and with all their lives; ``make test`` has few of
-each kind, others in each run.
+each kind, others in each run. Of the products of what tables may be it has a part as well (``some``), which the seed
+chooses; ``make thorough`` has all of it, and the tests with the mark ``thorough``, which ``make test`` leaves out.
 """
 
 import os
 import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
+Case = TypeVar("Case")
 VARIABLE = "AIRFLOW_PAIMON_SEED"
 
 
@@ -21,9 +25,46 @@ def soaking() -> bool:
     return bool(os.environ.get("AIRFLOW_PAIMON_SOAK"))
 
 
+def thorough() -> bool:
+    """Whether all of the cases are asked for: ``make soak``, ``make thorough``."""
+    return soaking() or os.environ.get("AIRFLOW_PAIMON_THOROUGH") == "1"
+
+
 def lives(few: int, many: int) -> int:
-    """Give how many random lives of one kind a test has: ``few`` in ``make test``, ``many`` in ``make soak``."""
-    return many if soaking() else few
+    """Give how many random lives of one kind a test has: ``few`` in ``make test``, ``many`` where all are asked for."""
+    return many if thorough() else few
+
+
+def some(cases: Iterable[Case], few: int = 0, by: Callable[[Case], Any] = lambda case: case) -> list[Case]:
+    """Choose cases for ``make test``, others in each run: at least ``few``, and of tuples and mappings, which hold a
+    value of each of several parameters, so many that each value comes up.
+
+    Every process of a run chooses the same, by the texts of the cases.
+
+    Args:
+        by: A tuple or mapping with those values of a case that have to come up.
+    """
+    found = list(cases)
+    if thorough():
+        return found
+    texts = repr(found)
+    assert " at 0x" not in texts, "another text in each process"
+    left = list(range(len(found)))
+    chance(texts).shuffle(left)
+    values = [_values(by(case)) for case in found]
+    missing = set().union(*values)
+    chosen: list[int] = []
+    while missing or len(chosen) < min(few, len(found)):
+        best = max(left, key=lambda at: len(missing & values[at]))
+        missing -= values[best]
+        left.remove(best)
+        chosen.append(best)
+    return [found[at] for at in sorted(chosen)]
+
+
+def _values(case: Any) -> set[tuple[Any, str]]:
+    named = case.items() if isinstance(case, Mapping) else enumerate(case) if isinstance(case, tuple) else ()
+    return {(name, repr(value)) for name, value in named}
 
 
 def chance(case: int | str) -> random.Random:
