@@ -25,6 +25,7 @@ from tests.oracles.processes import OracleError
 from tests.oracles.test_key_compaction import told_rows
 from tests.oracles.test_merge_lives import rows_in_one_form, step
 from tests.randomness import chance as chance_of
+from tests.randomness import some
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -41,6 +42,10 @@ CASES: list[tuple[str, dict[str, str]]] = [
     ("aggregation", {**VECTORS, "bucket": "2", "file.format": "avro"}),
     ("aggregation", {**LOOKUP, "bucket": "-1"}),
 ]
+
+
+def engine_and_bucket(case: tuple[str, dict[str, str]]) -> tuple[str, str]:
+    return case[0], case[1]["bucket"]
 
 
 def life_of(chance: Any, engine: str, options: dict[str, str]) -> Life:
@@ -78,7 +83,7 @@ def put(table: Table, rows: list[dict[str, Any]]) -> None:
     write_arrow(table, data.append_column("_row_kind", pa.array([r["_row_kind"] for r in rows])))
 
 
-@pytest.mark.parametrize(("engine", "options"), CASES, ids=str)
+@pytest.mark.parametrize(("engine", "options"), some(CASES, by=engine_and_bucket), ids=str)
 def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]) -> None:
     chance = chance_of(f"appends/{engine}/{options}")
     life = life_of(chance, engine, options)
@@ -114,7 +119,7 @@ def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: 
     assert written > 1
 
 
-@pytest.mark.parametrize(("engine", "options"), CASES[3:], ids=str)
+@pytest.mark.parametrize(("engine", "options"), some(CASES[3:], by=engine_and_bucket), ids=str)
 def test_our_upserts_on_branches_are_javas_writes(
     java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]
 ) -> None:

@@ -30,6 +30,7 @@ from tests.class_archive import BARE_JVM
 from tests.core.tables import alter_table
 from tests.oracles import layout
 from tests.oracles.drivers import SparkConnectorOracle
+from tests.randomness import some
 from tests.spark.jobs.operations import correct, diff, make_branch, rows_of, run
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def sorted_samples(details: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in out.items() if k not in OWN}
 
 
-@pytest.mark.parametrize("primary", [True, False], ids=["primary-key", "append"])
+@pytest.mark.parametrize("primary", some([True, False], 1), ids=lambda primary: "primary-key" if primary else "append")
 def test_an_overwrite_and_its_diff_are_those_of_the_embedded_engine(
     primary: bool, spark: SparkSession, connector: Run, tmp_path: Path
 ) -> None:
@@ -169,7 +170,7 @@ STATEMENTS = (
 )
 
 
-@pytest.mark.parametrize("primary", [True, False], ids=["primary-key", "append"])
+@pytest.mark.parametrize("primary", some([True, False], 1), ids=lambda primary: "primary-key" if primary else "append")
 def test_statements_do_what_they_do_with_the_embedded_engine(
     primary: bool, spark: SparkSession, connector: Run, tmp_path: Path
 ) -> None:
@@ -215,7 +216,7 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", some(FEATURES, 2))
 def test_a_table_that_the_embedded_engine_refuses_is_corrected_and_published(
     feature: str, connector: Run, connector_oracle: SparkConnectorOracle, tmp_path: Path
 ) -> None:
@@ -259,7 +260,7 @@ def test_a_table_that_the_embedded_engine_refuses_is_corrected_and_published(
 HIDES = {"deletion-vectors": {"deletion-vectors.enabled": "true"}, "first-row": {"merge-engine": "first-row"}}
 
 
-@pytest.mark.parametrize("feature", HIDES)
+@pytest.mark.parametrize("feature", some(HIDES, 1))
 def test_rows_that_wait_for_a_compaction_are_never_overwritten_unseen(
     feature: str, connector: Run, connector_oracle: SparkConnectorOracle, tmp_path: Path
 ) -> None:
@@ -370,6 +371,7 @@ def test_without_the_jar_the_refusal_names_it(spark: SparkSession, tmp_path: Pat
         run_spark_operation(spark, build_request("diff_branches", values))
 
 
+@pytest.mark.thorough
 def test_the_job_runs_on_spark_3_5_with_the_package_as_an_archive(
     connector_oracle: SparkConnectorOracle, archive: Path, java_home: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ reason, or by Java, whose job then starts anew; then its rows are written again,
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.oracles.processes import OracleError
 from tests.oracles.product import AXES, Model, Row, some_rows
 from tests.oracles.test_engine_product import COLUMNS, Case
 from tests.randomness import chance as chance_of
+from tests.randomness import some
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -87,7 +89,7 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "kind"), COMBINATIONS, ids=lambda part: str(part))
+@pytest.mark.parametrize(("engine", "kind"), some(COMBINATIONS), ids=lambda part: str(part))
 def test_a_writer_goes_on_over_a_publish(java_oracle: JavaOracle, tmp_path: Path, engine: str, kind: str) -> None:
     case = start(java_oracle, tmp_path, engine, kind)
     world, given = case.world, theirs(case)
@@ -111,7 +113,7 @@ def test_a_writer_goes_on_over_a_publish(java_oracle: JavaOracle, tmp_path: Path
     assert world.is_sound()
 
 
-@pytest.mark.parametrize("engine", AXES["engine"])
+@pytest.mark.parametrize("engine", some(AXES["engine"], 2))
 def test_a_writer_that_goes_on_twice(java_oracle: JavaOracle, tmp_path: Path, engine: str) -> None:
     """Two publishes, and the writer stays open over both; between them it commits."""
     case = start(java_oracle, tmp_path, engine, "plain")
@@ -132,8 +134,7 @@ def test_a_writer_that_goes_on_twice(java_oracle: JavaOracle, tmp_path: Path, en
     case.java_compacts()
 
 
-@pytest.mark.parametrize("engine", AXES["engine"])
-@pytest.mark.parametrize("buckets", AXES["buckets"])
+@pytest.mark.parametrize(("engine", "buckets"), some(product(AXES["engine"], AXES["buckets"])))
 def test_a_running_writer_loses_to_no_publish(
     java_oracle: JavaOracle, tmp_path: Path, engine: str, buckets: str
 ) -> None:

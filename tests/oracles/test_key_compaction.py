@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tests.oracles.drivers import JavaOracle
 from tests.oracles.merge_lives import a_life
 from tests.oracles.processes import OracleError
 from tests.oracles.test_merge_lives import rows_in_one_form, step
-from tests.randomness import chance, lives
+from tests.randomness import chance, lives, some
 
 pytestmark = pytest.mark.oracle
 
@@ -139,7 +140,7 @@ def random_life(life: Life, name: str, steps: int) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some(CASES, 4))
 def test_random_lives(java_oracle: JavaOracle, tmp_path: Path, name: str) -> None:
     random_life(Life(java_oracle, tmp_path, CASES[name]), name, 14)
 
@@ -299,8 +300,7 @@ def test_vectors_that_another_commit_changed_are_a_conflict(java_oracle: JavaOra
     assert table.latest_snapshot() == head
 
 
-@pytest.mark.parametrize("changelog", ["auto", "none"])
-@pytest.mark.parametrize("producer", ["input", "lookup"])
+@pytest.mark.parametrize(("producer", "changelog"), some(product(["input", "lookup"], ["auto", "none"])))
 def test_a_published_correction_of_a_table_with_a_changelog(
     java_oracle: JavaOracle, tmp_path: Path, producer: str, changelog: str
 ) -> None:
@@ -347,7 +347,7 @@ VECTORS, LOOKUP = {"deletion-vectors.enabled": "true"}, {"changelog-producer": "
 
 @pytest.mark.parametrize(
     ("engine", "more"),
-    [(e, more) for e in ENGINES for more in ({}, VECTORS, LOOKUP) if (e, more) != ("first-row", VECTORS)],
+    some((e, more) for e in ENGINES for more in ({}, VECTORS, LOOKUP) if (e, more) != ("first-row", VECTORS)),
     ids=str,
 )
 def test_a_corrected_row_is_what_later_ones_are_merged_with(

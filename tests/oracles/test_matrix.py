@@ -43,6 +43,7 @@ from tests.oracles.matrix_cases import (
     with_values,
     without,
 )
+from tests.randomness import some
 
 __all__ = ["engine", "name", "warehouse"]
 
@@ -116,7 +117,7 @@ def case_id(value: object) -> str:
     return str(value) if isinstance(value, str) else value[0] if len(value) == 1 else "every-kind"  # type: ignore
 
 
-@pytest.mark.parametrize(("engine", "kinds", "legacy"), PARTITIONINGS, indirect=["engine"], ids=case_id)
+@pytest.mark.parametrize(("engine", "kinds", "legacy"), some(PARTITIONINGS), indirect=["engine"], ids=case_id)
 def test_partition_values(engine: Engine, name: str, kinds: tuple[str, ...], legacy: str) -> None:
     """Values of each type as partitions of a table of ours: read and appended to by them, overwritten by us."""
     names = [f"p{at}" for at in range(len(kinds))]
