@@ -22,7 +22,7 @@ from tests.conftest import QUICK_JVM
 from tests.spark.cluster import _URL, _daemon, _wait_for
 from tests.spark.jobs.operations import make_branch
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("java_home")]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.thorough, pytest.mark.usefixtures("java_home")]
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",

@@ -218,6 +218,7 @@ def test_cleared_it_repeats_nothing(nights: Nights) -> None:
     assert [event["compacted"] for event in nights.events("cleared")] == [{"compacted": 4}, {"compacted": 2}, {}]
 
 
+@pytest.mark.thorough
 def test_two_at_the_same_time_do_no_work_twice(nights: Nights) -> None:
     """One makes long chains full, the other a date; each of them expires what the other may be reading."""
     table = nights.table("twice")

@@ -13,7 +13,7 @@ from tests.spark import cluster_job
 from tests.spark.cluster import Cluster, start_cluster
 from tests.spark.jobs.operations import make_branch, rows_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 COLUMNS = [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]
 

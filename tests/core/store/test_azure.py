@@ -80,6 +80,7 @@ class TestFaults(FaultsContract):
     listing, page = "comp=list", (azure_client, "_PAGE")
 
 
+@pytest.mark.thorough
 def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct)
 

@@ -81,6 +81,7 @@ class TestFaults(FaultsContract):
     listing, page = "maxResults=", (gcs_client, "_PAGE")
 
 
+@pytest.mark.thorough
 def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct)
 

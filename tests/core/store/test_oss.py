@@ -87,6 +87,7 @@ class TestFaults(FaultsContract):
     listing, page = "list-type=2", (oss_client, "_PAGE")
 
 
+@pytest.mark.thorough
 def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct)
 
