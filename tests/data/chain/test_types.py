@@ -33,8 +33,9 @@ from airflow_paimon.data.chain.splits import divide_split
 from airflow_paimon.data.files.arrow_types import arrow_type
 from tests.data.chain.compactions import compact, outcomes
 from tests.randomness import chance as chance_of
+from tests.randomness import lives
 
-SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", "14"))
+SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", lives(7, 14)))
 DAYS = [date(2025, 2, 26) + timedelta(days=n) for n in range(7)]
 MONTHS = (202410, 202411, 202412, 202501, 202502, 202503)
 HOURS = [(20250228, h) for h in ("21", "22", "23")] + [(20250301, h) for h in ("00", "01", "02")]
