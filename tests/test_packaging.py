@@ -69,9 +69,10 @@ def wheel(built: list[Path]) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("elsewhere")
-    venv.create(folder / "env", with_pip=True)
+    venv.create(folder / "env")
     python = folder / "env" / "bin" / "python"
-    run([str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", str(wheel)], folder)
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    run([*install, "--python", str(python), str(wheel)], folder)
     site = Path(run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], folder).strip())
     # Only the folder is lent, not what a .pth in it adds: the editable install of the checkout stays out of sight.
     (site / "lent_dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
