@@ -9,12 +9,15 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_paimon import __version__
 from airflow_paimon.bundled import job_names, job_path, job_summaries
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedError, error_to_json
 from airflow_paimon.core.requests.arguments import plain_message
+
+if TYPE_CHECKING:
+    from airflow_paimon.core.table.table import Table
 
 _DEFAULT_LIMIT = 50
 _HELP = "--help lists the commands and flags"
@@ -236,34 +239,18 @@ def _look_up(options: argparse.Namespace) -> Any:
     from airflow_paimon.cli import health, lookups
     from airflow_paimon.core.requests.arguments import read_storage_options
     from airflow_paimon.core.table.paths import MAIN
-    from airflow_paimon.core.table.table import open_table, resolve_version, split_version
+    from airflow_paimon.core.table.table import resolve_version
 
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
-    if getattr(options, "table", None) is None:
-        if options.what == "sets":
-            from airflow_paimon.cli import table_sets
+    if options.what == "sets":
+        from airflow_paimon.cli import table_sets
 
-            return table_sets.sets(options.warehouse, storage, limit, options.name)
+        return table_sets.sets(options.warehouse, storage, limit, options.name)
+    if getattr(options, "table", None) is None:
         of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": health.tables}
         return of_all[options.what](options.warehouse, storage, limit)
-    _check_values(options)
-    name, version = split_version(options.table)
-    if version is not None and options.what not in _OF_A_VERSION:
-        raise InvalidInputError(
-            f"--table {options.table}: {options.what} takes no version; these do: {', '.join(_OF_A_VERSION)}"
-        )
-    table = open_table(options.warehouse, name, storage_options=storage)
-    asked = getattr(options, "branch", None)
-    if asked is not None and not asked.strip():
-        raise InvalidInputError(f"{table.name}: --branch is empty; leave it out for main")
-    if asked is not None and table.branch_name not in (MAIN, asked):
-        raise InvalidInputError(
-            f"--table {options.table} and --branch {asked} name two different branches; give {table.name} with one of "
-            f"them"
-        )
-    table = table.branch(asked or table.branch_name)
-    (table.branch(MAIN) if options.what == "plan" else table).require()
+    table, version = _asked_table(options, storage)
     if options.what == "plan":
         from airflow_paimon.cli.plan import plan
 
@@ -286,6 +273,31 @@ def _look_up(options: argparse.Namespace) -> Any:
         assert snapshot is not None  # or it was not found
         return lookups.OF_A_VERSION[options.what](view, limit, snapshot)
     return health.one(table, limit) if options.what == "health" else lookups.OF_A_TABLE[options.what](table, limit)
+
+
+def _asked_table(options: argparse.Namespace, storage: Mapping[str, Any] | None) -> tuple[Table, int | str | None]:
+    """Return the branch that is asked about, which is there, and a version."""
+    from airflow_paimon.core.table.paths import MAIN
+    from airflow_paimon.core.table.table import open_table, split_version
+
+    _check_values(options)
+    name, version = split_version(options.table)
+    if version is not None and options.what not in _OF_A_VERSION:
+        raise InvalidInputError(
+            f"--table {options.table}: {options.what} takes no version; these do: {', '.join(_OF_A_VERSION)}"
+        )
+    table = open_table(options.warehouse, name, storage_options=storage)
+    asked = getattr(options, "branch", None)
+    if asked is not None and not asked.strip():
+        raise InvalidInputError(f"{table.name}: --branch is empty; leave it out for main")
+    if asked is not None and table.branch_name not in (MAIN, asked):
+        raise InvalidInputError(
+            f"--table {options.table} and --branch {asked} name two different branches; give {table.name} with one of "
+            f"them"
+        )
+    table = table.branch(asked or table.branch_name)
+    (table.branch(MAIN) if options.what == "plan" else table).require()
+    return table, version
 
 
 def _look_at_rows(table: Any, options: argparse.Namespace, version: int | str | None) -> Any:
