@@ -104,11 +104,15 @@ def load_dag(name: str) -> "DAG":
 
 
 def run_dag(name: str, conf: dict[str, Any]) -> Run:
-    """Run a DAG to its end in this process.
+    """Run a DAG to its end in this process."""
+    return run_made(load_dag(name), conf)
+
+
+def run_made(dag: "DAG", conf: dict[str, Any]) -> Run:
+    """Run a DAG object to its end in this process.
 
     It is registered in the tests' bundle, which is empty: ``dag.test()`` parses and writes all of a DAG's bundle anew.
     """
-    dag = load_dag(name)
     register(dag)
     return result_of(dag.test(run_conf=conf))
 

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, task
 
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format.binary_row import decode_row
@@ -16,6 +19,7 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.dags import correction_dag, text
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.airflow.conftest import Run
 from tests.core.tables import alter_table, files
@@ -33,12 +37,15 @@ from tests.dags.conftest import (
     make_orders,
     orders,
     run_dag,
+    run_made,
     states,
 )
 from tests.data.appender import FIRST, appender
 from tests.data.tables import make_table, rows_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+
+OWN = "correct_units"
 
 
 @contextmanager
@@ -100,10 +107,32 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     check_undo(main, written, publish.undo_tag)
 
 
+def own_dag() -> DAG:
+    @task
+    def before(params: Any = None, ti: Any = None) -> list[str]:
+        return [params["ticket"], params["table"], ti.xcom_pull(task_ids="report")["subject"]]
+
+    @task
+    def after() -> None:
+        raise AirflowSkipException("Nobody needs to know")
+
+    return correction_dag(
+        OWN,
+        fields={"ticket": text("Ticket", "Its number.")},
+        locked={"table": "d.t", "spark_conf": {"spark.sql.session.timeZone": "UTC"}, "notify": None},
+        default_args={"retries": 0},
+        before_approval=before,
+        after_publish=after,
+    )
+
+
 def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_never_pauses(
     warehouse: Path, tmp_path: Path, airflow_home: Path
 ) -> None:
-    """UPDATE in the very partition to which the other process appends, commit after commit; then the undo."""
+    """UPDATE in the very partition to which the other process appends, commit after commit; then the undo.
+
+    By a DAG of a user's own: its table and Spark settings, which no form may ask for, are locked; a task is skipped.
+    """
     columns = {"k": "INT", "v": "STRING", "dt": "STRING"}
     table = make_table(warehouse, columns, partition_keys=["dt"], bucket="-1", row_tracking__enabled="true")
     write_arrow(table, rows_of(columns, [{"k": k, "v": "wrong", "dt": "a"} for k in range(10)]))
@@ -114,9 +143,14 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_never_pa
         return {r["k"]: r["v"] for r in found}
 
     with appender(warehouse, tmp_path) as committed:
-        with answering("Approve") as questions:
-            run = run_dag("data_correction", {"table": "d.t", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"})
+        with answering("Approve", OWN) as questions:
+            asked = {"ticket": "OPS-17", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"}
+            run = run_made(own_dag(), asked)
         assert run.state == "success" and len(questions) == 1
+        said = {name: state for name, state in states(run).items() if state != "success"}
+        assert said == dict.fromkeys(("after", "fast_forward", "rejected", "how_to_go_on"), "skipped")
+        assert run.xcom("before") == ["OPS-17", "d.t", questions[0]["subject"]]
+        assert table.branch_names() == []
         published = values()
         undone = run_dag("data_correction_undo", {"table": "d.t"})
         assert undone.state == "success"
