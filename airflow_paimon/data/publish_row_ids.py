@@ -1,10 +1,12 @@
-"""Writes files of a branch again with the row ids and versions that their rows have on main, before a publish."""
+"""Writes files of a branch again with the row ids and versions that their rows have on main, before a publish; reads
+ids."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -67,10 +69,42 @@ def _rewrite(branch: Table, entry: ManifestEntry, space: IdSpace, done: list[str
     return new
 
 
-def _moved(batch: pa.RecordBatch, space: IdSpace) -> pa.RecordBatch:
-    ids = batch.column(ROW_ID).to_numpy()
+def shared_row_id(
+    branch: Table, entries: Sequence[ManifestEntry], main: Table, others: Sequence[ManifestEntry], space: IdSpace
+) -> int | None:
+    """Return a row id that files of the branch will have on main, and that other files of main have; None: there is
+    none. Rows that deletion vectors delete count.
+
+    Raises:
+        FormatError: a file is missing or corrupt.
+    """
+    ids = np.concatenate([_shifted(_ids_of(branch, e), space) for e in entries])
+    for other in others:
+        first = other.file.first_row_id
+        if first is None:
+            found = np.intersect1d(ids, _ids_of(main, other))
+        else:
+            found = ids[(ids >= first) & (ids < first + other.file.row_count)]
+        if len(found):
+            return int(found[0])
+    return None
+
+
+def _ids_of(view: Table, entry: ManifestEntry) -> np.ndarray[Any, Any]:
+    schema = view.schema(entry.file.schema_id)
+    values = StoredPartitions(schema).values(entry.partition)
+    split = BucketSplit(entry.partition, values, entry.bucket, entry.total_buckets, (entry.file,))
+    read, splits = plan_read(ScanPlan(view, None, schema, (split,)), columns=[ROW_ID], time_travel=True, layered=True)
+    return np.concatenate([b.column(ROW_ID).to_numpy() for s in splits for b in read_split(read, s)])
+
+
+def _shifted(ids: np.ndarray[Any, Any], space: IdSpace) -> np.ndarray[Any, Any]:
     shifts = np.array([0, *(s.by for s in space.shifts)], np.int64)
-    ids = ids + shifts[np.searchsorted([s.first for s in space.shifts], ids, side="right")]
+    return ids + shifts[np.searchsorted([s.first for s in space.shifts], ids, side="right")]
+
+
+def _moved(batch: pa.RecordBatch, space: IdSpace) -> pa.RecordBatch:
+    ids = _shifted(batch.column(ROW_ID).to_numpy(), space)
     versions = _versions_on_target(batch.column(SEQUENCE_NUMBER), space)
     batch = batch.set_column(batch.schema.get_field_index(ROW_ID), ROW_ID, pa.array(ids, pa.int64()))
     return batch.set_column(batch.schema.get_field_index(SEQUENCE_NUMBER), SEQUENCE_NUMBER, versions)

@@ -152,3 +152,25 @@ def test_a_publish_of_a_partition_that_comes_again_after_its_undo_has_its_versio
     update(fix, 0, 2)
     again = run(tracked, "merge_branch", branch="fix").snapshot_after
     assert {k: v for k, (_, v) in ids(tracked).items() if k in (0, 2, 12)} == {0: again, 2: again, 12: 4}
+
+
+def test_rows_that_the_branch_moved_between_partitions_are_published_together(tracked: Table) -> None:
+    """One _ROW_ID would be on two rows; a correction in place, of which the bounds of ids overlap, is none of these."""
+    fix = tracked.branch("fix")
+    insert(tracked, "a", 3)
+    insert(tracked, "b", 13)
+    insert(tracked, "a", 4)
+    run(tracked, "delete_branch", branch="fix")
+    run(tracked, "create_branch", branch="fix", snapshot=5)
+    update(fix, 0, 4, 10, 13)
+    before = with_ids(tracked)
+    assert run(tracked, "merge_branch", branch="fix", partitions=["dt=a"]).changed
+    assert [r for r in with_ids(tracked) if r[2] == "b"] == [r for r in before if r[2] == "b"]
+    statement(fix, lambda row: {**row, "dt": "c"} if row["k"] == 13 else row)
+    now = with_ids(tracked)
+    with pytest.raises(UnsafeOperationError, match=r"moved rows from dt=b .* _ROW_ID 5.*Publish those partitions tog"):
+        run(tracked, "merge_branch", branch="fix", partitions=["dt=c"])
+    assert with_ids(tracked) == now
+    run(tracked, "merge_branch", branch="fix", partitions=["dt=b", "dt=c"])
+    assert sorted(r[:4] for r in with_ids(tracked)) == sorted(r[:4] for r in with_ids(fix))
+    assert len(ids(tracked)) == 7

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, currently_in_test_context, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.publish.published import verify_publish, verify_rollback
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -46,7 +46,8 @@ def seen(what: str) -> None:
 class Side:
     """What one branch should hold. ``ids``: of every row that it ever showed; ``changed``: rows that were written since
     the branch was made, ``unpublished``: since its last publish; ``may_change``: rows of the last step. Partitions,
-    since the branch was made: ``appended``; ``rewritten``: whose files were replaced; ``replaced``: as a whole.
+    since the branch was made: ``appended``; ``rewritten``: whose files were replaced; ``replaced``: as a whole;
+    ``moved``: into which rows of others came.
     """
 
     def __init__(self, view: Table, rows: Rows) -> None:
@@ -64,6 +65,7 @@ class Side:
         self.changed: set[int] = set()
         self.unpublished: set[int] = set()
         self.goes_back = False
+        self.moved: set[str] = set()
 
     @property
     def head(self) -> int:
@@ -145,6 +147,7 @@ class RowIdMachine(RuleBasedStateMachine):
             elif kind == "move" and old != dt:
                 side.rewritten.add(old)
                 side.appended.add(dt)
+                side.moved.add(dt)
                 side.rows[k] = v, dt
                 side.may_change.add(k)
             elif kind != "move":
@@ -206,28 +209,54 @@ class RowIdMachine(RuleBasedStateMachine):
 
     @rule(keep=st.booleans(), rewrite=st.booleans())
     def publish(self, keep: bool = False, rewrite: bool = False) -> None:
+        self._publish(None, keep, rewrite)
+
+    @rule(dt=PARTITIONS, keep=st.booleans(), rewrite=st.booleans())
+    def publish_a_partition(self, dt: str, keep: bool = False, rewrite: bool = False) -> None:
+        """The others stay on the branch, and it stays known of each what was published last."""
+        self._publish(dt, keep, rewrite)
+
+    def _publish(self, day: str | None, keep: bool, rewrite: bool) -> None:
         """Whatever main got meanwhile stays, and a refusal has a reason: both sides replaced files of a partition."""
         main, fix = self.sides["main"], self.sides["fix"]
         before, head = dict(main.rows), main.head
+        asked: dict[str, Any] = {"branch": "fix", "keep_appended": keep, "rewrite": rewrite}
+        days, word = set("abc" if day is None else day), "publish" if day is None else "publish of a partition"
         try:
-            result = run(self.table, "merge_branch", branch="fix", keep_appended=keep, rewrite=rewrite)
+            result = run(self.table, "merge_branch", **asked, partitions=[f"dt={day}"] if day else [])
         except ConflictError as error:
             appended = set() if keep else main.appended & fix.replaced
-            assert (main.rewritten & (fix.rewritten | fix.appended)) | appended, error.message
+            assert days & ((main.rewritten & (fix.rewritten | fix.appended)) | appended), error.message
             assert main.head == head
-            seen(f"publish: conflict by {error.details['cause']}")
+            seen(f"{word}: conflict by {error.details['cause']}")
             return
-        seen("publish: " + ("done" if result.changed else "nothing to do"))
+        except InvalidInputError:
+            base = self.known[self.base]
+            assert {k: r for k, r in fix.rows.items() if r[1] in days} == {
+                k: r for k, r in base.items() if r[1] in days
+            }
+            return
+        except UnsafeOperationError as error:
+            assert "moved rows" in str(error) and fix.moved & days, error.message
+            assert main.head == head
+            seen(f"{word}: rows have moved")
+            return
+        seen(f"{word}: " + ("done" if result.changed else "nothing to do"))
         seen(f"publish: rewritten files: {result.details['rewritten_files'] > 0}")
         seen(f"publish: compactions taken back: {'compactions_taken_back' in result.details}")
         seen(f"publish: beside rows of main: {bool(main.appended & (fix.appended | fix.rewritten))}")
-        main.rows = self._merged(main.rows, self.expected, fix.rows)
+        ours, known, theirs = (
+            {k: r for k, r in rows.items() if r[1] in days} for rows in (before, self.expected, fix.rows)
+        )
+        merged = self._merged(ours, known, theirs)
+        main.rows = {k: r for k, r in before.items() if r[1] not in days} | merged
         main.may_change |= fix.unpublished if self.stands else fix.changed
         if result.changed:
             verify_publish(self.table, snapshot_id=main.head, branch="fix", branch_snapshot=fix.head)
-            self.known[main.head] = dict(fix.rows)
-            fix.unpublished, self.stands = set(), True
-            fix.replaced = set()
+            self.known[main.head] = {k: r for k, r in self.expected.items() if r[1] not in days} | theirs
+            fix.unpublished -= {k for k in fix.unpublished if k not in fix.rows or fix.rows[k][1] in days}
+            self.stands = True
+            fix.replaced -= days
             self.undo = result.details["undo_tag"], before
 
     @rule(every=st.integers(2, 4), dt=PARTITIONS, kind=st.sampled_from(["update", "merge"]))

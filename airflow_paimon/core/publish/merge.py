@@ -39,7 +39,8 @@ from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import PublishedMark, published_marks, while_there
-from airflow_paimon.core.publish.own_files import Rewrite, WriteChangelog
+from airflow_paimon.core.publish.moved_rows import RowsStay
+from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
@@ -95,6 +96,7 @@ def publish_branch(
     fold: Fold | None = None,
     rewrite: Rewrite | None = None,
     changelog: WriteChangelog | None = None,
+    find_shared_id: FindSharedId | None = None,
 ) -> OperationResult:
     """Publish a branch onto main; one that began with a chain table's snapshot or delta branch onto that.
 
@@ -126,7 +128,7 @@ def publish_branch(
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
         about = {**publish_properties(record), **diff.properties}
-        return _decider(way, theirs, fold, pending, gate, about)
+        return _decider(way, theirs, fold, pending, gate, about, RowsStay(find_shared_id))
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog)
@@ -142,7 +144,13 @@ def publish_branch(
 
 
 def _decider(
-    way: Merge, theirs: Snapshot, fold: Fold | None, pending: int | None, gate: Gate, about: Mapping[str, str]
+    way: Merge,
+    theirs: Snapshot,
+    fold: Fold | None,
+    pending: int | None,
+    gate: Gate,
+    about: Mapping[str, str],
+    rows_stay: RowsStay,
 ) -> Decide:
     """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
     main, branch, wanted = way.main, way.branch, theirs
@@ -154,6 +162,7 @@ def _decider(
         g, logs = _gather(way, wanted, head, marks, pending)
         looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
         decision, high = _plan(way, g, logs, about, spare)
+        rows_stay.check(main, branch, g, decision)
         if decision.changes_anything and not way.request.dry_run and (g.base.id, g.theirs.id) not in described:
             described[g.base.id, g.theirs.id] = changes_property(branch, g.base, g.theirs)
         decision = replace(

@@ -57,7 +57,7 @@ _KEYS = "data.check_rows:key_hashes"
 _CHANGELOG = "data.net_changelog:write_changelog"
 _PUBLISH: dict[str, Any] = {
     "fold": "data.rewrite:fold_buckets",
-    "on_rows": ("data.publish_row_ids:rewrite_files", _CHANGELOG),
+    "on_rows": ("data.publish_row_ids:rewrite_files", _CHANGELOG, "data.publish_row_ids:shared_row_id"),
 }
 
 _TABLE = (

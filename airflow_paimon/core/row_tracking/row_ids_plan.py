@@ -82,6 +82,10 @@ class IdSpace:
         """Whether a file with ids of this range (None: unknown) holds any that change. Later shifts are not smaller."""
         return any(s.by for s in self.shifts) if ids is None else self.shift_of(ids.last) > 0
 
+    def moved(self, ids: IdRange | None) -> IdRange | None:
+        """Return bounds of what ids of this range (None: unknown) become."""
+        return None if ids is None else IdRange(*(i + self.shift_of(i) for i in ids))
+
     @property
     def text(self) -> str:
         """The shifts as the property of a snapshot, for the next publish: ``2+0,5+3``."""

@@ -1,0 +1,76 @@
+"""Publishes of some partitions of a row-tracking table: no row may be on main twice because the branch has moved it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
+from airflow_paimon.core.publish.draft import Decision
+from airflow_paimon.core.publish.own_files import FindSharedId
+from airflow_paimon.core.publish.parts import texts_of
+from airflow_paimon.core.publish.sides import Compared
+from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
+from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.scan import BucketKey, live_entries
+from airflow_paimon.core.table.table import Table
+
+
+@dataclass(slots=True)
+class RowsStay:
+    """Checks that no row of a row-tracking table would be on main twice: the branch may have moved it to a partition
+    that is published from one that is not. ``known``: the pairs of files that were compared by an earlier attempt.
+    """
+
+    find_shared_id: FindSharedId | None
+    known: set[frozenset[str]] = field(default_factory=set)
+
+    def check(self, main: Table, branch: Table, g: Compared, decision: Decision) -> None:
+        """Compare the ids that files to be published store with those of main's files that the branch has changed, and
+        that stay. Reads them only where their bounds don't tell.
+
+        Raises:
+            UnsafeOperationError: an id is on both sides, or can't be read here.
+        """
+        space = decision.id_space
+        added = [e for c in decision.changes for e in c.add if is_stored(e.file) and e.identifier not in decision.known]
+        if g.scope.is_whole or space is None or not added:
+            return
+        stay = _staying(main, branch, g)
+        suspects = [e for e in added if any(_overlap(space.moved(stored_ids(e.file)), o.file) for o in stay)]
+        others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
+        pair = frozenset(e.file.file_name for e in (*suspects, *others))
+        if not suspects or pair in self.known:
+            return
+        found = None if self.find_shared_id is None else self.find_shared_id(branch, suspects, main, others, space)
+        if self.find_shared_id is None or found is not None:
+            where = listed(texts_of(g.schema, {e.partition for e in others}))
+            raise UnsafeOperationError(
+                f"{main.name}: the branch has moved rows from {where} to partitions that are to be published"
+                f"{'' if found is None else f', e.g. the one with _ROW_ID {found}'}, so they would be on main twice; "
+                f"nothing was published. Publish those partitions together",
+                details={"files": sorted(e.file.file_name for e in suspects)[:MAX_LISTED]},
+            )
+        self.known.add(pair)
+
+
+def _staying(main: Table, branch: Table, g: Compared) -> list[ManifestEntry]:
+    """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
+    change = difference(branch, g.head, g.theirs)
+    stored = StoredPartitions(g.schema)
+    buckets = {b for b in change.removed.keys() | change.index.keys() if not g.scope.holds(b.partition)}
+    if not buckets:
+        return []
+    live = live_entries(main, g.head, stored.those({b.partition for b in buckets}))
+    return [e for e in live.values() if BucketKey(stored.canonical(e.partition), e.bucket) in buckets]
+
+
+def _overlap(ids: IdRange | None, file: DataFile) -> bool:
+    """Whether a file may have one of these ids; None: any."""
+    if not has_row_ids(file):
+        return False
+    first = file.first_row_id
+    other = stored_ids(file) if first is None else IdRange(first, first + file.row_count - 1)
+    return ids is None or other is None or (ids.first <= other.last and other.first <= ids.last)
