@@ -45,7 +45,7 @@ class CreateTableSetOperator(PaimonOperator):
         self,
         *,
         table_set: str,
-        tables: Sequence[str] | str,
+        tables: Sequence[str] | str = (),
         keep: int | str = SET_KEEP,
         retention: str = SET_RETENTION,
         abandon: bool | str = False,
@@ -60,7 +60,7 @@ class CreateTableSetOperator(PaimonOperator):
         return super().execute(context)
 
     def _first(self) -> str:
-        named = as_list("tables", self.tables)
+        named = [self.table] if self.table else as_list("tables", self.tables)
         if not named:
             raise InvalidInputError(f"Table set {self.table_set!r}: tables is empty; name one table at least")
         return named[0].partition("@")[0].strip()

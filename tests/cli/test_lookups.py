@@ -99,6 +99,20 @@ def test_databases(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2] == "... and 2 more databases: --limit 0 shows all"
 
 
+def test_sets(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(capsys, "sets", "--warehouse", str(warehouse))[1] == "(no table sets)"
+    table = open_table(str(warehouse), "d.t")
+    for _ in range(2):
+        operate(table, "create_table_set", table_set="nightly")
+        operate(table, "create_table_set", table_set="other", member=["d.t@1"])
+    newest = data(capsys, "sets", "--warehouse", str(warehouse))
+    assert [(one["table_set"], one["number"], one["tag"], one["tables"]) for one in newest] == [
+        ("nightly", 2, "set-nightly-2", ["d.t@2"]), ("other", 2, "set-other-2", ["d.t@1"])]  # fmt: skip
+    assert [one["number"] for one in data(capsys, "sets", "--warehouse", str(warehouse), "--name", "other")] == [2, 1]
+    assert run(["sets", "--warehouse", str(warehouse), "--name", "none"]) == 2
+    assert "its sets: nightly, other" in capsys.readouterr().err
+
+
 def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main, fix = data(capsys, "branches", *on(warehouse))
     assert (main["branch"], main["snapshot"]) == ("main", 2)

@@ -30,7 +30,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store.over import StoreOver
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import require
 from tests.core.tables import COLUMNS, alter_table, append, run
@@ -115,6 +115,15 @@ def guard_of(table: Table) -> JdbcGuard:
 def locks(table: Table) -> list[Any]:
     with guard_of(table).database.transaction() as run_sql:
         return [row[0] for row in run_sql.rows("SELECT lock_id FROM paimon_distributed_locks")]
+
+
+def test_a_table_set_lies_in_the_warehouse(options: dict[str, Any], table: Table, tmp_path: Path) -> None:
+    append(table, "1")
+    run(table, "create_table_set", table_set="s", storage_options=options)
+    append(table, "1")
+    found = resolve_version(open_table(str(tmp_path), "d.t", storage_options=options), "set:s")[1]
+    assert found is not None
+    assert found.id == 1
 
 
 def test_a_table_is_made_found_written_corrected_and_read(
