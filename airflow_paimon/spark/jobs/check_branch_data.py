@@ -110,6 +110,8 @@ class _Checks:
             return self._of_rows(rule, given, self._samples.of_query(given, frames))
         more = masked_fields(self._request, rule) if isinstance(rule, Relationships) else ()
         rows = broken_by_columns(rule, self._views)  # type: ignore[arg-type]
+        if rows is None:
+            return self._of_list(rule, [], dict)
         return self._of_rows(rule, rows, lambda row: self._samples.of_columns(row, more))
 
     def _of_sql(self, rule: Sql) -> RuleResult:

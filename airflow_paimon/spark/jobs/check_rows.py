@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ from airflow_paimon.core.checks.rules import (
     Function,
     NotNull,
     Relationships,
-    Rule,
     Sql,
     Unique,
 )
@@ -30,25 +29,41 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def broken_by_columns(rule: NotNull | Unique | AcceptedValues | Relationships, views: CheckViews) -> DataFrame:
-    """Return the rows that break a rule about columns; of ``unique`` the values, with their number.
+def broken_by_columns(rule: NotNull | Unique | AcceptedValues | Relationships, views: CheckViews) -> DataFrame | None:
+    """Return the rows that break a rule about columns; of ``unique`` the values with their number; None: there is none.
+
+    To know which rows differ costs far more than to look at a few columns of all that may: so that is done first.
 
     Raises:
         PaimonError: the other table is not there, or can't be read.
     """
     if isinstance(rule, Unique):
         return _repeated(rule, views)
-    rows = _checked(rule, views)
+    breaks = _breaking(rule, views)
+    if rule.rows == ALL:
+        return breaks(views.branch())
+    columns = (rule.column,) if isinstance(rule, AcceptedValues) else rule.columns
+    if breaks(views.differing_buckets(list(dict.fromkeys(columns)))).isEmpty():
+        return None
+    return breaks(_changed(views))
+
+
+def _breaking(rule: NotNull | AcceptedValues | Relationships, views: CheckViews) -> Callable[[DataFrame], DataFrame]:
+    """Return what leaves the rows that break a rule."""
     if isinstance(rule, NotNull):
-        return rows.where(_any([rows[c].isNull() for c in rule.columns]))
+        return lambda rows: rows.where(_any([rows[c].isNull() for c in rule.columns]))
     if isinstance(rule, AcceptedValues):
-        return rows.where(~rows[rule.column].isin(list(rule.values)))
+        return lambda rows: rows.where(~rows[rule.column].isin(list(rule.values)))
     other = views.other(rule.to)
     if unknown := [f for f in rule.fields if f not in other.columns]:
         raise InvalidInputError(f"Rule {rule.name!r}: {rule.to} has no column {', '.join(unknown)}")
     known = other.select(*(other[f].alias(f"_other_{i}") for i, f in enumerate(rule.fields))).distinct()
-    same = _all([rows[c].eqNullSafe(known[f"_other_{i}"]) for i, c in enumerate(rule.columns)])
-    return rows.where(_all([rows[c].isNotNull() for c in rule.columns])).join(known, same, "left_anti")
+
+    def without_other(rows: DataFrame) -> DataFrame:
+        same = _all([rows[c].eqNullSafe(known[f"_other_{i}"]) for i, c in enumerate(rule.columns)])
+        return rows.where(_all([rows[c].isNotNull() for c in rule.columns])).join(known, same, "left_anti")
+
+    return without_other
 
 
 def broken_by_sql(rule: Sql, views: CheckViews) -> tuple[DataFrame, Sequence[Table]]:
@@ -109,24 +124,25 @@ class _WithDiff(dict[str, Any]):
         return self[name]
 
 
-def _checked(rule: Rule, views: CheckViews) -> DataFrame:
-    """Return the rows that a rule is about."""
-    if rule.rows == ALL:
-        return views.branch()
+def _changed(views: CheckViews) -> DataFrame:
+    """Return the rows that differ and are on the branch."""
     diff = views.diff()
     return diff.where(diff[CHANGE] != "deleted")
 
 
-def _repeated(rule: Unique, views: CheckViews) -> DataFrame:
+def _repeated(rule: Unique, views: CheckViews) -> DataFrame | None:
     from pyspark.sql import functions as sf
 
     rows = views.branch(rule.columns, None if rule.rows == ALL else _touched(rule.columns, views))
     rows = rows.where(_all([rows[c].isNotNull() for c in rule.columns]))
-    if rule.rows != ALL:
-        changed = _checked(rule, views).select(*rule.columns).distinct()
-        rows = rows.join(changed, list(rule.columns), "left_semi")
     counts = rows.groupBy(*rule.columns).agg(sf.count(sf.lit(1)).alias("_count"))
-    return counts.where(counts["_count"] > 1)
+    repeated = counts.where(counts["_count"] > 1)
+    if rule.rows == ALL:
+        return repeated
+    if repeated.isEmpty():
+        return None
+    changed = _changed(views).select(*rule.columns).distinct()
+    return repeated.join(changed, list(rule.columns), "left_semi")
 
 
 def _touched(columns: Collection[str], views: CheckViews) -> Any:

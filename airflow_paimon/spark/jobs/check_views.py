@@ -42,6 +42,10 @@ class CheckViews:
         """Return rows of what the branch is compared with."""
         return self._side(self.plan.before, columns, partitions)
 
+    def differing_buckets(self, columns: Sequence[str]) -> DataFrame:
+        """Return the rows of the branch in buckets (files of a table without keys) that differ: all that may differ."""
+        return view_frame(self.spark, [plan_read(self.plan.after.scan, columns=columns, time_travel=True)])
+
     def other(self, table: str) -> DataFrame:
         """Return the rows of a table ``db.t[$branch_b][@VERSION]``."""
         return view_frame(self.spark, plan_view(self.request.warehouse, table, self.request.storage_options, None))
