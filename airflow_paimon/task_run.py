@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 ERROR_KEY = "paimon_error"
+PROGRESS_KEY = "paimon_progress"
+"""The XCom with what a task's Spark job said last of how far it is."""
 """XCom key of a failed try's error object: ``kind``, ``message`` and what else it says."""
 
 _LONGEST_MESSAGE = 4000

@@ -140,6 +140,7 @@ def open_job_hook(
     conf: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     on_tracking_url: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> SparkJobHook | SparkConnectJobHook:
     """Return the hook for a connection: of type ``spark_connect``, or of type ``spark``."""
     connection: Connection | None = None
@@ -147,4 +148,11 @@ def open_job_hook(
         connection = BaseHook.get_connection(conn_id)
     if connection is not None and connection.conn_type == SparkConnectHook.conn_type:
         return SparkConnectJobHook(conn_id, conf=conf, options=options)
-    return SparkJobHook(conn_id, conf=conf, options=options, on_tracking_url=on_tracking_url, connection=connection)
+    return SparkJobHook(
+        conn_id,
+        conf=conf,
+        options=options,
+        on_tracking_url=on_tracking_url,
+        on_progress=on_progress,
+        connection=connection,
+    )

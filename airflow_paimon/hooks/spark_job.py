@@ -82,6 +82,7 @@ if TYPE_CHECKING:
 __all__ = ["SparkJobHook"]
 
 TIED_CHILD = Path(__file__).with_name("_tied_child.py")
+_PROGRESS = re.compile(r"airflow_paimon\.spark\.progress: (\d+ % of step .*?) \(")
 _SUBMITTED = re.compile(r'"submissionId" : "([^"]+)"')
 _PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
 _KILL_SECONDS = 4.0
@@ -119,6 +120,7 @@ class SparkJobHook(SparkSubmitHook):
     :param options: further arguments of Airflow's ``SparkSubmitHook``, such as ``driver_memory``, ``jars``,
         ``packages``, ``py_files``, ``num_executors``, ``deploy_mode``, ``env_vars``
     :param on_tracking_url: is given the address of the application's page as soon as Spark's log tells it
+    :param on_progress: is given each line by which the job says how far it is, every 10 s, without what it is about
     :param connection: the connection, where it was read before
     """
 
@@ -129,6 +131,7 @@ class SparkJobHook(SparkSubmitHook):
         conf: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         on_tracking_url: Callable[[str], None] | None = None,
+        on_progress: Callable[[str], None] | None = None,
         connection: Connection | None = None,
     ) -> None:
         self._known_connection = connection
@@ -137,6 +140,7 @@ class SparkJobHook(SparkSubmitHook):
         self._secret_env: dict[str, str] = {}
         self._printed: list[str] = []
         self._on_tracking_url = on_tracking_url
+        self._on_progress = on_progress
         self._tracking_url: str | None = None
         self._yarn_pages: str | None = None
         self._should_track_driver_status = False  # that is done here, without curl
@@ -580,6 +584,8 @@ class SparkJobHook(SparkSubmitHook):
             self._kubernetes_driver_pod = deployed_pod(line) or self._kubernetes_driver_pod
             self._refusal = self._refusal or refusal(line)
         self._show(tracking_url(line, self._conf))
+        if self._on_progress is not None and (found := _PROGRESS.search(line)):
+            self._on_progress(found[1])
         return line
 
     def _show(self, url: str | None) -> None:

@@ -27,7 +27,7 @@ from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
 from airflow_paimon.operators._dry_run import shortened
-from airflow_paimon.task_run import in_airflows_terms, operation_id, result_name
+from airflow_paimon.task_run import PROGRESS_KEY, in_airflows_terms, operation_id, result_name
 from airflow_paimon.touched_branches import branches_to_read, branches_to_write, branches_written
 
 if TYPE_CHECKING:
@@ -335,11 +335,19 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             self.spark_url = url
             store_links(self, context)
 
+        def on_progress(text: str) -> None:
+            with suppress(Exception):  # the job goes on, whatever becomes of what is said about it
+                context["ti"].xcom_push(key=PROGRESS_KEY, value=text)
+
         spark = hook.spark_settings(
             self.spark_conn_id, as_dict("spark_conf", self.spark_conf), as_dict("spark_options", self.spark_options)
         )
         self._spark_hook = open_job_hook(
-            spark.conn_id, conf=spark.conf, options=spark.options, on_tracking_url=on_tracking_url
+            spark.conn_id,
+            conf=spark.conf,
+            options=spark.options,
+            on_tracking_url=on_tracking_url,
+            on_progress=on_progress,
         )
         where: dict[str, Any] = {"result_name": self._result_name(context), "results_folder": hook.results_folder}
         if self._defers(self._spark_hook):

@@ -10,13 +10,15 @@ from typing import Any
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.task_run import PROGRESS_KEY
 
 CORRECT, UNDO, CLEAN_UP = "data_correction", "data_correction_undo", "data_correction_cleanup"
 DAGS = (CORRECT, UNDO, CLEAN_UP)
@@ -37,7 +39,7 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
-    """A run about the table, as the database has it. ``tasks``: states by task id."""
+    """A run about the table, as the database has it. ``tasks``: states by task id; ``progress``: of running ones."""
 
     dag_id: str
     run_id: str
@@ -48,6 +50,7 @@ class TableRun:
     ended: datetime | None
     tasks: Mapping[str, str] = field(default_factory=dict)
     approval: Approval | None = None
+    progress: Mapping[str, str] = field(default_factory=dict)
 
 
 def known_dags(names: Sequence[str] = DAGS) -> set[str]:
@@ -71,6 +74,7 @@ def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
         found = [row for row in rows if is_about(row.conf, table, conn_id)][:_SHOWN]
         tasks = _tasks(session, [(row.dag_id, row.run_id) for row in found])
         asked = _approvals(session, [(row.dag_id, row.run_id) for row in found])
+        said = _progress(session, [(row.dag_id, row.run_id) for row in found])
     return [
         TableRun(
             dag_id=row.dag_id,
@@ -82,6 +86,7 @@ def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
             ended=row.end_date,
             tasks=tasks.get((row.dag_id, row.run_id), {}),
             approval=asked.get((row.dag_id, row.run_id)),
+            progress=said.get((row.dag_id, row.run_id), {}),
         )
         for row in found
     ]
@@ -110,6 +115,29 @@ def _tasks(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str,
     out: dict[tuple[str, str], dict[str, str]] = {}
     for dag_id, run_id, task_id, state in rows:
         out.setdefault((dag_id, run_id), {})[task_id] = str(getattr(state, "value", state) or "")
+    return out
+
+
+def _progress(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, str]]:
+    """Return what the Spark jobs of running tasks said last of how far they are."""
+    if not runs:
+        return {}
+    rows = session.execute(
+        select(XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.value)
+        .join(
+            TaskInstance,
+            and_(*(getattr(TaskInstance, name) == getattr(XComModel, name)
+                   for name in ("dag_id", "run_id", "task_id", "map_index"))),
+        )
+        .where(
+            XComModel.key == PROGRESS_KEY, XComModel.dag_id.in_({d for d, _ in runs}),
+            XComModel.run_id.in_({r for _, r in runs}), TaskInstance.state == "running",
+        )
+    ).all()  # fmt: skip
+    out: dict[tuple[str, str], dict[str, str]] = {}
+    for dag_id, run_id, task_id, value in rows:
+        if isinstance(value, str):
+            out.setdefault((dag_id, run_id), {})[task_id] = value.strip('"')
     return out
 
 

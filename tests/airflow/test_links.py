@@ -16,6 +16,7 @@ from airflow_paimon.operators.branch import CreateTagOperator, RollbackOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.spark.progress import Counted, describe
 from tests.airflow.conftest import Run, RunDag
 from tests.core.tables import append, make_table
 
@@ -126,3 +127,12 @@ def test_the_address_is_reported_once_as_soon_as_the_log_names_it(warehouse: Pat
         iter(["SparkUI: started at http://a:4040\n"] * 2 + ["SparkUI: started at http://b:4041\n"])
     )
     assert found == ["http://a:4040", "http://b:4041"]
+
+
+def test_progress_is_reported_as_the_log_says_it(warehouse: Path) -> None:
+    found: list[str] = []
+    said = describe(Counted(finished=0, tasks=2, rows=21, total=50), 190.0, 190.0)
+    start = "2026-11-25 22:39:14,028 INFO airflow_paimon.spark.progress: "
+    lines = [f"{start}correct_branch d.t: started", f"{start}{said} (correct_branch d.t$branch_fix: UPDATE)", "42 %"]
+    SparkJobHook(on_progress=found.append)._process_spark_submit_log(iter(f"{line}\n" for line in lines))
+    assert found == [said] and said.startswith("42 % of step 1, 21 of 50 rows")

@@ -101,6 +101,7 @@ def runs(server: Any) -> Iterator[None]:
     made = [
         ("published", "success", {**ours, "branch": "done", "reason": "<b>why"}, {"merge": "success"}),
         ("waiting", "running", {**ours, "partitions": ["dt=1"]}, {"approve": "awaiting_input"}),
+        ("working", "running", {**ours, "table": "d.c"}, {"correct": "running"}),
         ("elsewhere", "running", {"table": "d.t"}, {}),
         ("other", "running", {**ours, "table": "d.other"}, {}),
         (
@@ -163,6 +164,28 @@ def runs(server: Any) -> Iterator[None]:
         session.execute(delete(DagVersion).where(DagVersion.id == version))
         session.execute(delete(DagModel).where(DagModel.dag_id.in_(added)))
         session.execute(delete(DagBundleModel).where(DagBundleModel.name == "page"))
+
+
+@pytest.mark.usefixtures("runs")
+def test_how_far_a_job_is_stands_beside_what_the_run_waits_for(get: Get) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete, insert, select
+
+    with create_session() as session:
+        run = session.scalars(select(DagRun.id).where(DagRun.run_id == "working")).one()
+        session.execute(
+            insert(XComModel).values(dag_run_id=run, dag_id="data_correction", run_id="working", task_id="correct",
+                                     map_index=-1, key="paimon_progress", value='"42 % of step 1"')
+        )  # fmt: skip
+    try:
+        page = get("/paimon/lake/d/c?tab=corrections").text
+        assert "task correct, which runs; correct: 42 % of step 1" in texts(page)
+        assert "/runs/working/tasks/correct" in page
+    finally:
+        with create_session() as session:
+            session.execute(delete(XComModel).where(XComModel.run_id == "working"))
 
 
 @pytest.mark.usefixtures("runs")

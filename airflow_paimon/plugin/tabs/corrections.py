@@ -100,7 +100,7 @@ def _row(
         _moment(run.began, context.now_ms),
         text(run.by),
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
-        Cell(waiting, mark="warn") if waiting else text(None),
+        _waits(waiting, run, address),
         _approval(run, view, address, context.now_ms),
         Cell(branch, href=context.asked.href(tab="history", branch=branch, q=""))
         if branch in context.branches
@@ -109,6 +109,16 @@ def _row(
         text(run.conf.get("reason")),
         text(_listed(run.conf.get("partitions"))),
     ]
+
+
+def _waits(waiting: str, run: TableRun, address: str) -> Cell:
+    """What a run waits for; of a job in Spark how far it is, with a link to its log."""
+    if not waiting:
+        return text(None)
+    running = sorted(t for t, state in run.tasks.items() if state == "running")
+    said = [f"{task}: {run.progress[task]}" for task in running if task in run.progress]
+    link = f"{address}/tasks/{running[0]}" if running else ""
+    return Cell("; ".join([waiting, *said]), mark="warn", href=link, airflow=bool(link))
 
 
 def _state(became: str, mark: str, run: TableRun, address: str) -> Cell:
