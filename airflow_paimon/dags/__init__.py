@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_paimon.dags.correction import correction_dag
     from airflow_paimon.dags.correction_cleanup import correction_cleanup_dag
     from airflow_paimon.dags.correction_undo import correction_undo_dag
+    from airflow_paimon.dags.erasure import erasure_dag
     from airflow_paimon.dags.maintenance import maintenance_dag
     from airflow_paimon.dags.pipeline import pipeline_dag
     from airflow_paimon.dags.pipeline_undo import pipeline_undo_dag
@@ -23,6 +24,7 @@ __all__ = [
     "correction_cleanup_dag",
     "correction_dag",
     "correction_undo_dag",
+    "erasure_dag",
     "maintenance_dag",
     "number",
     "pipeline_dag",

@@ -1,4 +1,4 @@
-"""Runs of the three correction DAGs that are about one table, from Airflow's database."""
+"""Runs of the DAGs for corrections and erasures that are about one table, from Airflow's database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.task_run import PROGRESS_KEY
 
 CORRECT, UNDO, CLEAN_UP = "data_correction", "data_correction_undo", "data_correction_cleanup"
-DAGS = (CORRECT, UNDO, CLEAN_UP)
+ERASE = "row_erasure"
+DAGS = (CORRECT, UNDO, CLEAN_UP, ERASE)
 _LOOKED_AT = 1000
 _SHOWN = 50
 

@@ -22,6 +22,7 @@ DAGS = {
     "on_new_snapshot",
     "pipeline_correction",
     "pipeline_correction_undo",
+    "row_erasure",
     "table_maintenance",
 }
 

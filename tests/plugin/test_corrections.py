@@ -115,7 +115,7 @@ def runs(server: Any) -> Iterator[None]:
     version = uuid4()
     with create_session() as session:
         session.execute(insert(DagBundleModel).values(name="page"))
-        names = {"data_correction", "data_correction_undo"}
+        names = {"data_correction", "data_correction_undo", "row_erasure"}
         known = set(session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(names))))
         added = names - known
         # Other tests in this database may have left them as DAGs that no file has any more.
@@ -206,6 +206,7 @@ def test_the_forms_are_given_what_they_want(get: Get) -> None:
         {"table": "d.t", "paimon_conn_id": "lake", "sql": "UPDATE branch SET v = ... WHERE dt = ..."},
         {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1"},
     ]
+    assert {"table": "d.t", "paimon_conn_id": "lake", "where": "k = ..."} in forms, "the form of row_erasure"
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
     )
     lines += [f"... and {found['found_left_out']:,} more"] if found["found_left_out"] else []
     lines += _section("Not read", ("path", "reason"), [(u["path"], u["reason"]) for u in found["unchecked"]])
+    lines += ["", "## Not looked at", "", *(f"- {text[:1].upper()}{text[1:]}" for text in found["not_looked_at"])]
     return "\n".join([*lines, ""])
 
 

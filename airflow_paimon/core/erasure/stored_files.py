@@ -15,7 +15,7 @@ from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
 from airflow_paimon.core.metadata_expiry.contents_plan import Contents
-from airflow_paimon.core.metadata_expiry.orphan_plan import CHANGELOG, DATA, TEMPORARY, Stored, sort_files
+from airflow_paimon.core.metadata_expiry.orphan_plan import CHANGELOG, DATA, TEMPORARY, Sorted, Stored, sort_files
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import Root
@@ -61,7 +61,7 @@ class StoredFiles:
     """``files``: all that may hold rows; ``reachable``: the roots, and what each names.
 
     ``schemas``: all versions of the columns, of all branches, under main's ids. ``indexes``: index files that hold
-    values of rows, as paths with their type.
+    values of rows, or may, as paths with what they are.
     """
 
     files: tuple[StoredFile, ...]
@@ -81,16 +81,17 @@ def read_stored_files(table: Table) -> StoredFiles:
     reader = RootReader(main)
     roots = reader.gather()
     living, read = reader.of_living(roots.keeping, lambda some: (some, _read(main, some)))
+    listed = _listed(main)
     known = _schemas(main, roots.branches)
     return StoredFiles(
-        files=tuple(_files(main, read, known)),
+        files=tuple(_files(listed, read, known)),
         reachable=Reachable(
             contents=read.contents,
             roots=tuple(living),
             consumers=roots.consumers,
         ),
         schemas=tuple(s for versions in known.values() for s in versions.values()),
-        indexes=tuple(_indexes(read.names)),
+        indexes=tuple(_indexes(read.names, listed)),
         warnings=tuple(unfinished_warnings(roots)),
     )
 
@@ -121,12 +122,16 @@ _Schemas = Mapping[str, Mapping[int, TableSchema]]
 """The schema versions of each branch, by id."""
 
 
-def _files(main: Table, read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
+def _listed(main: Table) -> Sorted:
+    """List the folder, without what this package keeps there for itself."""
+    stored = (Stored(i.name, i.size, i.modified_ms) for i in main.store.files(""))
+    return sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), file_prefixes(main))
+
+
+def _files(found: Sorted, read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
     def schema_of(branch: str, entry: ManifestEntry) -> TableSchema | None:
         return schemas.get(branch, {}).get(entry.file.schema_id)
 
-    stored = (Stored(i.name, i.size, i.modified_ms) for i in main.store.files(""))
-    found = sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), file_prefixes(main))
     listed = [(c.file, c.kind) for c in found.candidates] + [(f, OTHER) for f in found.unknown]
     for file, kind in listed:
         if kind not in (DATA, CHANGELOG, TEMPORARY, OTHER) or not _among_rows(file):
@@ -179,6 +184,17 @@ def _schemas(main: Table, branches: Iterable[str]) -> _Schemas:
     return found
 
 
-def _indexes(names: Sequence[RootNames]) -> Iterable[tuple[str, str]]:
+def _indexes(names: Sequence[RootNames], listed: Sorted) -> Iterable[tuple[str, str]]:
+    """Name the indexes that hold values, also those that nothing refers to: their names are not those of others."""
     found = {(e.external_path or f"{INDEX_DIR}/{e.file_name}"): e.index_type for n in names for e in n.index}
-    return sorted((path, kind) for path, kind in found.items() if kind.lower() not in _WITHOUT_VALUES)
+    known = [
+        (path, f"an index of type {kind}, which holds values of rows")
+        for path, kind in found.items()
+        if kind.lower() not in _WITHOUT_VALUES
+    ]
+    strange = [
+        (f.path, "an index that nothing refers to, of a type that may hold values of rows; delete it by hand")
+        for f in listed.unknown
+        if f.path.startswith(f"{INDEX_DIR}/") and f.path not in found
+    ]
+    return sorted([*known, *strange])

@@ -18,6 +18,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.erasure.end_tags import end_tags
+from airflow_paimon.core.erasure.proofs import keep_proof
 from airflow_paimon.core.erasure.reach_plan import NEWEST, PROTECTIVE_TAG, SNAPSHOTS, Holder
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -243,6 +244,8 @@ class _Erasure:
             **found.to_json(self.request.limit),
         }
         changed = bool(self.erased) or any(step["changed"] for step in self.steps.values())
+        if found.proven:
+            details["proof"] = keep_proof(table, details, _marks(self.request), changed=changed)
         after = table.latest_snapshot_id()
         return self.context.result(None, branch=MAIN, changed=changed, before=before, after=after, details=details)
 

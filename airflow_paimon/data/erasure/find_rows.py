@@ -19,6 +19,14 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.erasure.search import Search, Searched, parse_search, search_files
 
 _LISTED_PROBLEMS = 100
+NOT_LOOKED_AT = (
+    "copies outside of the table's folder: other tables, exports, backups, versions that an object store keeps",
+    "metadata: lowest and highest values of columns in manifests, statistics of ANALYZE, file indexes (*.index), names "
+    "of partitions",
+    "statements in properties of snapshots and in audit records",
+    "what is written after the state that is named here",
+)
+"""What no search says anything about."""
 
 
 def find_rows(context: Context, request: FindRows) -> OperationResult:
@@ -79,10 +87,7 @@ class FoundRows:
     def problems(self) -> list[dict[str, str]]:
         """What could not be searched: no proof is complete while there is any."""
         found = [{"path": one.file.path, "reason": one.problem} for one in self.searched if one.problem is not None]
-        return found + [
-            {"path": path, "reason": f"an index of type {kind}, which holds values of rows"}
-            for path, kind in self.stored.indexes
-        ]
+        return found + [{"path": path, "reason": what} for path, what in self.stored.indexes]
 
     @property
     def proven(self) -> bool:
@@ -128,6 +133,7 @@ class FoundRows:
             "found_left_out": len(self.matching) - len(listed),
             "unchecked": problems[:_LISTED_PROBLEMS],
             "unchecked_left_out": max(len(problems) - _LISTED_PROBLEMS, 0),
+            "not_looked_at": list(NOT_LOOKED_AT),
             "warnings": list(self.stored.warnings),
         }
 

@@ -18,14 +18,14 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.plugin import auth, runs
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.runs import CLEAN_UP, CORRECT, DAGS, UNDO, TableRun
+from airflow_paimon.plugin.runs import CLEAN_UP, CORRECT, DAGS, ERASE, UNDO, TableRun
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, moment, text
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
 from airflow_paimon.runbooks.leftovers import run_digest
 
 _APPROVE = "approve"
 _MOST_POINTS = 20
-_EXPLAINS = ("how_to_go_on", "rejected", "verify", "remove", "find")
+_EXPLAINS = ("how_to_go_on", "rejected", "is_complete", "verify", "remove", "find")
 _COLUMNS = (
     Column("Run"),
     Column("Purpose"),
@@ -39,7 +39,7 @@ _COLUMNS = (
     Column("Reason", roomy=True),
     Column("Partitions", roomy=True),
 )
-_PURPOSES = {CORRECT: "correction", UNDO: "undo", CLEAN_UP: "clean-up"}
+_PURPOSES = {CORRECT: "correction", UNDO: "undo", CLEAN_UP: "clean-up", ERASE: "erasure"}
 
 
 def show(context: PageContext) -> Panel:
@@ -71,6 +71,7 @@ def show(context: PageContext) -> Panel:
     return Panel(template="corrections.html", sheets=[sheet], notes=notes, data={"forms": forms})
 
 
+_ERASES = "A person's rows go from all branches and from the files, for good; the approver sees what else ends"
 _EMPTY = "No run of the correction DAGs was about this table lately"
 
 
@@ -175,6 +176,7 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
         )
         title = "Undo this publish" if point.branch else "Undo this rollback"
         forms.append(form_card(context, UNDO, title, {**table, "tag": point.undo_tag}, hint))
+    forms.append(form_card(context, ERASE, "Erase rows", {**table, "where": _condition(context)}, _ERASES))
     if context.branches:
         chosen = [] if context.view.branch_name == MAIN else [context.view.branch_name]
         conf = {**table, **({"branches": chosen} if chosen else {})}
@@ -190,6 +192,13 @@ def skeleton(context: PageContext) -> str:
     keys = schema.partition_keys or schema.primary_keys[:1] or schema.field_names[:1]
     where = " AND ".join(f"{_named(k)} = ..." for k in keys)
     return f"UPDATE branch SET {_named(free)} = ... WHERE {where}"
+
+
+def _condition(context: PageContext) -> str:
+    """Return a condition to be completed: it is refused as it is."""
+    schema = context.main.schema()
+    columns = [*schema.primary_keys, *schema.field_names]
+    return f"{_named(next((n for n in columns if n not in schema.partition_keys), columns[0]))} = ..."
 
 
 def _named(column: str) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 _ENDED = ("success", "failed")
-_PUBLISHING = ("merge", "fast_forward", "undo", "remove")
+_BECAME = {
+    "merge": "published", "fast_forward": "published", "undo": "undone", "remove": "cleaned up", "erase": "erased",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ def _own_wait(run: RunView) -> str:
     if run.state == "queued":
         return "its turn: the run is queued"
     if run.tasks.get("wait") in ("deferred", "up_for_reschedule"):
-        return "its branch to catch up"
+        return "files to have waited for their readers" if "erase" in run.tasks else "its branch to catch up"
     retried = sorted(t for t, state in run.tasks.items() if state == "up_for_retry")
     if retried:
         return f"the next try of {', '.join(retried)}"
@@ -67,13 +69,11 @@ def outcome(run: RunView) -> tuple[str, str]:
         return "running", "warn"
     if run.tasks.get("rejected") in ("success", "failed"):
         return "rejected", "bad"
-    done = [t for t in _PUBLISHING if run.tasks.get(t) == "success"]
+    done = [t for t in _BECAME if run.tasks.get(t) == "success"]
     if run.state == "failed":
         failed = sorted(t for t, state in run.tasks.items() if state == "failed" and t != "how_to_go_on")
-        after = " after it was published" if done else ""
+        after = "" if not done else " after rows were erased" if done == ["erase"] else " after it was published"
         return f"failed{after}: {', '.join(failed) or 'see the run'}", "bad"
     if run.tasks.get("remove") == "skipped":
         return "nothing removed", ""
-    return {"merge": "published", "fast_forward": "published", "undo": "undone", "remove": "cleaned up"}.get(
-        done[0] if done else "", "done"
-    ), "good"
+    return _BECAME.get(done[0] if done else "", "done"), "good"

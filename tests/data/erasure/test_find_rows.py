@@ -232,3 +232,14 @@ def test_a_literal_that_the_column_can_not_hold_is_refused(tmp_path: Path) -> No
     for where in ("t = '2026-01-01T00:00:00.123456'", "k < 99999999999", "k = 99999999999999999999999", "d < 1.234"):
         with pytest.raises(InvalidInputError, match="is not a value of column"):
             run(table, "find_rows", where=where)
+
+
+def test_an_index_that_nothing_refers_to_is_no_proof(tmp_path: Path) -> None:
+    """Its values are not read, and nothing says of what type it is; those of hashes and vectors have other names."""
+    table = plain(tmp_path)
+    table.store.create("index/btree-9b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0", b"secret")
+    table.store.create("index/index-9b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0", b"12345")
+    details = find(table, "k = 77")
+    assert not details["proven"]
+    assert [u["path"] for u in details["unchecked"]] == ["index/btree-9b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0"]
+    assert any("backups" in text for text in details["not_looked_at"])

@@ -1,0 +1,221 @@
+"""What the DAG ``row_erasure`` checks, plans and reports; no function here changes a table or says the condition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_paimon.core.erasure.report import report_markdown
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
+
+_LISTED = 50
+_PLANNED = (
+    "condition_sha256", "branches", "ends", "stays", "conflicts", "consumers", "rows", "files", "unchecked",
+    "unchecked_left_out",
+)  # fmt: skip
+_MARGIN = timedelta(minutes=1)
+"""Clocks of the storage and of Airflow differ a little."""
+
+
+def asked_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the form asks of ``erase_rows``, by the names of its fields."""
+    names = ("where", "expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped")
+    return {name: params[name] for name in names}
+
+
+def check_erasure(params: Mapping[str, Any]) -> dict[str, str]:
+    """Find the table: ``{"table", "condition"}``, the condition without its values.
+
+    Raises:
+        NotFoundError: no such table.
+    """
+    from airflow_paimon.core.table.made_by import hide_literals
+
+    return {"table": open_main(params).require().name, "condition": hide_literals(params["where"])}
+
+
+def plan_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the details of a dry run, without its list of files.
+
+    Raises:
+        UnsafeOperationError, UnsupportedError: what the erasure would refuse, too.
+    """
+    from airflow_paimon.core.requests.operations import plan_operation
+
+    details = plan_operation(request_for(params, "erase_rows", dry_run=True, limit=1, **asked_of(params))).details
+    return {name: details[name] for name in _PLANNED}
+
+
+def describe_plan(
+    params: Mapping[str, Any], checked: Mapping[str, Any], found: Mapping[str, Any], asked_by: str | None
+) -> dict[str, str]:
+    """Render the plan for the approver: ``{"subject", "markdown"}``.
+
+    Raises:
+        UnsafeOperationError: a legal hold is on such rows: names the tags.
+    """
+    held = [h for h in (*found["stays"], *found["ends"]) if h["hold"] is not None]
+    if held:
+        names = "; ".join(
+            f"tag {h['name']} of {h['branch']}: {h['hold']}" + (f", set by {h['held_by']}" if h["held_by"] else "")
+            for h in held
+        )
+        raise UnsafeOperationError(
+            f"{checked['table']}: such rows are under a legal hold, which wins ({names}); nothing was erased"
+        )
+    files = counted(found["files"]["with_rows"], "file")
+    about = [
+        f"{escape(checked['table'])}: {counted(found['rows'], 'stored row')} in {files}",
+        f"Condition, without its values: {escape(checked['condition'])}; SHA-256 `{found['condition_sha256']}`",
+        f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
+        f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
+    ]
+    about += [f"**Not searched**: {one['path']}: {escape(one['reason'])}" for one in found["unchecked"][:_LISTED]]
+    parts = ["\n".join(f"- {line}" for line in about)]
+    parts += _part(
+        "Files are written again, without these rows",
+        ["Branch", "Files", "Stored rows"],
+        [[b["branch"], f"{b['files']:,}", f"{b['rows']:,}"] for b in found["branches"]],
+    )
+    parts += _part("What ends, and what nobody can read afterwards", ["What", "Lost"], _holders(found["ends"], "lost"))
+    parts += _part("**What stays and keeps such rows: there is no proof until it has ended**", ["What", "Way out"],
+                   _holders(found["stays"], "way"))  # fmt: skip
+    parts += _part(
+        "Open branches whose publish will be a conflict",
+        ["Branch", "Way out"],
+        [[escape(c["branch"]), escape(c["way"])] for c in found["conflicts"]],
+    )
+    return {
+        "subject": f"Erase {counted(found['rows'], 'stored row')} of {checked['table']} for good?",
+        "markdown": "\n\n".join(parts),
+    }
+
+
+def _holders(holders: Sequence[Mapping[str, Any]], column: str) -> list[list[str]]:
+    return [[escape(_holder(h)), escape(h[column])] for h in holders]
+
+
+def _holder(holder: Mapping[str, Any]) -> str:
+    first, last = holder["first_snapshot"], holder["last_snapshot"]
+    span = f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
+    return f"{holder['kind']} {holder['name'] or ''} of {holder['branch']} ({span})".replace("  ", " ")
+
+
+def _part(title: str, headers: list[str], rows: list[list[str]]) -> list[str]:
+    more = [[f"and {len(rows) - _LISTED:,} more", *[""] * (len(headers) - 1)]] if len(rows) > _LISTED else []
+    return [f"{title}:\n\n{table(headers, [*rows[:_LISTED], *more])}"] if rows else []
+
+
+def check_approved(params: Mapping[str, Any], approved: Mapping[str, Any]) -> None:
+    """Refuse if the erasure would end more than the approver has seen.
+
+    Raises:
+        ConflictError: names the tags.
+    """
+    more = _ends(plan_erasure(params)) - _ends(approved)
+    if more:
+        names = ", ".join(sorted(f"{name} of {branch}" for branch, name in more))
+        raise ConflictError(
+            f"{params['table']}: since it was approved, tags have come that the erasure would end, too: {names}; "
+            f"nothing was erased. Clear task plan with its downstream, and have it approved again"
+        )
+
+
+def _ends(details: Mapping[str, Any]) -> set[tuple[str, str]]:
+    return {(h["branch"], h["name"]) for h in details["ends"] if h["name"]}
+
+
+def due(params: Mapping[str, Any], result: Mapping[str, Any]) -> datetime | None:
+    """Return when what waits for its grace time, or for an age, can go; None: nothing does."""
+    found = result["details"]
+    began = datetime.fromisoformat(found["time"]) + timedelta(seconds=result["duration_s"])
+    waits: list[timedelta] = []
+    if any(h["kind"] == "trash" for h in found["holders"]):
+        waits.append(_duration(params, "grace"))
+    if found["files"]["unreached"]:
+        waits.append(_duration(params, "orphans_older_than"))
+    return began + max(waits) + _MARGIN if waits else None
+
+
+def _duration(params: Mapping[str, Any], name: str) -> timedelta:
+    from airflow_paimon.core.table.options import parse_duration
+
+    return parse_duration(params[name], name)
+
+
+def certificate(
+    params: Mapping[str, Any],
+    checked: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    answer: Mapping[str, Any],
+    asked_by: str | None,
+) -> dict[str, Any]:
+    """Return what an auditor keeps: ``{"complete", "subject", "record", "markdown"}``.
+
+    ``runs``: the results of the erasures, the last one with the proof.
+    """
+    last = runs[-1]
+    details = last["details"]
+    record = {
+        "table": checked["table"],
+        "condition": checked["condition"],
+        "condition_sha256": details["condition_sha256"],
+        "reason": params["reason"],
+        "requested_by": asked_by,
+        "approved_by": answer["approved_by"],
+        "approved_at": answer["answered_at"],
+        "erased": [{"time": r["details"]["time"], **one} for r in runs for one in r["details"].get("erased", ())],
+        "proven": details["proven"],
+        "proven_at": details["time"],
+        "state": details["state"],
+        "files": details["files"],
+        "holders": details["holders"],
+        "unchecked": details["unchecked"],
+        "not_looked_at": details["not_looked_at"],
+        "version": last["version"],
+    }
+    complete = bool(details["complete"])
+    rows = sum(one["rows"] for one in record["erased"])
+    said = f"{counted(rows, 'row')} of {checked['table']} erased"
+    subject = f"{said}: no stored file holds one any more" if complete else f"{said}, not complete yet"
+    about = [
+        f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
+        f"Approved by: {escape(answer['approved_by']) if answer['approved_by'] else '*nobody was asked*'}",
+        f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
+    ]
+    markdown = "\n\n".join(
+        (
+            report_markdown(last).rstrip(),
+            "## Who\n\n" + "\n".join(f"- {line}" for line in about),
+            "## Record\n\n" + code_block(json.dumps(record, indent=2, ensure_ascii=False), "json"),
+        )
+    )
+    return {"complete": complete, "subject": subject, "record": record, "markdown": markdown}
+
+
+def message_of(found: Mapping[str, Any], checked: Mapping[str, Any], url: str) -> dict[str, Any]:
+    """Return what notifiers hear at the end, with the keys that the message of an approval has."""
+    empty = dict.fromkeys(("approved", "approved_by", "until"))
+    return {**empty, "event": "erasure", "subject": found["subject"], "url": url, "table": checked["table"],
+            "text": f"{found['subject']}. {url}"}  # fmt: skip
+
+
+def what_helps(failed: str, error: Mapping[str, Any] | None) -> str:
+    """Say what helps when a task failed."""
+    kind = error["kind"] if error else "error"
+    match kind:
+        case "conflict":
+            return "What helps: what the message says; then clear the task that failed with its downstream"
+        case "unsafe":
+            return "What helps: what the message names has to end first. Then clear plan with its downstream"
+        case "invalid-input" | "not-found" | "unsupported":
+            return "What helps: correct what the message names, and trigger row_erasure again"
+        case _:
+            return (
+                f"What helps: read the log of task {failed}. When its cause is over, clear it with its downstream: an "
+                f"erasure goes on where it stopped"
+            )
