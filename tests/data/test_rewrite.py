@@ -22,6 +22,7 @@ from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import NEW_BUCKET, folded, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import TableWrite, plan_write
 from tests.data.tables import make_table, rows_of
+from tests.randomness import lives
 
 COLUMNS = {"k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 
@@ -123,7 +124,7 @@ CHANGE = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=lives(12, 60))
 @given(st.lists(CHANGE, max_size=12), st.lists(CHANGE, max_size=12), st.booleans())
 def test_a_rewrite_gives_the_rows_that_an_upsert_gives(
     tmp_path_factory: pytest.TempPathFactory,

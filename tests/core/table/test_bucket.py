@@ -19,6 +19,7 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
 from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
 from tests.core.format.row_cases import VECTORS, arrow_array, typed_values
+from tests.randomness import lives
 
 MASK = 0xFFFFFFFF
 
@@ -63,7 +64,7 @@ def _batches(draw: st.DrawFn) -> tuple[list[DataType], list[list[Any]]]:
 
 
 @given(_batches(), st.integers(1, 1000), st.integers(0, 5))
-@settings(max_examples=300)
+@settings(max_examples=lives(100, 600))
 @example(
     ([AtomicType("DECIMAL", (38, 0))], [[Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(-(2**63)), None]]), 7, 0
 )

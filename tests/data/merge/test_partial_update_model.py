@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from tests.data.merge.versions import Version, merged
+from tests.randomness import lives
 
 COLUMNS = {"k": "INT NOT NULL", "a": "INT", "b": "INT", "g": "INT", "c": "INT", "h1": "INT", "d": "INT", "h2": "INT",
            "e": "INT"}  # fmt: skip
@@ -169,7 +170,7 @@ def versions(draw: st.DrawFn) -> list[tuple[str, Row]]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=lives(40, 300))
 @given(tables(), versions())
 def test_partial_update_equals_the_model(options: dict[str, str], rows: list[tuple[str, Row]]) -> None:
     given_rows: list[Version] = [(kind, *row.values()) for kind, row in rows]
