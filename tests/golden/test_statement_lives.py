@@ -18,6 +18,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.spark import sql
 from tests.oracles.golden import golden_index
+from tests.randomness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,11 @@ class Pairs:
         assert [b for _, b in versions] == sorted(b for _, b in versions)
 
 
-@pytest.mark.parametrize("life", LIVES or [None], ids=lambda life: life["table"] if life else "no-golden-tables")
+@pytest.mark.parametrize(
+    "life",
+    some(LIVES, 6, by=lambda life: life["options"]) or [None],
+    ids=lambda life: life["table"] if life else "no-golden-tables",
+)
 def test_life(golden: Callable[[str], Path], spark: SparkSession, tmp_path: Path, life: Any) -> None:
     archive = golden(ARCHIVE)
     assert life is not None

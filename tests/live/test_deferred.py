@@ -13,7 +13,7 @@ from tests.core.tables import append, make_table
 from tests.live.live_airflow import LiveAirflow
 from tests.spark.cluster import start_cluster
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.thorough]
 
 DAG_FILE = '''
 import json, os

@@ -193,6 +193,7 @@ def check(table: Table) -> None:
     assert len(compacted_by_commit(table)) == len(set(compacted_by_commit(table)))
 
 
+@pytest.mark.thorough
 def test_cleared_it_repeats_nothing(nights: Nights) -> None:
     table = nights.table("cleared")
     nights.trigger("cleared", "cleared", expiration_time="30 d")

@@ -30,6 +30,7 @@ from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.core.tables import alter_table
 from tests.data.test_changes import Follower
+from tests.randomness import some
 from tests.spark.jobs.operations import in_tasks, run
 
 if TYPE_CHECKING:
@@ -67,10 +68,13 @@ def expected(rows: dict[Any, list[Any]]) -> list[tuple[Any, ...]]:
     return sorted((tuple(r) for r in rows.values()), key=repr)
 
 
-@pytest.fixture(params=["keyed here", "keyed in tasks", "append here", "tracked in tasks"])
+PLACES = [("keyed", "here"), ("keyed", "in tasks"), ("append", "here"), ("tracked", "in tasks")]
+
+
+@pytest.fixture(params=some(PLACES), ids=" ".join)
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kind of table, and where the changes of few rows are written: the results must be the same."""
-    name, _, place = str(request.param).partition(" ")
+    name, place = request.param
     with nullcontext() if place == "here" else in_tasks():
         yield name
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from airflow_paimon.spark import write_table
 from airflow_paimon.spark.jobs.column_sources import SWITCH
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.data.test_compact import run as run_compact
+from tests.randomness import some
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
@@ -324,35 +326,32 @@ def test_what_spark_would_cut_off_is_refused(spark: SparkSession, tmp_path: Path
         correct(spark, tmp_path, "SELECT * FROM branch", mode="upsert")
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        (CHANGED_A, {"k": ["branch.k"], "v": ["branch.v"], "dt": ["branch.dt"]}),
-        ("SELECT * FROM main WHERE dt = 'a'", {"k": ["main.k"], "v": ["main.v"], "dt": ["main.dt"]}),
-        (
-            "WITH o AS (SELECT k, max(v) AS v FROM other GROUP BY k) "
-            "SELECT b.k, concat(b.v, o.v) AS v, 'a' AS dt FROM branch b JOIN o ON b.k = o.k WHERE b.dt = 'a' "
-            "UNION ALL SELECT k + 100, dt, 'a' FROM main WHERE dt = 'a'",
-            {"k": ["branch.k", "main.k"], "v": ["branch.v", "main.dt", "other.v"]},
-        ),
-        (
-            "SELECT k, (SELECT max(v) FROM main) AS v, dt FROM branch WHERE dt = 'a'",
-            {"k": ["branch.k"], "dt": ["branch.dt"]},
-        ),
-        (
-            "SELECT k, concat(v, '(, ') AS v, dt FROM branch WHERE dt = 'a'",  # prints like a list that never ends
-            {},
-        ),
-        ("SELECT CAST(1 AS BIGINT) AS k, 'x' AS v, 'a' AS dt", {}),
-    ],
-    ids=["one view", "main", "join and union", "subquery", "brackets in a literal", "no view"],
-)
-@pytest.mark.parametrize("upserts", [0, 1], ids=["as written", "to merge"])
+COLUMN_SOURCES: dict[str, tuple[str, dict[str, list[str]]]] = {
+    "one view": (CHANGED_A, {"k": ["branch.k"], "v": ["branch.v"], "dt": ["branch.dt"]}),
+    "main": ("SELECT * FROM main WHERE dt = 'a'", {"k": ["main.k"], "v": ["main.v"], "dt": ["main.dt"]}),
+    "join and union": (
+        "WITH o AS (SELECT k, max(v) AS v FROM other GROUP BY k) "
+        "SELECT b.k, concat(b.v, o.v) AS v, 'a' AS dt FROM branch b JOIN o ON b.k = o.k WHERE b.dt = 'a' "
+        "UNION ALL SELECT k + 100, dt, 'a' FROM main WHERE dt = 'a'",
+        {"k": ["branch.k", "main.k"], "v": ["branch.v", "main.dt", "other.v"]},
+    ),
+    "subquery": (
+        "SELECT k, (SELECT max(v) FROM main) AS v, dt FROM branch WHERE dt = 'a'",
+        {"k": ["branch.k"], "dt": ["branch.dt"]},
+    ),
+    # prints like a list that never ends
+    "brackets in a literal": ("SELECT k, concat(v, '(, ') AS v, dt FROM branch WHERE dt = 'a'", {}),
+    "no view": ("SELECT CAST(1 AS BIGINT) AS k, 'x' AS v, 'a' AS dt", {}),
+}
+
+
+@pytest.mark.parametrize(("case", "stored"), some(product(COLUMN_SOURCES, ["as written", "to merge"])))
 def test_the_result_says_which_columns_each_one_comes_from(
-    spark: SparkSession, tmp_path: Path, sql: str, expected: dict[str, list[str]], upserts: int
+    spark: SparkSession, tmp_path: Path, case: str, stored: str
 ) -> None:
+    sql, expected = COLUMN_SOURCES[case]
     main, _ = make_branch(tmp_path)
-    for _ in range(upserts):
+    if stored == "to merge":
         put(main, [(1, "later", "a")])
     asked: dict[str, Any] = {"partitions": ["dt=a"], "view": ["other=d.t"], "dry_run": True}
     with in_tasks():
