@@ -17,6 +17,7 @@ from airflow_paimon.locked_fields import lock
 from airflow_paimon.runbooks.pages import with_links
 
 _HERE = str(Path(__file__).parent)
+_DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 _OF_THE_FORM = ("table", "paimon_conn_id", "spark_conn_id")
 OwnTasks = Callable[[], object]
 """Makes tasks of the DAG's author; how they depend on each other is up to it. One that is skipped skips nothing of the
@@ -125,13 +126,21 @@ def _form(where: str, params: Mapping[str, Param], changes: Changes) -> dict[str
             raise InvalidInputError(f"{where}: the form has a field {name} already; change it by defaults or locked")
         if not isinstance(param, Param):
             raise InvalidInputError(f"{where}: field {name} must be a Param, such as text('Title', 'What it says')")
-    known = {**params, **added}
+    known = {**{name: _of_draft_7(param) for name, param in params.items()}, **added}
     if unknown := [name for name in (*defaults, *locked) if name not in known]:
         raise InvalidInputError(f"{where}: the form has no field {_named(unknown, known)}. It has: {', '.join(known)}")
     if twice := sorted(set(defaults) & set(locked)):
         raise InvalidInputError(f"{where}: {', '.join(twice)} can't be in defaults and locked at the same time")
     ordered = sorted(known, key=lambda name: "section" in known[name].schema)
     return {name: _field(f"{where}, field {name}", known[name], name, defaults, locked) for name in ordered}
+
+
+def _of_draft_7(param: Param) -> Param:
+    """Airflow checks each field's schema once a task whenever it serializes the DAG, the newest draft's thrice as long.
+
+    A runbook's own schemas say nothing that draft 7 doesn't have.
+    """
+    return Param(param.value, param.description, **{"$schema": _DRAFT_7, **param.schema})
 
 
 def _field(where: str, param: Param, name: str, defaults: Mapping[str, Any], locked: Mapping[str, Any]) -> Param:
