@@ -72,8 +72,8 @@ def flights_of(feed: Feed) -> list[tuple[Any, ...]]:
     return sorted((dt, n, c, d) for dt, flights in feed.items() for n, (c, d) in enumerate(flights))
 
 
-def rows(table: Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in read_arrow(table).to_pylist())
+def rows(table: Table, version: str | None = None) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in read_arrow(table, version).to_pylist())
 
 
 @pytest.fixture
@@ -137,13 +137,14 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
     during(monkeypatch, f"correct {RAW}", go_on)
     with answering("Approve", DAG) as questions:
         checked = CORRECT | {"checks": [{"row_limits": {"deleted": 0}}]}
-        run = run_dag(DAG, {**CONF, "tables": [checked, REPLAY]})
+        run = run_dag(DAG, {**CONF, "tables": [checked, REPLAY], "table_set": "reports"})
     assert run.state == "success", states(run)
     got = states(run)
     assert {n for n, s in got.items() if s == "skipped"} == {"correct[1]", "rejected", "how_to_go_on"}
     assert rows(raw) == flights_of({**RIGHT, **new})
     assert rows(daily) == totals_of({**RIGHT, **new})
-    assert left_over(raw, daily) == []
+    assert left_over(raw, daily) == ["set-reports-1"] * 2
+    assert set_rows(mains) == [flights_of({**RIGHT, **new}), totals_of({**RIGHT, **new})]
     for table in mains:
         assert_sound(table, leaks=True)
         (publish,) = publishes(table)
@@ -164,6 +165,11 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
     check_undo(run, raw, daily, new)
 
 
+def set_rows(mains: tuple[Table, Table]) -> list[list[tuple[Any, ...]]]:
+    """The rows of both tables in the newest version of the set."""
+    return [rows(main, "set:reports") for main in mains]
+
+
 def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
     """Both go back, and what both mains got meanwhile stays; then there is nothing left to undo."""
     form = {"tables": [RAW, DAILY], "branch": run.xcom("check_params")[0]["branch"]}
@@ -172,6 +178,8 @@ def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
     assert [one["table"] for one in undone.xcom("check_params")["tables"]] == [DAILY, RAW]
     assert rows(raw) == flights_of({**FEED, **new})
     assert rows(daily) == totals_of({**FEED, **new})
+    assert set_rows((raw, daily)) == [rows(raw), rows(daily)]
+    assert left_over(raw, daily) == ["set-reports-1", "set-reports-2"] * 2
     again = run_dag(UNDO, form)
     assert states(again)["check_params"] == "failed"
     assert "undone already" in again.xcom("check_params", "paimon_error")["message"]
@@ -265,6 +273,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a needless watermark": ({"watermark": "2026-11-18T00:00:00Z"}, InvalidInputError, "Caught up is watermark"),
     "streams of statements": ({"streams": True}, InvalidInputError, "the statements of flights.daily run as a batch"),
     "a bad time": ({"replay_timeout": "soon"}, InvalidInputError, "replay_timeout"),
+    "a bad set": ({"table_set": "a/b"}, InvalidInputError, "Table set 'a/b': a name has letters"),
     "a bad branch name": ({"branch": "fix.1"}, InvalidInputError, "fix.1"),
     "a bad retention": ({"undo_retention": "soon"}, InvalidInputError, "undo_retention"),
     "no such spark connection": ({"spark_conn_id": "sprak"}, InvalidInputError, "no Airflow connection 'sprak'"),

@@ -27,6 +27,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedStorageError,
 )
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchExpiry,
     Pin,
@@ -62,6 +63,7 @@ from airflow_paimon.core.table.paths import (
     hint_number,
 )
 from airflow_paimon.core.table.table import Table, parse_timestamp
+from airflow_paimon.core.table.table_sets import version_of_tag
 
 CONSUMER_EXPIRATION = "consumer.expiration-time"
 
@@ -283,11 +285,26 @@ def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagR
             assert root.tag is not None
             try:
                 check_deletable(view, root.tag)
+                _refuse_tag_of_set(view, root.tag)
                 dead.append(root)
             except UnsafeOperationError as error:
                 needed.setdefault(branch, {})[root.name] = error.message
     report = {"expired": _by_branch(dead), "needed": needed}
     return Choice(dead=tuple(dead), reason="its retention has passed, or it is older than asked for", report=report)
+
+
+def _refuse_tag_of_set(view: Table, tag: Tag) -> None:
+    """Keep the tag of a version that readers of its table set may read: it goes with the version.
+
+    Raises:
+        UnsafeOperationError: names the version.
+    """
+    version = version_of_tag(view, tag)
+    if version is not None:
+        raise UnsafeOperationError(
+            f"{view.label}: tag {tag.name!r} is of version {version.number} of table set {version.name!r}, and goes "
+            f"when that is over (create_table_set --keep, --retention)"
+        )
 
 
 def _file_times(view: Table) -> dict[str, datetime]:

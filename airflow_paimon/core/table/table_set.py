@@ -50,6 +50,14 @@ def set_tag(name: str, number: int) -> str:
     return f"{TAG_PREFIX}{name}-{number}"
 
 
+def parse_set_tag(tag: str) -> tuple[str, int] | None:
+    """Divide the name of a tag into that of a set and a number; None where it isn't one of a version."""
+    name, _, number = tag.removeprefix(TAG_PREFIX).rpartition("-")
+    if not tag.startswith(TAG_PREFIX) or not is_set_name(name) or not (number.isascii() and number.isdigit()):
+        return None
+    return name, int(number)
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
     """The snapshot of a table's main that belongs to a version; ``identity``: ``Snapshot.identity``."""

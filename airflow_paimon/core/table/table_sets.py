@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.snapshot import Snapshot, parse_json
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsupportedCatalogError
+from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
@@ -26,6 +26,7 @@ from airflow_paimon.core.table.table_set import (
     TableSet,
     check_set_name,
     is_set_name,
+    parse_set_tag,
     pins_from_json,
     version_file,
 )
@@ -156,6 +157,19 @@ def snapshot_in_set(table: Table, name: str, number: int | None) -> Snapshot:
         f"the tag {found.tag!r}: the version has expired, or somebody deleted the tag. Read the newest version, "
         f"{VERSION_PREFIX}{name}"
     )
+
+
+def version_of_tag(view: Table, tag: Tag) -> TableSet | None:
+    """Return the version of a set that a tag of main belongs to; None for other tags, and where there are no sets."""
+    named = parse_set_tag(tag.name)
+    if named is None or view.catalog is None or view.branch_name != MAIN:
+        return None
+    try:
+        found = set_folder(view.catalog, named[0]).ended(named[1])
+    except UnsupportedCatalogError:
+        return None
+    pin = None if found is None or found.abandoned is not None else found.tables.get(view.name)
+    return found if pin is not None and pin.identity == tag.snapshot.identity else None
 
 
 def _remembered(catalog: Catalog, name: str, number: int | None) -> TableSet:

@@ -454,6 +454,16 @@ def test_a_tag_under_a_legal_hold_stays_with_its_version(warehouse: str) -> None
     assert seen(warehouse, "set:nightly@1") == [1, 1]
 
 
+def test_tags_of_a_version_expire_with_it_and_not_by_their_age(warehouse: str) -> None:
+    make(warehouse)
+    table = open_table(warehouse, NAMES[0])
+    for tag in ("mine", "set-weekly-1"):
+        run(table, "create_tag", tag=tag)
+    found = run(table, "expire_tags", include_unlimited=True, older_than="0 s", grace="0 s", writers_stopped=True)
+    assert table.tag_names() == ["set-nightly-1"]
+    assert "version 1 of table set 'nightly'" in found.details["needed"]["main"]["set-nightly-1"]
+
+
 def test_texts_and_records_survive_the_way_there_and_back(tmp_path: Path) -> None:
     made = TableSet(name="n", number=3, tables={"d.a": Pin(4, "m")}, created_ms=5, operation_id="op")
     folder = set_folder(open_catalog(str(tmp_path)), "n")
