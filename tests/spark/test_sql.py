@@ -28,6 +28,7 @@ from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
+from airflow_paimon.spark.statements import sql as statement_sql
 from tests.core.tables import alter_table
 from tests.data.test_changes import Follower
 from tests.randomness import some
@@ -633,3 +634,32 @@ def test_a_commit_in_between_is_not_lost(spark: SparkSession, tmp_path: Path, na
     assert marker.exists()
     assert table.latest_snapshot_id() == 4
     assert [r for r in rows_of(table) if r[0] == 1] == [(1, "b1", 2, "b"), (1, "late", 71, "a")]
+
+
+def test_the_views_of_a_statement_read_one_version_of_a_table_set(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version is made after the first view was opened, before the second one is."""
+    target = make(tmp_path)
+    sources = [create_table(str(tmp_path), name, [("n", "INT")]) for name in ("d.one", "d.two")]
+
+    def publish(number: int) -> None:
+        for table in sources:
+            write_arrow(table, pa.table({"n": pa.array([number], pa.int32())}), mode="overwrite")
+        run(tmp_path, "create_table_set", table="d.one", table_set="pair", member=["d.two"])
+
+    publish(1)
+    opened, original = [], statement_sql.plan_view
+
+    def plan_view(*arguments: Any) -> Any:
+        found = original(*arguments)
+        opened.append(arguments)
+        publish(1 + len(opened))
+        return found
+
+    monkeypatch.setattr(statement_sql, "plan_view", plan_view)
+    statement = "INSERT INTO d.t SELECT one.n, 'new', two.n, 'c' FROM one CROSS JOIN two"
+    views = {"one": "d.one@set:pair", "two": "d.two@set:pair"}
+    sql(spark, str(tmp_path), statement, views=views)
+    assert len(opened) == 2
+    assert [row for row in rows_of(target) if row[3] == "c"] == [(1, "new", 1, "c")]
