@@ -104,11 +104,13 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         "poll_interval": "3",
         "poke_interval": "7.5",
         "sample": "0",
+        "lineage_conn_id": "marquez",
     }
     assert set(chosen) == set(SETTINGS)
     code = """
         import contextlib, io, json
         from airflow.cli import cli_parser
+        from airflow_paimon import settings
         from airflow_paimon.hooks.paimon import DEFAULT_SPARK_CONN_ID, PaimonHook
         from airflow_paimon.operators.branch import DiffBranchesOperator
         from airflow_paimon.operators.check import CheckBranchOperator
@@ -135,6 +137,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
             "deferrable": [diff.deferrable, sensor.deferrable],
             "poll_interval": [diff.poll_interval],
             "poke_interval": [sensor.poke_interval, trigger.poke_interval, inherited.poke_interval],
+            "lineage_conn_id": [settings.LINEAGE_CONN_ID],
             "sample": [diff.sample, check.sample, form["sample_rows"].value],
             "listed": listed.getvalue(),
         }))
@@ -158,6 +161,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         "poll_interval": [3.0],
         "poke_interval": [7.5, 7.5, 9],
         "sample": [0, 0, 0],
+        "lineage_conn_id": ["marquez"],
     }
     section, *options, engine = [line for line in listed.splitlines() if line.strip()]
     assert section == "[paimon]"

@@ -12,12 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.streaming.consumers import keep_from
+from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -276,6 +279,16 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a bad set": ({"table_set": "a/b"}, InvalidInputError, "Table set 'a/b': a name has letters"),
     "a bad branch name": ({"branch": "fix.1"}, InvalidInputError, "fix.1"),
     "a bad retention": ({"undo_retention": "soon"}, InvalidInputError, "undo_retention"),
+    "a column that no source has": (
+        {"tables": [CORRECT, {"table": DAILY, "replay": "INSERT INTO branch SELECT '1', r.carier, 2 FROM raw r"}]},
+        InvalidInputError,
+        "raw has no column carier (did you mean carrier?)",
+    ),
+    "a view that is not there": (
+        {"tables": [CORRECT | {"views": ["days=dim.nope"]}, REPLAY]},
+        NotFoundError,
+        "View 'days=dim.nope'",
+    ),
     "no such spark connection": ({"spark_conn_id": "sprak"}, InvalidInputError, "no Airflow connection 'sprak'"),
 }
 
@@ -296,6 +309,27 @@ def test_the_forms_in_the_documentation_are_taken() -> None:
     assert [one.table for one in parse_tables(tables)] == [RAW, DAILY]
     assert parse_tables(json.loads(EXAMPLE)) == parse_tables(tables), "the form shows what the page shows"
     assert undo.keys() <= set(load_dag(UNDO).params)
+
+
+def test_what_a_run_will_touch_is_said_of_every_table_before_anything_is_made(mains: tuple[Table, Table]) -> None:
+    raw, daily = mains
+    keep_from(daily, "dashboards", 1)
+    two = {**REPLAY, "replay": f"{REPLAY['replay']}; DELETE FROM branch WHERE dt = '2' AND carrier = 'AA'"}
+    planned = pipeline.plan_pipeline(form(tables=[CORRECT, two]), DAG, "run-1")
+    lines = pipeline.foreseen_lines(planned)
+    assert [line for line in lines if "Replaces" in line] == [
+        f"{RAW}: Replaces at most 1 file with {_size(raw)} and 3 stored rows, in dt=2",
+        f"{DAILY}: statement 1: Replaces at most 1 file with {_size(daily)} and 2 stored rows, in dt=2",
+        f"{DAILY}: statement 2: Replaces at most 1 file with {_size(daily)} and 2 stored rows, in dt=2",
+    ]
+    assert any(line.startswith(f"{DAILY}: statement 1: Reads of {RAW} at most 2 files") for line in lines)
+    assert planned[1]["foreseen"]["notice"] == ["Consumer dashboards reads snapshot 1 next, 1 behind"]
+    assert left_over(raw, daily) == []
+
+
+def _size(table: Table) -> str:
+    sizes = {row["partition"]: row["file_size_in_bytes"] for row in inspect(table, "partitions").to_pylist()}
+    return size_text(sizes["dt=2"])
 
 
 def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table]) -> None:
@@ -324,7 +358,8 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
     for table, one in zip(mains, now, strict=True):
         operate(table, "create_tag", tag=one["tag"], snapshot=one["base_snapshot"])
     load(raw, {"4": [("DL", 4)]})
-    assert pipeline.plan_pipeline(form(), DAG, "run-1") == now, "a Clear of the whole run starts where it started"
+    again = pipeline.plan_pipeline(form(), DAG, "run-1")
+    assert [one | {"foreseen": None} for one in again] == [one | {"foreseen": None} for one in now]
     views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
     viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
     check_arguments = load_program(DAG).check_arguments
