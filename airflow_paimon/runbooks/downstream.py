@@ -46,7 +46,9 @@ def ask_backend(
     if not name:
         return None
     try:
-        connection = connection_of(name)
+        return ask_downstream(connection_of(name), warehouse, table)
     except AirflowNotFoundException:
-        return {"asked": name, "datasets": [], "jobs": [], "problem": f"there is no Airflow connection {name!r}"}
-    return ask_downstream(connection, warehouse, table)
+        problem = f"there is no Airflow connection {name!r}"
+    except Exception as error:  # such as a connection that can't be parsed: its settings may be in the message
+        problem = f"connection {name!r} can't be used ({type(error).__name__})"
+    return {"asked": name, "datasets": [], "jobs": [], "problem": problem}

@@ -206,4 +206,6 @@ def test_a_task_names_who_is_downstream_and_how_to_correct_all(
     assert marquez.asked[0][1] == "Bearer s3cret" and "s3cret" not in json.dumps(found)
     again = details("nobody")
     assert again["pipeline"] is None and "no Airflow connection 'nobody'" in again["lineage"]["problem"]
+    monkeypatch.setenv("AIRFLOW_CONN_MARQUEZ", "{s3cret")
+    assert "can't be used" in details("marquez")["lineage"]["problem"], "no plan fails for it"
     assert details("")["lineage"] is None

@@ -20,6 +20,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.plugin import auth, consumers, runs
+from airflow_paimon.plugin.catalog import without_secrets_of
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
@@ -95,7 +96,7 @@ def _plan(context: PageContext, correction: _Correction) -> tuple[Mapping[str, A
             key, make, until=context.until, fresh=_SERVES_SECONDS, weigh=lambda plan: 2 * len(json.dumps(plan))
         )
     except _REFUSED as error:
-        return {}, in_form_words(error.message)
+        return {}, without_secrets_of(context.conn_id, in_form_words(error.message))
     return found, ""
 
 
