@@ -121,15 +121,24 @@ def _without(
     return kept, taken
 
 
+def _changelog(messages: Sequence[CommitMessage], kind: CommitKind) -> list[ManifestEntry] | None:
+    """An empty changelog of an OVERWRITE says that no other row changes; a COMPACT without any says the same."""
+    entries = [e for m in messages for e in m.changelog_entries()]
+    known = kind == CommitKind.OVERWRITE and any(m.changelog is not None for m in messages)
+    return entries if entries or known else None
+
+
 def commit_compaction(
     table: Table,
     messages: Sequence[CommitMessage],
     options: CommitOptions | None = None,
     *,
     read: ScanPlan,
+    kind: CommitKind = CommitKind.COMPACT,
     operation: Operation | None = None,
 ) -> Receipt:
-    """Replace files of some buckets by the rows that are left of them, in one COMPACT snapshot.
+    """Replace files of some buckets by the rows that are left of them, in one snapshot: a COMPACT, or an OVERWRITE
+    where rows go.
 
     ``read``: the scan of these buckets, with all their live files. Files that writers have added to level 0 since stay
     above the new ones. All deletion vectors of the buckets go: the new files are without their rows. The hash index
@@ -149,12 +158,12 @@ def commit_compaction(
         taken = [(at.place(m.partition, m.bucket), file_and_level(f)) for m in messages for f in m.replaced]
         kept = [i for i in at.index if at.place(i.partition, i.bucket) not in places or i.index_type.upper() == _HASH]
         return Draft(
-            kind=CommitKind.COMPACT,
+            kind=kind,
             entries=[
                 *(files[place][file].deleted() for place, file in taken if file in files[place]),
                 *(e for m in messages for e in m.entries()),
             ],
-            changelog=[e for m in messages for e in m.changelog_entries()] or None,
+            changelog=_changelog(messages, kind),
             index_entries=kept if len(kept) < len(at.index) else None,
             schema=at.schema,
             operation=operation,

@@ -266,8 +266,12 @@ class _Erasure:
             for view, files in sorted(names, key=lambda one: 0 if chain is None else chain.order(one[0])):
                 self._from_branch(view, files, chain)
         raise ConflictError(
-            f"{table.name}: rows are left after {_ROUNDS} tries to erase them from all branches; run it again when "
-            f"there are fewer writers. The last commit was refused: {self.refused or 'none was'}"
+            f"{table.name}: rows are left after {_ROUNDS} tries to erase them from all branches. "
+            + (
+                f"The last commit was refused ({self.refused}): run it again when there are fewer writers"
+                if self.refused
+                else "A writer goes on writing such rows: stop that first, then run it again"
+            )
         )
 
     def _from_branch(self, view: Table, names: set[str], chain: ChainErasure | None) -> None:
@@ -281,6 +285,7 @@ class _Erasure:
             self.refused = error.message
             log.warning("%s; its files are looked at again", error.message)
             return
+        self.refused = ""
         if done.snapshot is not None:
             one = {"branch": view.branch_name, "snapshot": done.snapshot, "files": done.files, "rows": done.rows}
             self.erased.append(one)

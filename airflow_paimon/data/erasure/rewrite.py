@@ -1,4 +1,5 @@
-"""Writes the files of a branch again without some rows, as one commit: afterwards its newest snapshot has none of them.
+"""Writes the files of a branch again without some rows, as one commit: afterwards its newest snapshot has none of them,
+but for what writers have added meanwhile, which stays above.
 
 Not only visible rows count: a file that holds such a row behind a deletion vector, or a bucket that holds one as an old
 version of a key, is written again as well. In a chain table the deletes of other keys stay, as they hide rows of
@@ -16,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
-from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.copy_on_write import commit_compaction, commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Operation
+from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.schema.columns_plan import ids_on_main
 from airflow_paimon.core.table.options import TableOptions
@@ -108,8 +109,16 @@ class _Planned:
             return commit_rewrite(view, messages, options, read=self.scan, operation=Operation.DELETE)
         if has_moving_keys(self.write.schema):
             options = replace(options, properties={**options.properties, **KEYS_STAY})
-        vectors = self.scan.index_entries
-        return commit_buckets(view, messages, options, operation=Operation.DELETE, vectors=vectors)
+        rewritten = {(w.bucket.partition, w.bucket.bucket) for w in self.works if isinstance(w, BucketErasure)}
+        splits = tuple(s for s in self.scan.splits if (s.partition, s.bucket) in rewritten)
+        return commit_compaction(
+            view,
+            messages,
+            options,
+            read=replace(self.scan, splits=splits),
+            kind=CommitKind.OVERWRITE,
+            operation=Operation.DELETE,
+        )
 
 
 def _plan(view: Table, search: Search, names: Collection[str]) -> _Planned:
