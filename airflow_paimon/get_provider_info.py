@@ -62,6 +62,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.operators.chain",
                 "airflow_paimon.operators.check",
                 "airflow_paimon.operators.correction",
+                "airflow_paimon.operators.audit",
                 "airflow_paimon.operators.erasure",
                 "airflow_paimon.operators.maintenance",
                 "airflow_paimon.operators.pipeline",

@@ -97,7 +97,9 @@ def _send_success(paimon_conn_id: str, result: Mapping[str, Any], try_number: in
         if count:
             _send("incr", f"operation.{name}", tags, count)
     if result["operation"] == "table_health":
-        send_health(paimon_conn_id, result["table"], result["details"])
+        details = result["details"]
+        for one in details.get("tables", [{"table": result["table"], **details}]):
+            send_health(paimon_conn_id, one["table"], one)
 
 
 def send_failure(paimon_conn_id: str, table: str, operation: str, kind: str) -> None:

@@ -22,12 +22,13 @@ _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "
                              "delete_branch", "rename_tag", "reset_consumer", "clear_consumers",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
                              "remove_orphan_files", "repair_table", "check_branch_data", "storage_usage",
-                             "find_rows", "table_health", "plan_correction"})  # fmt: skip
+                             "find_rows", "table_health", "plan_correction",
+                             "export_audit"})  # fmt: skip
 """Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
 _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch", "alter_branch",
                             "create_table_set", "rename_tag", "reset_consumer", "clear_consumers",
                             "expire_branches", "expire_snapshots", "expire_tags", "remove_orphan_files",
-                            "storage_usage", "table_health", "plan_correction"})  # fmt: skip
+                            "storage_usage", "table_health", "plan_correction", "export_audit"})  # fmt: skip
 _BASE = "base"
 
 

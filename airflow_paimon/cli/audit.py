@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.audit.audit_record import AuditRecord
-from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import as_json, render
-from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.table import Table, parse_timestamp
+from airflow_paimon.core.audit.warehouse import moments, read_audits, records_of
+from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.table.table import is_pattern, named_tables, open_table
 
 _SQL = 60
 
@@ -33,32 +34,33 @@ class Audit:
         return listing(self.records, self.limit).to_text()
 
 
-def audit(table: Table, limit: int, since: str | None, until: str | None, form: str | None) -> Audit:
-    """Look up the audit. ``since`` and ``until``: ISO times with an offset, or dates (midnight UTC)."""
-    first, end = _moment("--from", since), _moment("--to", until)
-    if first is not None and end is not None and first >= end:
-        raise InvalidInputError(f"{table.name}: --from {since} is not before --to {until}, so no record can be between")
-    found = read_audit(table, first, end)
-    return Audit(records=found, form=form, limit=limit)
+def audit(
+    warehouse: str,
+    storage_options: Mapping[str, Any] | None,
+    name: str,
+    limit: int,
+    since: str | None,
+    until: str | None,
+    form: str | None,
+) -> Audit:
+    """Look up the audit of a table, or of several, see ``named_tables``.
 
-
-def _moment(flag: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        if len(text) == len("2026-11-18"):
-            return int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() * 1000)
-        return parse_timestamp(text)
-    except (InvalidInputError, ValueError):
-        raise InvalidInputError(
-            f"{flag} takes a date or an ISO time with an offset, such as 2026-11-18 or 2026-11-18T06:00Z, not {text!r}"
-        ) from None
+    ``since`` and ``until``: ISO times with an offset, or dates (midnight UTC).
+    """
+    first, end = moments(("--from", since), ("--to", until), name)
+    if is_pattern(name):
+        tables = named_tables(open_catalog(warehouse, storage_options), name)
+    else:
+        tables = [open_table(warehouse, name, storage_options=storage_options).require()]
+    return Audit(records=records_of(read_audits(tables, first, end)), form=form, limit=limit)
 
 
 def listing(records: list[AuditRecord], limit: int) -> Listing:
     """List the records, the newest first."""
+    several = len({r.table for r in records}) > 1
     rows = [
         (
+            *([r.table] if several else []),
             datetime.fromtimestamp(r.time_ms / 1000, UTC).replace(tzinfo=None),
             r.kind,
             r.branch,
@@ -74,6 +76,7 @@ def listing(records: list[AuditRecord], limit: int) -> Listing:
     ]
     shown, left = limited(rows, limit)
     columns = (
+        *([("table", "text")] if several else []),
         ("committed", "utc"),
         ("what", "text"),
         ("on", "text"),

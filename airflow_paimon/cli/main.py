@@ -53,7 +53,7 @@ LOOKUPS = {
     "plan": "what a correction would read, write and meet, and how long it would take",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
-    "audit": "publishes, undos and corrections: who asked, why, what was run, who approved",
+    "audit": "publishes, undos and corrections: who asked, why, by what, who approved; without --table of all tables",
     "storage": "bytes that each branch, tag and range of snapshots holds, and what its end would free",
     "health": "how a table fares, with reasons; without --table all tables, the worst first",
 }
@@ -158,7 +158,8 @@ def _parser() -> _Parser:
         elif name not in ("databases", "tables"):
             known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
             text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
-            command.add_argument("--table", required=name != "health", help=text)
+            text += "; several as sales.* or with commas" if name == "audit" else ""
+            command.add_argument("--table", required=name not in ("audit", "health"), help=text)
         if name in ("schema", "options", "tags", "snapshots", "partitions", "files", "plan", *_OF_ROWS):
             command.add_argument("--branch", help="branch; default main")
         if name == "head":
@@ -227,7 +228,7 @@ def _limit(text: str) -> int:
 
 
 def _check_values(options: argparse.Namespace) -> None:
-    if not options.table.strip():
+    if options.table is not None and not options.table.strip():
         raise InvalidInputError(f"{options.what}: --table is empty; give it as db.table")
     form = getattr(options, "format", None)
     if options.json and form not in (None, "json"):
@@ -247,6 +248,11 @@ def _look_up(options: argparse.Namespace) -> Any:
         from airflow_paimon.cli import table_sets
 
         return table_sets.sets(options.warehouse, storage, limit, options.name)
+    if options.what == "audit":
+        from airflow_paimon.cli.audit import audit
+
+        name, _ = _asked_name(options)
+        return audit(options.warehouse, storage, name, limit, options.since, options.until, options.format)
     if getattr(options, "table", None) is None:
         of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": health.tables}
         return of_all[options.what](options.warehouse, storage, limit)
@@ -264,10 +270,6 @@ def _look_up(options: argparse.Namespace) -> Any:
         return chain(table.branch(MAIN), limit)
     if options.what in _OF_ROWS:
         return _look_at_rows(table, options, version)
-    if options.what == "audit":
-        from airflow_paimon.cli.audit import audit
-
-        return audit(table, limit, options.since, options.until, options.format)
     if version is not None:
         view, snapshot = resolve_version(table, version)
         assert snapshot is not None  # or it was not found
@@ -275,17 +277,25 @@ def _look_up(options: argparse.Namespace) -> Any:
     return health.one(table, limit) if options.what == "health" else lookups.OF_A_TABLE[options.what](table, limit)
 
 
-def _asked_table(options: argparse.Namespace, storage: Mapping[str, Any] | None) -> tuple[Table, int | str | None]:
-    """Return the branch that is asked about, which is there, and a version."""
-    from airflow_paimon.core.table.paths import MAIN
-    from airflow_paimon.core.table.table import open_table, split_version
+def _asked_name(options: argparse.Namespace) -> tuple[str, int | str | None]:
+    """Return the table as it is named, all of them where none is, and the version."""
+    from airflow_paimon.core.table.table import split_version
 
     _check_values(options)
-    name, version = split_version(options.table)
+    name, version = split_version(options.table) if options.table is not None else ("*", None)
     if version is not None and options.what not in _OF_A_VERSION:
         raise InvalidInputError(
             f"--table {options.table}: {options.what} takes no version; these do: {', '.join(_OF_A_VERSION)}"
         )
+    return name, version
+
+
+def _asked_table(options: argparse.Namespace, storage: Mapping[str, Any] | None) -> tuple[Table, int | str | None]:
+    """Return the branch that is asked about, which is there, and a version."""
+    from airflow_paimon.core.table.paths import MAIN
+    from airflow_paimon.core.table.table import open_table
+
+    name, version = _asked_name(options)
     table = open_table(options.warehouse, name, storage_options=storage)
     asked = getattr(options, "branch", None)
     if asked is not None and not asked.strip():

@@ -200,24 +200,38 @@ class TableHealthOperator(PaimonOperator):
     """
     Judge a table by its files and metadata: ``details`` have a score from 0 to 100, and its reasons.
 
+    Of several tables (``table="sales.*"``, ``"*"`` for the whole warehouse, or names with commas between)
+    ``details["tables"]`` has all that, the worst first; tables that can't be read come before these, with their
+    ``error``.
+
     Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a figure and its limit,
     the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
 
     :param storage: also list the table's folder, and count what nothing refers to (templated)
+    :param limit: of several tables: how many to list; 0 for all (templated)
     """
 
     operation = "table_health"
 
     @keeps_arguments
-    def __init__(self, *, storage: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, storage: bool | str = False, limit: int | str = 100, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]
+        if "tables" in found:
+            return [_health_line(one) for one in found["tables"]]
         return [
             f"Score {found['score']}",
             *(f"{one['id']} takes off {one['points']}: {one['text']}" for one in found["reasons"]),
         ]
+
+
+def _health_line(one: Mapping[str, Any]) -> str:
+    if one["score"] is None:
+        return f"{one['table']} can't be read: {one['error']['message']}"
+    why = ", ".join(f"{r['id']} -{r['points']}" for r in one["reasons"])
+    return f"{one['table']}: score {one['score']}{f': {why}' if why else ''}"
 
 
 class CompactOperator(PaimonOperator):

@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import (
-    InvalidInputError,
     OutcomeUnknownError,
     PaimonError,
     StorageError,
@@ -310,14 +309,9 @@ class _Destination:
 def _destination(uri: str | None, storage_options: Mapping[str, Any] | None) -> _Destination | None:
     if uri is None:
         return None
-    folder, slash, name = uri.rpartition("/")
-    if not name:
-        raise InvalidInputError(f"--result-uri {uri!r} names a folder; it must name the file to write")
-    from airflow_paimon.core.catalogs import storage_only
-    from airflow_paimon.core.store import open_store
+    from airflow_paimon.core.catalogs.places import file_place
 
-    is_local = "://" not in uri or uri.startswith("file:")
-    return _Destination(open_store(folder + slash or ".", None if is_local else storage_only(storage_options)), name)
+    return _Destination(*file_place(uri, storage_options, "--result-uri"))
 
 
 def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome) -> Outcome:

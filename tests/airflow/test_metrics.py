@@ -20,7 +20,7 @@ from airflow.sdk import DAG
 from airflow_paimon import metrics
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.operators.branch import DeleteTagOperator
 from airflow_paimon.operators.maintenance import TableHealthOperator
 from tests.airflow.conftest import RunDag
@@ -98,6 +98,14 @@ def test_a_task_sends_what_it_did_and_how_the_table_fares(
     assert found[f"airflow.paimon.operation.failure{of_table},operation=delete_tag,kind=not-found"] == "1|c"
     assert not [name for name in found if ".changed" in name or ".retry" in name]
     assert {name.partition(",")[0].removeprefix("airflow.") for name in found} <= metrics.names().keys()
+
+
+def test_the_health_of_several_tables_has_the_gauges_of_each(small_files: Path, packets: Packets) -> None:
+    append(make_table(small_files, "d.u"), "a")
+    asked = build_request("table_health", {"warehouse": str(small_files), "table": "*"})
+    metrics.send_success("lake", run_operation(asked).to_json(), try_number=1)
+    found = packets()
+    assert [found[f"airflow.paimon.health.score.lake.d__{t}"] for t in "tu"] == ["76|g", "100|g"]
 
 
 def test_without_tags_the_name_says_it_all(packets: Packets) -> None:

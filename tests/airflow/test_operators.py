@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.operators import _dry_run, check, erasure, maintenance, replay, table_set
+from airflow_paimon.operators import _dry_run, audit, check, erasure, maintenance, replay, table_set
 from airflow_paimon.operators import branch as branch_operators
 from airflow_paimon.operators import chain as chain_operators
 from airflow_paimon.operators._base import PaimonOperator
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.airflow
 
 OPERATORS: dict[str, type[PaimonOperator]] = {
     cls.operation: cls
-    for module in (branch_operators, chain_operators, check, erasure, maintenance, replay, table_set)
+    for module in (audit, branch_operators, chain_operators, check, erasure, maintenance, replay, table_set)
     for cls in (getattr(module, name) for name in module.__all__)
 } | {PlanCorrectionOperator.operation: PlanCorrectionOperator}
 

@@ -309,6 +309,25 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
     assert "missing-branch" in "\n".join(show(capsys, "chain", *on(warehouse, "d.c")))
 
 
+def test_the_audit_of_a_warehouse_and_of_some_tables(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.one", "a.two"):
+        table = make_table(warehouse, name, primary=False)
+        append(table, "a")
+        operate(table, "create_branch", branch="fix", snapshot=1, reason=f"for {name}")
+        append(table.branch("fix"), "b")
+        operate(table, "merge_branch", branch="fix", writers_stopped=True)
+    assert run(["audit", "--warehouse", str(warehouse)]) == 0
+    heads, *lines = capsys.readouterr().out.splitlines()
+    assert heads.split()[0] == "TABLE"
+    assert [line.split()[0] for line in lines] == ["a.two", "a.one"], "the newest first"
+    assert run(["audit", "--warehouse", str(warehouse), "--table", "a.o*", "--format", "csv"]) == 0
+    out = capsys.readouterr().out
+    assert "for a.one" in out
+    assert "for a.two" not in out
+    assert run(["audit", "--warehouse", str(warehouse), "--table", "a.x*"]) == 2
+    assert "has no table 'a.x*'" in capsys.readouterr().err
+
+
 def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["audit", *on(warehouse, "d.t"), "--json", "--format=csv"]) == 2
     assert "audit: --json and --format csv ask for two forms" in capsys.readouterr().err

@@ -23,6 +23,8 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.table import Table
 
+_CLOCKS_MS = 24 * 3_600_000
+"""How far the storage's clock may be behind that of whoever committed."""
 _CORRECTIONS = ("correct_branch", "replay_branch", "sql", "write_arrow", "write_table")
 
 
@@ -30,7 +32,7 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
     """Return the records of a table, the oldest first: of every branch that was published onto or rolled back, of
     erasures, and of the corrections on branches since their base that no publish has brought.
 
-    Reads all snapshots that are there and the records of the others.
+    Reads all snapshots that are there and the records of the others, of which a beginning leaves the older ones out.
 
     Args:
         since_ms: Only what was committed then or later, epoch milliseconds.
@@ -47,7 +49,7 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
     branches: list[tuple[Table, Lineage | None, list[Snapshot]]] = []
     for view, lineage in ((main, None), *((main.branch(n), read_lineage(main, n)) for n in main.branch_names())):
         there = _readable(view, after=lineage.snapshot_id or 0 if lineage is not None else 0)
-        recorded = [s for s in _recorded(view, there) if s.identity not in known]
+        recorded = [s for s in _recorded(view, there, since_ms) if s.identity not in known]
         publishes = [s for s in recorded if UNDO_TAG_PROPERTY in s.properties]
         undone, living = undone_snapshots(publishes), {s.identity for s in there}
         for snapshot in recorded:
@@ -78,13 +80,18 @@ def _readable(view: Table, after: int) -> list[Snapshot]:
         return []
 
 
-def _recorded(view: Table, there: Iterable[Snapshot]) -> list[Snapshot]:
+def _recorded(view: Table, there: Iterable[Snapshot], since_ms: int | None) -> list[Snapshot]:
     """Return the publishes, rollbacks and erasures of a branch by id: of the snapshots that are there, and of the
     records.
+
+    A record is put after its snapshot, so what was put long before ``since_ms`` is not needed: what has undone a later
+    publish is later still, and so is the publish of a later correction.
     """
     found = {s.identity: s for s in there if s.properties.keys() & {UNDO_TAG_PROPERTY, CONDITION_PROPERTY}}
-    folder = f"{AUDIT_DIR}/{view.branch_name}"
-    paths = sorted(f"{folder}/{name}" for name in view.store.names(folder) if name.endswith(".json"))
+    folder, oldest = f"{AUDIT_DIR}/{view.branch_name}", None if since_ms is None else since_ms - _CLOCKS_MS
+    files = [i for i in view.store.list(folder) if i.name.endswith(".json")]
+    wanted = (i for i in files if oldest is None or i.modified_ms is None or i.modified_ms >= oldest)
+    paths = sorted(f"{folder}/{info.name}" for info in wanted)
     for path, data in read_present(view.store, paths).items():
         snapshot = parse_snapshot(data, f"{view.label}: {path}")
         found.setdefault(snapshot.identity, snapshot)

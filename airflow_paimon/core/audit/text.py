@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.publish.diff_record import KINDS
 
 FORMATS = ("json", "csv", "markdown")
-_FIGURES = ("partitions", "buckets", "files_added", "files_deleted", "rows_added", "rows_deleted", "bytes_added",
+FIGURES = ("partitions", "buckets", "files_added", "files_deleted", "rows_added", "rows_deleted", "bytes_added",
             "bytes_deleted")  # fmt: skip
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _ACTIVE = str.maketrans({c: f"\\{c}" for c in "\\`*_[]|~$"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -49,10 +49,10 @@ def _csv(records: Sequence[AuditRecord]) -> str:
     out = io.StringIO()
     fields = [n for n in AuditRecord.__dataclass_fields__ if n != "figures"]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["committed", *fields, *_FIGURES])
+    writer.writerow(["committed", *fields, *FIGURES])
     for record in records:
         values = as_json(record)
-        cells = [values["committed"], *(values[n] for n in fields), *(record.figures.get(n) for n in _FIGURES)]
+        cells = [values["committed"], *(values[n] for n in fields), *(record.figures.get(n) for n in FIGURES)]
         writer.writerow([_cell(value) for value in cells])
     return out.getvalue()
 
@@ -93,7 +93,7 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         if record.only_partitions:
             brought += f", only {_plain(', '.join(record.only_partitions))}"
     figures = ", ".join(
-        f"{name.replace('_', ' ')} {record.figures[name]:,}" for name in _FIGURES if name in record.figures
+        f"{name.replace('_', ' ')} {record.figures[name]:,}" for name in FIGURES if name in record.figures
     )
     checks = ", ".join(f"{_plain(name)} {_plain(_text(said))}" for name, said in record.checks.items())
     return [

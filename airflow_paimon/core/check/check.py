@@ -53,7 +53,7 @@ from airflow_paimon.core.table.paths import (
     TAG_PREFIX,
     protects,
 )
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
+from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
@@ -158,7 +158,8 @@ def _publish_findings(view: Table) -> Iterator[Finding]:
                 repair=f"create tag {name!r}",
                 actions=(action,),
             )
-    for number, action in missing_records(view, snapshots).items():
+    recorded = [s for s in snapshots if FIGURES_PROPERTY in s.properties]  # earlier versions kept no records
+    for number, action in missing_records(view, recorded).items():
         yield Finding(
             kind="unrecorded-publish",
             subject=f"{view.branch_name}/{number}",

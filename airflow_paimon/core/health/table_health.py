@@ -11,10 +11,10 @@ from typing import Any
 from airflow_paimon.core.errors import PaimonError, error_to_json
 from airflow_paimon.core.health.gather import HealthRules, read_health
 from airflow_paimon.core.health.health_plan import TableHealth
-from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.context import Context, OperationResult, tables_of
 from airflow_paimon.core.requests.requests import TableHealthCheck
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, is_pattern
 
 AT_ONCE = 8
 """Tables that are read at the same time."""
@@ -37,14 +37,28 @@ class TableReport:
 
 
 def table_health(context: Context, request: TableHealthCheck) -> OperationResult:
-    """Judge a table. Changes nothing.
+    """Judge a table, or several, of which ``details.tables`` lists the worst first. Changes nothing.
 
     Raises:
-        FormatError: something that is needed is unreadable; names it.
+        FormatError: something that is needed of the one table is unreadable; names it.
     """
+    if is_pattern(request.table):
+        return _several(context, request)
     found = read_health(context.table, context.now_ms, HealthRules(storage=request.storage))
     head = found.snapshot
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=health_json(found))
+
+
+def _several(context: Context, request: TableHealthCheck) -> OperationResult:
+    reports = read_healths(tables_of(context), context.now_ms, HealthRules(storage=request.storage))
+    listed = reports[: request.limit or None]
+    details = {
+        "tables": [one.to_json() for one in listed],
+        "left_out": len(reports) - len(listed),
+        "unreadable": sum(one.health is None for one in reports),
+        "score": min((one.health.score for one in reports if one.health is not None), default=None),
+    }
+    return context.result(None, branch=MAIN, changed=False, details=details)
 
 
 def health_json(found: TableHealth) -> dict[str, Any]:

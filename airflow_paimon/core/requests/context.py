@@ -9,11 +9,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon import __version__
+from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.commit.lost_races import lost_races
 from airflow_paimon.core.errors import InvalidInputError, error_to_json
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.table.table import Table, open_or_place, open_table, parse_timestamp
+from airflow_paimon.core.store.none import NoStore
+from airflow_paimon.core.table.table import (
+    Table,
+    is_pattern,
+    named_tables,
+    open_or_place,
+    open_table,
+    parse_timestamp,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +115,16 @@ class Context:
 
 
 def open_context(request: Request) -> Context:
-    """Open the request's table on main.
+    """Open the request's table on main; of several tables the context's has no files, see ``tables_of``.
 
     Raises:
         NotFoundError: no such table. InvalidInputError: the table name carries a branch, or ``now`` has no time zone.
     """
     started = time.monotonic()
+    if request.takes_patterns and is_pattern(request.table):
+        catalog = open_catalog(request.warehouse, request.storage_options)
+        several = Table(NoStore(catalog.label), request.table, catalog=catalog)
+        return Context(request, several, _now_of(request), started)
     opened = open_table if request.needs_table else open_or_place
     table = opened(request.warehouse, request.table, storage_options=request.storage_options)
     if table.branch_name != "main":
@@ -120,6 +133,18 @@ def open_context(request: Request) -> Context:
         raise InvalidInputError(f"{request.operation}: give the table as {table.name}{rest}")
     now = _now_of(request)
     return Context(request, table.require() if request.needs_table else table, now, started)
+
+
+def tables_of(context: Context) -> list[Table]:
+    """Return the tables that a request with ``takes_patterns`` is about, each once.
+
+    Raises:
+        NotFoundError: there is no such table, or none that a pattern matches.
+    """
+    asked, catalog = context.request.table, context.table.catalog
+    if not is_pattern(asked) or catalog is None:
+        return [context.table]
+    return named_tables(catalog, asked)
 
 
 def _now_of(request: Request) -> int:

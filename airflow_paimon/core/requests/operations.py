@@ -195,8 +195,13 @@ _TABLE = (
         own_metadata=True,
     ),
     Operation(
+        requests.ExportAudit,
+        "Write who changed tables, why, and who approved it, to a file or to a table.",
+        "data.export_audit:export_audit",
+    ),
+    Operation(
         requests.TableHealthCheck,
-        "Judge a table by its files and metadata: a score, its reasons, and what mends them.",
+        "Judge tables by their files and metadata: a score, its reasons, and what mends them.",
         "core.health.table_health:table_health",
     ),
     Operation(

@@ -65,6 +65,8 @@ class Request:
     operation: ClassVar[str] = ""
     needs_table: ClassVar[bool] = True
     """False: the operation may create the table."""
+    takes_patterns: ClassVar[bool] = False
+    """``table`` may be names and patterns of several tables, separated by commas."""
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
     table: str = flag("Table as db.table", "")
@@ -493,9 +495,25 @@ class EraseRows(FindRows):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportAudit(Request):
+    operation = "export_audit"
+    takes_patterns = True
+    from_: str | None = flag("Only what was committed from this date or ISO time with an offset on")
+    to: str | None = flag("Only what was committed before this date or ISO time with an offset")
+    uri: str | None = flag("File to write, which is replaced")
+    format: str | None = flag(
+        "Of the file; by default the one that its name ends with, else json", choices=("json", "csv", "markdown")
+    )
+    to_table: str | None = flag("Paimon table that gets what it lacks, db.table; created if it is missing")
+    skip_unreadable: bool = switch("Leave tables out whose audit can't be read, and list them; else nothing is written")
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableHealthCheck(Request):
     operation = "table_health"
+    takes_patterns = True
     storage: bool = switch("Also list the table's folder, and count what nothing refers to")
+    limit: int = flag("Of several tables: how many to list, the worst first; 0 for all", 100, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)

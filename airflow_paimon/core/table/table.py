@@ -557,3 +557,25 @@ def matching_tables(catalog: Catalog, patterns: Sequence[str], exclude: Sequence
         return any(fnmatchcase(name, p) for p in patterns) and not any(fnmatchcase(name, p) for p in exclude)
 
     return [t for database in find_databases(catalog) for t in find_tables(catalog, database, wanted)]
+
+
+_SEVERAL = "*?[,"
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name means several tables: a pattern of a shell, or a list with commas."""
+    return any(sign in name for sign in _SEVERAL)
+
+
+def named_tables(catalog: Catalog, names: str) -> list[Table]:
+    """Return the tables that names and patterns with commas between mean, each once.
+
+    Raises:
+        NotFoundError: there is no table of a name, or none that a pattern matches.
+    """
+    patterns = list(dict.fromkeys(p.strip() for p in names.split(",") if p.strip()))
+    found = matching_tables(catalog, patterns)
+    for pattern in patterns:
+        if not any(fnmatchcase(table.name, pattern) for table in found):
+            raise NotFoundError(f"{catalog.label} has no table {pattern!r}")
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -318,6 +319,20 @@ def test_texts_are_bounded_by_the_bytes_that_they_take_in_the_snapshots_file(tab
     assert publish.changes[0]["snapshot"] == fix.latest_snapshot_id(), "the newest ones"
     assert len((publish.reason or "").encode()) <= 1000
     assert len(table.snapshot(3).to_bytes()) < 50_000
+
+
+def test_of_a_range_only_the_records_are_read_that_may_be_in_it(table: Table) -> None:
+    branch_with_correction(table)
+    run(table, "merge_branch", branch="fix", writers_stopped=True)
+    (record,) = table.store.names("_airflow_paimon/audit/main")
+    path = Path(table.store.uri.removeprefix("file://")) / "_airflow_paimon/audit/main" / record
+    now, day = time.time(), 86_400
+    path.write_bytes(b"{")
+    os.utime(path, (now - 3 * day, now - 3 * day))
+    assert [r.kind for r in read_audit(table, since_ms=int((now - day) * 1000))] == ["publish"], "by its snapshot"
+    for since_ms in (None, int((now - 2.5 * day) * 1000)):
+        with pytest.raises(FormatError, match=record):
+            read_audit(table, since_ms=since_ms)
 
 
 def test_a_long_branch_is_bounded(table: Table) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.health.gather import HealthRules, count_due, read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import add, build, make_chain
 from tests.core.tables import append, copied, make_table, overwrite, rewrite, run
@@ -62,6 +64,28 @@ def test_the_result_of_the_job_has_reasons_and_figures() -> None:
     assert (reason["id"], reason["figure"], reason["cost_bytes"]) == ("sorted-runs", 8, 88)
     assert result.details["score"] == 100 - reason["points"]
     assert result.details["files"]["most_runs"] == 8 and result.details["storage"] is None
+
+
+def test_the_job_lists_the_tables_of_a_warehouse_the_worst_first() -> None:
+    warehouse = f"memory://{uuid.uuid4()}/wh"
+    well, sick, gone = (make_table(warehouse, name) for name in ("d.well", "d.sick", "e.gone"))
+    append(well, "a")
+    append(gone, "a")
+    for seq in range(8):
+        append(sick, "a", seq=seq)
+    gone.store.replace(gone.paths.snapshot(1), b"{")
+    asked = {"warehouse": warehouse, "table": "*"}
+    found = run_operation(build_request("table_health", asked)).details
+    assert [one["table"] for one in found["tables"]] == ["e.gone", "d.sick", "d.well"]
+    assert (found["unreadable"], found["left_out"], found["score"]) == (1, 0, found["tables"][1]["score"])
+    assert found["tables"][0]["error"]["kind"] == "corrupt"
+    assert found["tables"][1]["reasons"][0]["id"] == "sorted-runs"
+    few = run_operation(build_request("table_health", {**asked, "table": "d.well, d.s*", "limit": 1})).details
+    assert ([one["table"] for one in few["tables"]], few["left_out"]) == (["d.sick"], 1)
+    with pytest.raises(NotFoundError, match=r"has no table 'd\.x'"):
+        run_operation(build_request("table_health", {**asked, "table": "d.x,d.*"}))
+    with pytest.raises(NotFoundError, match=r"There is no table d\.\*"):
+        run_operation(build_request("check_table", {**asked, "table": "d.*"}))
 
 
 def test_due_snapshots_are_those_that_the_expiry_takes() -> None:
