@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.publish.undo_statement import undo_statement
+from airflow_paimon.plugin.tabs import audit as audit_tab
 from airflow_paimon.plugin.urls import TABS
-from tests.core.tables import append, make_table
+from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
 from tests.strict_metadata import damaged_on_purpose
@@ -195,6 +197,36 @@ def test_the_audit_says_who_approved_and_can_be_downloaded(get: Get) -> None:
     assert get(f"{T}?tab=audit&download=exe").status_code == 404
     assert get(f"{T}?tab=files&download=csv").status_code == 404
     assert get(f"{T}?tab=audit&download=csv", "viewer").status_code == 403
+
+
+def test_the_audit_previews_what_an_undo_would_keep(get: Get, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_tab, "_known_dags", lambda context: {"data_correction", "data_correction_undo"})
+    page = get(f"{T}?tab=audit").text
+    assert "Undo publish" not in page
+    (href,) = re.findall(r'href="(\?[^"]*at=main%3A3[^"]*)#undo"', page)
+    page = get(T + html.unescape(href)).text
+    shown = texts(page)
+    assert "Undo publish 3 of branch done 1 partition of main gets back what it held before: 1 file with" in shown
+    assert "1 later commit stays." in shown
+    assert "What came later, and stays" in shown
+    form = json.loads(html.unescape(re.findall(r'<pre id="undo-1">(.*?)</pre>', page, re.DOTALL)[0]))
+    assert form == {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1",
+                    "keep_later": True}  # fmt: skip
+    assert "Open data_correction_undo" in shown
+    assert get(T + html.unescape(href), "viewer").status_code == 403
+
+    table = make_table(lake, "e.again")
+    append(table, "1")
+    operate(table, "create_branch", branch="fix", snapshot=1)
+    rewrite(table.branch("fix"), "1")
+    operate(table, "merge_branch", branch="fix", operation_id="two", writers_stopped=True)
+    append(table, "1", seq=2)
+    page = get("/paimon/lake/e/again?tab=audit&at=main:2").text
+    assert "Not by bucket: dt=1/bucket-0 changed again after it" in texts(page)
+    form = json.loads(html.unescape(re.findall(r'<pre id="undo-1">(.*?)</pre>', page, re.DOTALL)[0]))
+    assert form["sql"] == undo_statement(table.schema())
+    assert form["views"] == ["before=e.again@airflow-paimon-undo-two", "published=e.again@2"]
+    assert 'id="undo"' not in get("/paimon/lake/e/again?tab=audit&at=main:99").text
 
 
 def test_storage_says_what_would_become_free(get: Get) -> None:

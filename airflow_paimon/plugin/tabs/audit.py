@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from airflow_paimon.core.audit.audit_record import ERASURE, AuditRecord
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import FORMATS, render
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_ROW, UndoPreview, preview_undo
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.plugin import runs
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, size, text
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, signed, size, text
+from airflow_paimon.runbooks.markdown import counted
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/markdown"}
 ENDINGS = {"json": "json", "csv": "csv", "markdown": "md"}
@@ -29,6 +40,14 @@ _COLUMNS = (
     Column("Files", number=True, help="Put in"),
     Column("Size", number=True, help="Put in"),
     Column("Undone by", number=True, help="The snapshot that took it back"),
+    Column("Undo", help="What taking it back would do now"),
+)
+_LATER = (
+    Column("Snapshot", number=True),
+    Column("Committed (UTC)"),
+    Column("Operation"),
+    Column("By"),
+    Column("Stored rows", number=True, help="How it changed them"),
 )
 
 
@@ -54,8 +73,9 @@ def show(context: PageContext) -> Panel:
     page, pages, first, last = context.page_of(len(found), _ROWS)
     sheet = Sheet(columns=_COLUMNS, rows=[_row(context, r) for r in found[first:last]], total=len(found), page=page,
                   pages=pages, empty="No publish, undo, erasure or correction")  # fmt: skip
-    links = [(form, context.asked.href(download=form, page=1)) for form in FORMATS]
-    return Panel(template="audit.html", sheets=[sheet], data={"links": links})
+    links = [(form, context.asked.href(download=form, page=1, at="")) for form in FORMATS]
+    undo = _undo(context, [r for r in found if _can_be_undone(r) and context.asked.at == _at(r)])
+    return Panel(template="audit.html", sheets=[sheet], data={"links": links, "undo": undo})
 
 
 def _row(context: PageContext, record: AuditRecord) -> list[Cell]:
@@ -74,7 +94,102 @@ def _row(context: PageContext, record: AuditRecord) -> list[Cell]:
         number(record.figures.get("files_added")),
         size(record.figures.get("bytes_added")),
         number(record.undone_by),
+        Cell("preview", title="What taking it back would do", href=f"{context.asked.href(at=_at(record))}#undo")
+        if _can_be_undone(record)
+        else text(None),
     ]
+
+
+def _at(record: AuditRecord) -> str:
+    return f"{record.branch}:{record.snapshot}"
+
+
+def _can_be_undone(record: AuditRecord) -> bool:
+    return record.branch == MAIN and record.is_there and record.undone_by is None and bool(record.undo_tag)
+
+
+def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
+    """Preview the undo of the record that the address names; nothing if it names none that can be undone."""
+    if not asked:
+        return {}
+    record, head = asked[0], context.head.id if context.head else 0
+    key = (context.uri, "undo preview", record.identity, head)
+    made = partial(_preview, context.main, record.snapshot)
+    preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
+    if isinstance(preview, str):
+        return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None}
+    known = _known_dags(context)
+    forms = [f for f in _forms(context, preview) if f["dag_id"] in known]
+    later = Sheet(title="What came later, and stays", columns=_LATER, total=preview.later_count,
+                  rows=[_commit(context, s) for s in preview.later], empty="Nothing came later")  # fmt: skip
+    return {"title": _title(record), "lines": _lines(preview), "forms": forms, "later": later}
+
+
+def _known_dags(context: PageContext) -> set[str]:
+    return context.reader.get(("dags",), runs.known_dags, until=context.until, fresh=FRESH_SECONDS)
+
+
+def _preview(main: Table, snapshot: int) -> UndoPreview | str:
+    try:
+        return preview_undo(main, snapshot)
+    except PaimonError as error:  # it has expired meanwhile, for one; the list of records is there all the same
+        return error.message
+
+
+def _title(record: AuditRecord) -> str:
+    what = {"publish": "publish", "undo": "undo", "rollback": "rollback"}.get(record.kind, "publish")
+    return f"Undo {what} {record.snapshot}" + (f" of branch {record.from_branch}" if record.from_branch else "")
+
+
+def _lines(preview: UndoPreview) -> list[str]:
+    """Say what the undo does, and what it keeps."""
+    if preview.way == BY_BUCKET:
+        f = preview.figures
+        get_back = "gets back what it" if f["partitions"] == 1 else "get back what they"
+        later = f" {counted(preview.later_count, 'later commit')} stay{'s' * (preview.later_count == 1)}."
+        return [
+            f"{counted(f['partitions'], 'partition')} of main {get_back} held before: "
+            f"{counted(f['files_deleted'], 'file')} with {counted(f['rows_deleted'], 'stored row')} out, "
+            f"{counted(f['files_added'], 'file')} with {counted(f['rows_added'], 'stored row')} in."
+            f"{later if preview.later_count else ''}"
+        ]
+    where = ", ".join(preview.conflicts)
+    if preview.way == BY_ROW:
+        return [
+            f"Not by bucket: {where or 'its buckets'} changed again after it, in what came later (below).",
+            "By row: a MERGE gives each row that still is as the publish left it its values from before, and leaves "
+            "the rows alone that somebody has changed since. data_correction runs it on a branch; its diff counts the "
+            "rows before anybody is asked, and nothing later is lost.",
+        ]
+    return [f"It can't be undone this way: {preview.why}", *([f"Changed again: {where}"] if where else [])]
+
+
+def _commit(context: PageContext, snapshot: Snapshot) -> list[Cell]:
+    link = context.asked.href(tab="history", at=f"{MAIN}:{snapshot.id}", page=1)
+    return [
+        Cell(str(snapshot.id), href=link),
+        moment(snapshot.time_millis, context.now_ms),
+        text(snapshot.properties.get(OPERATION_PROPERTY) or snapshot.operation or snapshot.commit_kind.value),
+        text(snapshot.commit_user),
+        Cell(signed(snapshot.delta_record_count)),
+    ]
+
+
+def _forms(context: PageContext, preview: UndoPreview) -> list[dict[str, str]]:
+    """What the fitting trigger form wants to be given."""
+    table: dict[str, Any] = {"table": context.main.name}
+    if context.conn_id != PaimonHook.default_conn_name:
+        table["paimon_conn_id"] = context.conn_id
+    if preview.way == BY_BUCKET:
+        dag_id, conf = runs.UNDO, {**table, "tag": preview.tag, "keep_later": True}
+    elif preview.way == BY_ROW:
+        reason = f"take back snapshot {preview.snapshot}"
+        conf = {**table, "sql": preview.statement, "views": list(preview.views), "reason": reason}
+        dag_id = runs.CORRECT
+    else:
+        return []
+    shown = json.dumps(conf, indent=2, ensure_ascii=False)
+    return [{"dag_id": dag_id, "conf": shown, "href": f"{context.airflow}/dags/{dag_id}"}]
 
 
 def _made(record: AuditRecord) -> str:
