@@ -9,12 +9,12 @@ from airflow_paimon.core.table.paths import MAIN
 
 _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_branch": "branch", "rollback_to": "branch",
         "replay_branch": "branch", "check_branch_data": "branch",
-        "rename_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
+        "rename_branch": "branch", "rebase_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
         "replace_main": "branch",
         "expire_partitions": "branch", "compact": "branch", "alter_table": "branch"}  # fmt: skip
-_WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "correct_branch": "branch",
-            "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch", "replay_branch": "branch",
-            "alter_table": "branch"}  # fmt: skip
+_WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "rebase_branch": "to_branch",
+            "correct_branch": "branch", "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch",
+            "replay_branch": "branch", "alter_table": "branch"}  # fmt: skip
 _WRITES_MAIN = frozenset(
     {"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table", "erase_rows"}
 )
@@ -29,6 +29,8 @@ _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "d
                             "create_table_set", "rename_tag", "reset_consumer", "clear_consumers",
                             "expire_branches", "expire_snapshots", "expire_tags", "remove_orphan_files",
                             "storage_usage", "table_health", "plan_correction", "export_audit"})  # fmt: skip
+_READS_MAIN_TOO = frozenset({"rebase_branch", "merge_branch", "fast_forward", "replace_main", "correct_branch",
+                             "check_branch_data"})  # fmt: skip
 _BASE = "base"
 
 
@@ -39,7 +41,7 @@ def branches_to_read(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
     found = [arguments.get(_OWN[operation]) if operation in _OWN else MAIN]
     if operation == "diff_branches":
         found = [arguments.get("branch"), *(MAIN if name == _BASE else _without_version(name) for name in found)]
-    if operation in ("merge_branch", "fast_forward", "replace_main", "correct_branch", "check_branch_data"):
+    if operation in _READS_MAIN_TOO:
         found.append(MAIN)
     return [name for i, name in enumerate(found) if name not in found[:i]]
 

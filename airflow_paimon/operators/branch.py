@@ -33,6 +33,7 @@ __all__ = [
     "DiffBranchesOperator",
     "FastForwardOperator",
     "MergeBranchOperator",
+    "RebaseBranchOperator",
     "RenameBranchOperator",
     "RenameTagOperator",
     "ReplaceMainOperator",
@@ -131,6 +132,35 @@ class DeleteBranchOperator(PaimonOperator):
         expected_branch_snapshot: int | str | None = None,
         if_missing: str = "fail",
         force: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+
+class RebaseBranchOperator(PaimonOperator):
+    """
+    Put a branch's changes on a new branch that begins with main's head; the branch and main stay as they are.
+
+    Changed on both sides: conflict, and nothing is made.
+
+    :param branch: the branch whose changes are taken (templated)
+    :param to_branch: the new branch; it gets the owner, the reason, the retention and the protection of the other one
+        (templated)
+    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
+    :param keep_appended: in tables without keys: keep the rows that main got meanwhile in partitions that the branch
+        replaces, beside the branch's rows; otherwise they are a conflict (templated)
+    """
+
+    operation = "rebase_branch"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        branch: str,
+        to_branch: str,
+        expected_branch_snapshot: int | str | None = None,
+        keep_appended: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -147,6 +147,7 @@ EARLIER = {
     "approved_main_snapshot rewrite writers_stopped discard_main",
     "merge_branch": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
     "approved_main_snapshot rewrite writers_stopped partitions",
+    "rebase_branch": "branch to_branch expected_branch_snapshot keep_appended",
     "rename_branch": "branch to_branch",
     "repair_table": "finding",
     "replace_main": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "

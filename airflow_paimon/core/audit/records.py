@@ -25,7 +25,7 @@ from airflow_paimon.core.table.table import Table
 
 _CLOCKS_MS = 24 * 3_600_000
 """How far the storage's clock may be behind that of whoever committed."""
-_CORRECTIONS = ("correct_branch", "replay_branch", "sql", "write_arrow", "write_table")
+_CORRECTIONS = ("correct_branch", "rebase_branch", "replay_branch", "sql", "write_arrow", "write_table")
 
 
 def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None = None) -> list[AuditRecord]:

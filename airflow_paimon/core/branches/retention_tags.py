@@ -29,6 +29,7 @@ from airflow_paimon.core.table.paths import (
     MAIN,
     RESERVED_TAG_PREFIX,
     manifest_path,
+    protects,
     published_tag,
 )
 from airflow_paimon.core.table.properties import (
@@ -204,6 +205,19 @@ def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
         for tag, reason in wanted
+        if tag.name not in present
+    ]
+
+
+def missing_protection_of(main: Table, branch: str, other: str) -> list[PutNew]:
+    """Plan the tags on main by which another branch keeps what those of a branch keep: it is to share its files."""
+    present = set(main.tag_names())
+    found = [main.find_tag(name) for name in sorted(present) if protects(name) == branch]
+    held = {tag.snapshot.id: tag.snapshot for tag in found if tag is not None}
+    wanted = [Tag(name=published_tag(other, s.id), snapshot=s) for s in held.values()]
+    return [
+        PutNew(path=main.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=f"shared with branch {other}")
+        for tag in wanted
         if tag.name not in present
     ]
 

@@ -115,7 +115,7 @@ def publish_branch(
     if main.branch_name != MAIN:
         context = replace(context, table=main)
         check_chain_publish(main, branch, request.operation)
-    theirs, way = _branch_head(branch, request), way_of(context, request, branch)
+    theirs, way = branch_head(branch, request.expected_branch_snapshot), way_of(context, request, branch)
     diff = kept_diff(request, branch, theirs, main.branch(MAIN).schemas())
 
     def make_decide() -> Decide:
@@ -159,7 +159,7 @@ def _decider(
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
-        g, logs = _gather(way, wanted, head, marks, pending)
+        g, logs = gather_merge(way, wanted, head, marks, pending)
         looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
         decision, high = _plan(way, g, logs, about, spare)
         rows_stay.check(main, branch, g, decision)
@@ -184,11 +184,15 @@ def _decider(
     return decide
 
 
-def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
+def branch_head(branch: Table, expected: int | None) -> Snapshot:
+    """Return the newest snapshot of a branch.
+
+    Raises:
+        UnsafeOperationError: it has none. ConflictError: it is another one than ``expected``, and not that one folded.
+    """
     theirs = branch.latest_snapshot()
     if theirs is None:
         raise UnsafeOperationError(f"{branch.label} is empty: it has no snapshot to publish")
-    expected = request.expected_branch_snapshot
     if expected is not None and theirs.id != expected and not is_folded(branch, theirs, expected):
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "
@@ -198,9 +202,14 @@ def _branch_head(branch: Table, request: PublishBranch) -> Snapshot:
     return theirs
 
 
-def _gather(
+def gather_merge(
     way: Merge, theirs: Snapshot, head: Snapshot | None, marks: Sequence[PublishedMark], pending: int | None
 ) -> tuple[Compared, SchemaLogs]:
+    """Compare the branch with a head of main, and read the schema versions of both.
+
+    Raises:
+        UnsafeOperationError: they share no history. ConflictError: main is not at the expected snapshot.
+    """
     main, branch, request, base = way.main, way.branch, way.request, way.base()
     onto = main.branch_name
     if base is None or head is None:
@@ -231,6 +240,15 @@ def _gather(
     compared = replace(compared, sides=way.compared(base, head, compared.sides))
     withdrawn = frozenset(withdrawn_versions(main, branch.branch_name))
     return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), withdrawn=withdrawn, pending=pending)
+
+
+def plan_merge(way: Merge, g: Compared, logs: SchemaLogs) -> Decision:
+    """Plan a merge that nothing has to be folded for.
+
+    Raises:
+        ConflictError: both sides changed a bucket, or the columns.
+    """
+    return _plan(way, g, logs, {}, _SpareIds())[0]
 
 
 def _plan(

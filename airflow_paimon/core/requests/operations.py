@@ -73,6 +73,13 @@ _TABLE = (
     ),
     Operation(requests.DeleteBranch, "Delete a branch other than main.", "core.branches.delete:delete_branch"),
     Operation(requests.RenameBranch, "Rename a branch.", "core.branches.delete:rename_branch", own_metadata=True),
+    Operation(
+        requests.RebaseBranch,
+        "Put a branch's changes on a new branch of main's head.",
+        "core.publish.rebase:rebase_branch",
+        on_rows=("data.publish_row_ids:rewrite_files",),
+        own_metadata=True,
+    ),
     Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
     Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
     Operation(requests.RenameTag, "Rename a tag of a branch.", "core.branches.rename_tag:rename_tag"),

@@ -134,6 +134,18 @@ class RenameBranch(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RebaseBranch(Request):
+    operation = "rebase_branch"
+    branch: str = flag("Branch whose changes are put onto main's head; it stays as it is", "")
+    to_branch: str = flag("Name of the new branch that gets them", "")
+    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
+    keep_appended: bool = switch(
+        "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
+        "branch's rows"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CreateTag(Request):
     operation = "create_tag"
     tag: str = flag("Name of the new tag", "")

@@ -26,6 +26,7 @@ FULL, MASKED, NONE = "full", "masked", "none"
 MAX_TEXT = 4000
 """Bytes of a text in a snapshot's file. Sensors read the whole snapshot with every look."""
 _CUT = " ..."
+_MADE_BY = (SQL_PROPERTY, SQL_DIGEST_PROPERTY, FUNCTION_PROPERTY, FUNCTION_VERSION_PROPERTY, VIEWS_PROPERTY)
 
 # Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden. A comment goes
 # on after a backslash at the end of its line, and comments in /* */ nest; what begins with /*+ is a hint, and read.
@@ -119,8 +120,12 @@ def record_sql(schemas: Sequence[TableSchema]) -> str:
 
 def made_by(properties: Mapping[str, str]) -> dict[str, str]:
     """Return what the properties of a snapshot say of it, by short names: ``sql``, ``function`` and the like."""
-    known = (SQL_PROPERTY, SQL_DIGEST_PROPERTY, FUNCTION_PROPERTY, FUNCTION_VERSION_PROPERTY, VIEWS_PROPERTY)
-    return {k.removeprefix("airflow-paimon.").replace("-", "_"): properties[k] for k in known if k in properties}
+    return {k.removeprefix("airflow-paimon.").replace("-", "_"): v for k, v in made_by_properties(properties).items()}
+
+
+def made_by_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a snapshot's properties that say what made its rows."""
+    return {k: properties[k] for k in _MADE_BY if k in properties}
 
 
 def digest(text: str) -> str:

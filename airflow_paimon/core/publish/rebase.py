@@ -1,0 +1,253 @@
+"""rebase_branch: a branch's changes on a new branch that begins with main's head.
+
+The new branch is made like any other one: its first snapshot is main's head, and a tag protects that. One commit puts
+the changes on top, files by reference, as a merge would onto main. So the branch point of the new branch is its first
+snapshot, by its uuid, and needs no record. The old branch stays as it is (docs/design.md, Rebasing is a new branch).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from airflow_paimon.core.branches.create import create_branch
+from airflow_paimon.core.branches.retention_tags import missing_protection_of
+from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, put_new, require_committable
+from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    PaimonError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Operation, Snapshot
+from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.publish.bucket_merge_plan import summarize
+from airflow_paimon.core.publish.draft import Decision, draft_of, publication
+from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
+from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
+from airflow_paimon.core.publish.own_files import Rewrite, RewrittenFiles, delete_unused, names_of
+from airflow_paimon.core.publish.safeguards import check_files_exist
+from airflow_paimon.core.publish.sides import Compared
+from airflow_paimon.core.publish.ways import Merge, SchemaLogs, way_of
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
+from airflow_paimon.core.table.features import is_chain_part
+from airflow_paimon.core.table.history import publish_target
+from airflow_paimon.core.table.lineage import READY, Lineage, read_lineage
+from airflow_paimon.core.table.made_by import made_by_properties
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN, check_branch_name
+from airflow_paimon.core.table.properties import (
+    OPERATION_ID_PROPERTY,
+    OPERATION_PROPERTY,
+    REBASED_BRANCH_PROPERTY,
+    REBASED_SNAPSHOT_PROPERTY,
+)
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+
+def rebase_branch(context: Context, request: RebaseBranch, rewrite: Rewrite | None = None) -> OperationResult:
+    """Put what a branch has and main lacks on a new branch of main's head. Both stay as they are.
+
+    Raises:
+        ConflictError: both sides changed a bucket (tables without keys: a file) or the columns; nothing was made. Or
+            somebody has written the new branch before its commit.
+        AlreadyExistsError: the new branch exists. UnsafeOperationError: the two share no history.
+    """
+    context = replace(context, table=context.table.reading_tags_once())
+    main, branch, name = context.table, context.table.branch(request.branch), check_branch_name(request.to_branch)
+    if request.branch in (MAIN, name):
+        raise InvalidInputError(f"{main.name}: branch {request.branch!r} can't be rebased onto {name!r}")
+    branch.require()
+    require_committable(main)
+    is_part = is_chain_part(TableOptions(branch.schema().options), branch.branch_name)
+    if is_part or publish_target(main, branch).branch_name != MAIN:
+        raise UnsupportedFeatureError(
+            f"{branch.label} is a branch of a chain table, or began with one, and can't be rebased; make a new branch "
+            f"and correct it again"
+        )
+    theirs = branch_head(branch, request.expected_branch_snapshot)
+    with attempt_of(context, name, commits=False), while_there(branch, theirs):
+        return _Rebase(context, request, branch, theirs, rewrite).run()
+
+
+class _Rebase:
+    """One rebase."""
+
+    def __init__(
+        self, context: Context, request: RebaseBranch, branch: Table, theirs: Snapshot, rewrite: Rewrite | None
+    ) -> None:
+        self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
+        self.main, self.target = context.table, context.table.branch(request.to_branch)
+        self.files = RewrittenFiles(rewrite)
+        self.asked = MergeBranch(
+            table=request.table,
+            branch=request.branch,
+            keep_appended=request.keep_appended,
+            writers_stopped=True,
+            force=True,
+            skip_checks=True,
+            changelog="none",
+        )
+
+    def run(self) -> OperationResult:
+        record = self._record()
+        landed = None if record is None else self.target.find_snapshot((record.snapshot_id or 0) + 1)
+        if record is not None and landed is not None and landed.commit_user == self.request.operation_id:
+            return self._result(None, landed, {"replayed": True, "base_snapshot": record.snapshot_id})
+        head = self.main.latest_snapshot() if record is None else self._recorded(record)
+        way = way_of(self.context, self.asked, self.branch)
+        g, logs = gather_merge(way, self.theirs, head, [], None)
+        first = plan_merge(way, g, logs)
+        details = self._details(g, first)
+        plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
+                    preconditions=first.preconditions)  # fmt: skip
+        if self.request.dry_run or not first.changes_anything:
+            return self.context.result(plan, branch=self.request.to_branch, changed=first.changes_anything,
+                                       details=details)  # fmt: skip
+        landed = self._make(way, g, first, is_made=record is not None and record.state == READY)
+        return self._result(plan, landed, details)
+
+    def _record(self) -> Lineage | None:
+        """Return the record of the new branch, if an earlier try of this operation has made it, or begun to.
+
+        Raises:
+            AlreadyExistsError: there is another branch of that name.
+        """
+        name, own = self.request.to_branch, self.request.operation_id
+        record = read_lineage(self.main, name)
+        is_own = own is not None and record is not None and record.operation_id == own
+        if not is_own and name in self.main.branch_names():
+            raise AlreadyExistsError(
+                f"{self.main.name}: branch {name!r} exists; choose another name, or delete it first"
+            )
+        return record if is_own else None
+
+    def _recorded(self, record: Lineage) -> Snapshot:
+        """Return main's head as an earlier try has taken it.
+
+        Raises:
+            ConflictError: it is gone.
+        """
+        tags = (t.snapshot for t in self.main.tags() if t.snapshot.id == record.snapshot_id)
+        found = (self.target.find_snapshot(record.snapshot_id or 0), self.main.find_snapshot(record.snapshot_id or 0))
+        for snapshot in (*found, *tags):
+            if snapshot is not None and snapshot.identity == record.identity:
+                return snapshot
+        raise ConflictError(
+            f"{self.main.name}: branch {record.branch!r} was begun on snapshot {record.snapshot_id} of main, which is "
+            f"gone; delete it and run the rebase again, with another operation id"
+        )
+
+    def _make(self, way: Merge, g: Compared, first: Decision, *, is_made: bool) -> Snapshot:
+        tags = missing_protection_of(self.main, self.request.branch, self.request.to_branch)
+        execute(self.main, tags)
+        hold: str | None = None
+        try:
+            hold = put_hold(self.branch, self.theirs)  # it is there, so its tags were, when they were copied
+            if not is_made:
+                self._create(g.head)
+            return self._commit(way, g)
+        except OutcomeUnknownError:
+            raise
+        except PaimonError:
+            if self.request.to_branch not in self.main.branch_names():
+                execute(self.main, [Delete(path=tag.path, reason="the branch was not made") for tag in tags])
+            raise
+        finally:
+            if hold is not None:
+                drop_hold(self.branch, hold)
+
+    def _create(self, head: Snapshot) -> None:
+        record = read_lineage(self.main, self.request.branch)
+        request = CreateBranch(
+            table=self.request.table,
+            warehouse=self.request.warehouse,
+            branch=self.request.to_branch,
+            snapshot=head.id,
+            owner=record.owner if record is not None else None,
+            reason=record.reason if record is not None else None,
+            retention=record.retention if record is not None else None,
+            protected=record is not None and record.protected,
+            operation_id=self.request.operation_id,
+        )
+        create_branch(replace(self.context, request=request), request)
+
+    def _commit(self, way: Merge, g: Compared) -> Snapshot:
+        schemas = self.target.schemas()
+        logs = SchemaLogs(main=schemas, branch=self.branch.schemas(), withdrawn=frozenset(), pending=None)
+        decision = replace(plan_merge(way, replace(g, schema=schemas[-1]), logs), target=self.target, properties={})
+        published = publication(self.asked, decision, writes_rows=False)
+        rewritten = self.files.entries_of(published)
+        content = draft_of(published, self._properties(g), rewritten, None)
+        if decision.merge is not None and not decision.merge.replaced:
+            # Else a later merge would take it for one that replaces whole partitions.
+            content = replace(content, operation=Operation.UPDATE)
+
+        def draft(head: Snapshot | None) -> Draft:
+            if head is None or head.identity != g.head.identity:
+                raise ConflictError(
+                    f"{self.target.label} was written before the rebase had put its commit on it; delete it and run "
+                    f"the rebase again"
+                )
+            check_files_exist(self.target, content.schema, decision.changes, published.index or (), set())
+            return replace(content, prepare=partial(_put_schemas, self.target, decision.schemas.new))
+
+        identity = commit_identity(self.request.operation_id, self.request.to_branch, self.request.operation)
+        try:
+            receipt = commit(self.target, draft, CommitOptions(identity=identity))
+        except OutcomeUnknownError:
+            raise
+        except PaimonError:
+            delete_unused(self.target, list(self.files.made.values()))
+            raise
+        unused = [e for e in self.files.made.values() if e.file.file_name not in names_of(rewritten)]
+        delete_unused(self.target, unused)
+        assert receipt.snapshot is not None
+        return receipt.snapshot
+
+    def _properties(self, g: Compared) -> dict[str, str]:
+        out = {
+            OPERATION_PROPERTY: self.request.operation,
+            REBASED_BRANCH_PROPERTY: self.request.branch,
+            REBASED_SNAPSHOT_PROPERTY: str(self.theirs.id),
+        }
+        if self.request.operation_id:
+            out[OPERATION_ID_PROPERTY] = self.request.operation_id
+        ids = (i for i in reversed(self.branch.snapshot_ids()) if g.base.id < i <= self.theirs.id)
+        found = (made_by_properties(s.properties) for i in ids if (s := self.branch.find_snapshot(i)) is not None)
+        return out | next((said for said in found if said), {})
+
+    def _details(self, g: Compared, decision: Decision) -> dict[str, Any]:
+        return {
+            "from_branch": self.request.branch,
+            "branch_snapshot": self.theirs.id,
+            "base_snapshot": g.head.id,
+            "previous_base_snapshot": g.base.id,
+            **summarize(decision.changes),
+        }
+
+    def _result(self, plan: Plan | None, landed: Snapshot, details: dict[str, Any]) -> OperationResult:
+        return self.context.result(
+            plan, branch=self.request.to_branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+        )
+
+
+def _put_schemas(target: Table, new: tuple[TableSchema, ...]) -> bool:
+    """Put the columns that the branch has and main lacks; False: somebody has altered the new branch meanwhile."""
+    for schema in new:
+        try:
+            put_new(target, target.paths.schema(schema.id), schema.to_bytes())
+        except AlreadyExistsError:
+            if target.store.read(target.paths.schema(schema.id)) != schema.to_bytes():
+                return False
+    return True

@@ -1,0 +1,6 @@
+"""Put a branch's changes on a new branch of main's head. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("rebase_branch")
