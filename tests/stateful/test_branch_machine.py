@@ -175,6 +175,42 @@ class BranchMachine(RuleBasedStateMachine):
             model.taken(differs, day)
             self._published(result.details["undo_tag"], before)
 
+    @precondition(lambda self: len(self.branches) == 1)
+    @rule()
+    def rebase(self) -> None:
+        (name,) = self.branches
+        self._rebase(name, "alt" if name != "alt" else "fix")
+
+    def _rebase(self, name: str, other: str) -> None:
+        model = self.branches[name]
+        before = copy.deepcopy(self.main)
+        differs = self._taken_by(model, before, None)
+        try:
+            result = run(self.table, "rebase_branch", branch=name, to_branch=other)
+        except ConflictError:
+            conflicts = differs | (model.alone(None) if model.forgotten else set())
+            assert conflicts & model.main_changed or self._columns_conflict(name)
+            assert other not in self.table.branch_names()
+            event("rebase: conflict")
+            return
+        assert files(self.table) == before
+        event("rebase: done" if result.changed else "rebase: nothing to do")
+        if not result.changed:
+            return
+        now = files(self.table.branch(other))
+        expected = copy.deepcopy(before)
+        for key in differs:
+            _set(expected, key, model.now.get(key, set()))
+        doubtful = model.alone(None) if model.forgotten else set()
+        assert {k: v for k, v in now.items() if k not in doubtful} == {
+            k: v for k, v in expected.items() if k not in doubtful
+        }
+        changed = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
+        self.branches[other] = BranchModel(base=before, now=now, changed=changed)
+
+    def _columns_conflict(self, name: str) -> bool:
+        return False
+
     def _unchanged(self, model: BranchModel, before: Buckets, day: str | None) -> None:
         assert day is not None
         assert files(self.table) == before

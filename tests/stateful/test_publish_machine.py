@@ -116,6 +116,18 @@ class PublishMachine(BranchMachine):
             sides -= {KID}
             sides |= {KID} if parent in sides else set()
 
+    def _columns_conflict(self, name: str) -> bool:
+        return name in self.altered and name in self.main_altered
+
+    def _rebase(self, name: str, other: str) -> None:
+        super()._rebase(name, other)
+        if other in self.branches:
+            self.main_altered -= {other}
+            columns = set(self.table.branch(other).schema().field_names)
+            self.altered |= {other}
+            if columns != self.columns:
+                self.main_altered.add(other)
+
     @precondition(lambda self: len(self.branches) > 1)
     @rule(data=st.data())
     def delete_branch(self, data: st.DataObject) -> None:

@@ -156,6 +156,7 @@ class _Rebase:
             hold = put_hold(self.branch, self.theirs)  # it is there, so its tags were, when they were copied
             if not is_made:
                 self._create(g.head)
+            self._protect_again()
             return self._commit(way, g)
         except OutcomeUnknownError:
             raise
@@ -166,6 +167,15 @@ class _Rebase:
         finally:
             if hold is not None:
                 drop_hold(self.branch, hold)
+
+    def _protect_again(self) -> None:
+        """Put the tags again that a repair has taken for those of a branch that is gone, before there was a branch.
+
+        Raises:
+            ConflictError: the old branch has been deleted meanwhile.
+        """
+        execute(self.main, missing_protection_of(self.main, self.request.branch, self.request.to_branch))
+        drop_hold(self.branch, put_hold(self.branch, self.theirs))
 
     def _create(self, head: Snapshot) -> None:
         record = read_lineage(self.main, self.request.branch)
