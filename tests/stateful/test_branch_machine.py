@@ -147,6 +147,13 @@ class BranchMachine(RuleBasedStateMachine):
     def merge(self, data) -> None:
         self._merge(data.draw(st.sampled_from(sorted(self.branches))))
 
+    @rule(name=BRANCHES, dt=DAYS, bucket=BUCKET)
+    def correct_two_days_and_merge_one(self, name: str, dt: str, bucket: int) -> None:
+        self.create_branch(name)
+        for day in "ab":
+            self._write_branch(name, day, bucket, "rewrite")
+        self._merge(name, dt)
+
     @precondition(lambda self: self.branches)
     @rule(data=st.data(), dt=DAYS)
     def merge_part(self, data, dt: str) -> None:
