@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_paimon.core.branches.tags import check_deletable, check_held
+from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.commit.put import execute, put_new, require_committable
 from airflow_paimon.core.errors import (
@@ -35,6 +35,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
 from airflow_paimon.core.plan import Delete, PutNew
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.options import TableOptions, parse_duration
+from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.table_set import (
     Pin,
@@ -291,7 +292,7 @@ def _read_pins(sets: Sets, number: int) -> dict[str, Pin] | None:
 
 
 def _tag(view: Table, name: str, pin: Pin) -> None:
-    """Tag the snapshot; the tag may be there.
+    """Tag the snapshot; the tag may be there. It is not taken back here: by now it may be that of a visible version.
 
     Raises:
         ConflictError: the snapshot has expired, or the tag is on another one.
@@ -306,7 +307,21 @@ def _tag(view: Table, name: str, pin: Pin) -> None:
             execute(view, [action])
         except AlreadyExistsError:
             raise ConflictError(f"{view.name}: tag {name!r} was set by somebody else meanwhile") from None
-    check_held(view, tag, None)
+    _require_held(view, tag)
+
+
+def _require_held(view: Table, tag: Tag) -> None:
+    """Check that no expiry has taken the snapshot before the tag was there: see ``check_held``.
+
+    Raises:
+        ConflictError: it may have.
+    """
+    snapshot = tag.snapshot
+    now = view.find_snapshot(snapshot.id)
+    held = now is not None and now.identity == snapshot.identity
+    held = held or any(t.name != tag.name and t.snapshot.identity == snapshot.identity for t in view.tags())
+    if not held or lost_between(view, snapshot):
+        raise ConflictError(f"{view.name}: snapshot {snapshot.id} expired while it was tagged")
 
 
 def _pinned(view: Table, pin: Pin) -> Snapshot:

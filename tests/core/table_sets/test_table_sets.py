@@ -204,6 +204,21 @@ def test_a_snapshot_that_expires_before_it_is_tagged_costs_a_number(
         seen(warehouse, "set:nightly@1")
 
 
+def test_who_comes_late_takes_no_tag_from_a_version_that_is_visible(warehouse: str) -> None:
+    """It saw the claim, and went on when the version was made and its snapshots had expired."""
+    made = make(warehouse)
+    sets = open_sets(warehouse, "nightly", None)
+    claim = publish.Claim(number=1, operation_id="late", since_ms=NOW, tables=set_folder(catalog(warehouse), "nightly")
+                          .versions()[0].tables)  # fmt: skip
+    load(warehouse)
+    for name in NAMES:
+        table = open_table(warehouse, name)
+        table.store.delete(table.paths.snapshot(1))
+    assert publish.finish(sets, claim, NOW).number == made.details["number"]
+    assert seen(warehouse) == [1, 1]
+    assert set_tags(warehouse) == {"set-nightly-1"}
+
+
 def test_a_tag_of_a_user_is_left_alone(warehouse: str) -> None:
     table = open_table(warehouse, NAMES[0])
     run(table, "create_tag", tag="set-nightly-1")
