@@ -66,7 +66,7 @@ def make_dag(
     form = _form(where, params, changes)
     schedule = changes.get("schedule")
     if schedule is not None and (empty := [n for n, p in form.items() if not _may_be_left(p)]):
-        raise InvalidInputError(f"{where} has a schedule, so {', '.join(empty)} needs a value in defaults or locked")
+        raise InvalidInputError(f"{where} has a schedule: give {', '.join(empty)} a value in defaults or locked")
     with DAG(
         dag_id,
         schedule=schedule,

@@ -250,7 +250,7 @@ def how_to_go_on(**context: Any) -> None:
     failed = first.partition("[")[0]
     if planned is None:
         summary = f"{first} failed. Nothing was made, nothing was changed"
-        helps = "What helps: correct what the message names, and trigger pipeline_correction again"
+        helps = "What helps: correct what the message names, and trigger this DAG again"
         report_lines(summary, *error_lines(errors), helps, level=logging.ERROR)
         end_as_failed(summary)
     with in_airflows_terms():

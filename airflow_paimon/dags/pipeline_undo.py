@@ -81,7 +81,7 @@ def how_to_go_on(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     errors = failed_errors(context)
     helps = (
-        "What helps: correct what the message names and trigger pipeline_correction_undo again: it goes on with the "
+        "What helps: correct what the message names and trigger this DAG again: it goes on with the "
         "tables that are not undone yet. Where main got newer rows in the partitions to undo, correct them with "
         "data_correction, or undo that table with data_correction_undo and Keep what came later off"
     )

@@ -11,7 +11,7 @@ from airflow_paimon.runbooks.form import request_for
 from airflow_paimon.runbooks.pages import page_address
 
 _PUBLISHING = ("merge", "fast_forward")
-_AGAIN = "trigger data_correction again"
+_AGAIN = "trigger this DAG again"
 
 
 def next_steps(

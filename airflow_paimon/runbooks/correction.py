@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
-TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger data_correction again; it makes a new branch"
 _STARTS = ("start_tag", "start_snapshots", "start_time")
 """Fields of ``pipeline_correction`` by which branches begin earlier."""
+TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger this DAG again; it makes a new branch"
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 _LISTED = 10
-_AGAIN = "trigger pipeline_correction again"
+_AGAIN = "trigger this DAG again"
 
 
 def plan_publishes(

@@ -109,7 +109,7 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> str:
                 "trigger this DAG with Keep what came later off, which drops everything that main got since the publish"
             )
         case "invalid-input" | "not-found" | "unsupported" | "unsafe":
-            return "What helps: correct what the message names, and trigger data_correction_undo again"
+            return "What helps: correct what the message names, and trigger this DAG again"
         case _:
             return (
                 f"What helps: read the log of task {failed}. When its cause is over, clear it with its downstream; an "

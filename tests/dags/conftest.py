@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,14 +213,22 @@ def _waiting(dag_id: str) -> list[tuple[str, str, str]]:
         return [(t.dag_id, t.run_id, t.task_id) for t in session.scalars(query)]
 
 
+@cache
+def _api() -> Any:
+    """Airflow's API: to make it takes a second each time."""
+    from airflow.api_fastapi.app import create_app
+
+    return create_app(apps="core")
+
+
 def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str, Any]:
-    from airflow.api_fastapi.app import create_app, get_auth_manager
+    from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from starlette.testclient import TestClient
 
     dag_id, run_id, task_id = ti
     path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
-    with TestClient(create_app(apps="core")) as client:
+    with TestClient(_api()) as client:
         token = client.get("/auth/token").json()["access_token"]
         if user is not None:
             token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role="ADMIN"))

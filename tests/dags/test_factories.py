@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a locked one of another type": ({"locked": {"publish": "now"}}, "field publish: 'now' is not one of"),
     "a table by the way": ({"default_args": {"table": "a.b"}}, "can't have table, a field of the form"),
     "another way to main": ({"default_args": {"trigger_rule": "all_done"}}, "it decides what is published"),
-    "a schedule without a table": ({"schedule": "@daily"}, "has a schedule, so table needs a value"),
+    "a schedule without a table": ({"schedule": "@daily"}, "has a schedule: give table a value"),
     "no task": ({"before_approval": lambda: None}, "before_approval made no task"),
 }
 

@@ -22,6 +22,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.dags.pipeline import check_arguments, replays
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.pipeline import ReplayTablesOperator
@@ -32,7 +33,7 @@ from airflow_paimon.task_run import commit_user_prefix
 from tests.airflow.conftest import Run, set_connection
 from tests.conftest import REPO_ROOT
 from tests.core.tables import run as operate
-from tests.dags.conftest import answering, load_dag, load_program, run_dag, states
+from tests.dags.conftest import answering, load_dag, run_dag, states
 from tests.soundness import assert_sound
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
@@ -362,7 +363,6 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
     assert [one | {"foreseen": None} for one in again] == [one | {"foreseen": None} for one in now]
     views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
     viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
-    check_arguments = load_program(DAG).check_arguments
     assert [check_arguments(one)["view"] for one in viewed] == [["days=dim.days"], []]
     with pytest.raises(InvalidInputError, match="there is a view 'base' of checks already"):
         pipeline.plan_pipeline(form(tables=[views | {"views": ["base=dim.days"]}, function]), DAG, "run-3")
@@ -383,7 +383,7 @@ def test_the_job_takes_the_arguments_of_a_replay(mains: tuple[Table, Table]) -> 
 
     ti = SimpleNamespace(dag_id=DAG, run_id="run-1", task_id="replay", map_index=-1, max_tries=0)
     ti.xcom_pull = lambda task_ids: planned
-    arguments = load_program("pipeline_correction").replays({"ti": ti}, None)
+    arguments = replays({"ti": ti}, None)  # type: ignore[typeddict-item]
     first, operator = ReplayTablesOperator(task_id="replay", tables=arguments)._each()
     assert (first.sql, first.function) == (None, None)
     request = operator._request(PaimonHook(), {"ti": ti})  # type: ignore[typeddict-item]

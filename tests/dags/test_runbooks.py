@@ -30,12 +30,13 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.dags.correction_cleanup import in_use
 from airflow_paimon.data import write_arrow
 from airflow_paimon.runbooks import advice, correction, leftovers, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import alter_table, append, make_table, names, rewrite, run
-from tests.dags.conftest import CONF, TABLE, WRONG, load_dag, load_program, make_orders
+from tests.dags.conftest import CONF, TABLE, WRONG, load_dag, make_orders
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -517,14 +518,14 @@ def test_the_cleanup_keeps_what_is_in_use_unpublished_or_not_of_a_run(warehouse:
         listed(main, branches=["mine"], drop_unpublished=True)
 
 
-@pytest.mark.parametrize("running", ["data_correction", "pipeline_correction", None])
+@pytest.mark.parametrize("running", ["data_correction", "pipeline_correction", "correct_orders", None])
 def test_a_tag_alone_is_in_use_while_any_correction_runs(running: str | None) -> None:
     class Runs:
         def get_dr_count(self, dag_id: str, run_ids: Any, states: Any) -> int:
             return int(dag_id == running and run_ids is None)
 
-    in_use = load_program("data_correction_cleanup").in_use({"ti": Runs()})
-    assert in_use(None) == (running is not None)
+    context: Any = {"ti": Runs()}
+    assert in_use(context, ["correct_orders"])(None) == (running is not None)
 
 
 def test_the_cleanup_keeps_a_protected_branch(warehouse: Path) -> None:
