@@ -33,7 +33,7 @@ from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text
-from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.form import end_as_failed, form_of, given, in_airflows_terms, refuse_unknown, report_lines
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,8 +55,8 @@ PARAMS = {
     ),
     "date": text(
         "Date",
-        "Make the partition at this date full, such as 2026-11-20 (or 2026-11-20T05:00:00). Left empty: "
-        "every partition at which a chain has grown too long, and what has become stale.",
+        "Make the partition at this date full, such as 2026-11-20, 2026-11-20T05:00:00, or {ds} for the "
+        "run's date. Left empty: every partition at which a chain has grown too long, and what has become stale.",
     ),
     "max_chain_length": number(
         "Longest chain",
@@ -95,7 +95,7 @@ def plan(**context: Any) -> list[dict[str, Any]]:
     """Check the form, say what is to be compacted and why, and give the mapped tasks their groups."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, context["dag"].params)
-        planned = nightly.plan_night(context["params"], locked_names(context["dag"].params))
+        planned = nightly.plan_night(form_of(context), locked_names(context["dag"].params))
     report_lines(*planned["lines"])
     for key in ("expires", "left_out"):
         context["ti"].xcom_push(key=key, value=planned[key])

@@ -36,6 +36,7 @@ from airflow_paimon.runbooks.form import (
     end_as_failed,
     error_lines,
     failed_errors,
+    form_of,
     given,
     in_airflows_terms,
     open_main,
@@ -73,8 +74,9 @@ PARAMS = {
     ),
     "partitions": texts(
         "Partitions",
-        "Of a SELECT only: one a line, such as dt=2026-11-18. With mode overwrite exactly these are "
-        "replaced by its rows; one that gets no rows becomes empty, and rows of any other partition are refused.",
+        "Of a SELECT only: one a line, such as dt=2026-11-18, or dt={ds} for the run's date. With mode "
+        "overwrite exactly these are replaced by its rows; one that gets no rows becomes empty, and rows of any other "
+        "partition are refused.",
     ),
     "mode": choice(
         "Mode",
@@ -179,9 +181,9 @@ def check_params(**context: Any) -> dict[str, Any]:
     with in_airflows_terms():
         check_form(context, context["dag"].params)
         planned = correction.plan_correction(
-            context["params"], context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
+            form_of(context), context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
         )
-        foreseen = correction.foresee(context["params"], planned)
+        foreseen = correction.foresee(form_of(context), planned)
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     report_lines(*(plan_lines(foreseen) if foreseen else ()))
     context["ti"].xcom_push(key="foreseen", value=foreseen)
@@ -194,7 +196,7 @@ def report(**context: Any) -> dict[str, Any]:
     ti = context["ti"]
     with in_airflows_terms():
         made = correction.plan_publish(
-            context["params"],
+            form_of(context),
             ti.xcom_pull(task_ids="check_params"),
             ti.xcom_pull(task_ids="diff"),
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
@@ -210,7 +212,7 @@ def report(**context: Any) -> dict[str, Any]:
 
 def what_stands(context: Context) -> tuple[str, list[str]]:
     """Clean up after a rejection; returns the outcome, and lines about what stands."""
-    params, planned = context["params"], context["ti"].xcom_pull(task_ids="check_params")
+    params, planned = form_of(context), context["ti"].xcom_pull(task_ids="check_params")
     main, cleaned = open_main(params), leftovers.clean_up_run(params, planned, branch_owner(context), {})
     outcome, standing = correction.describe_outcome(main, planned)
     helps = [correction.TO_CORRECT_DIFFERENTLY, *advice.how_to_remove(params, main, planned)]
@@ -220,7 +222,7 @@ def what_stands(context: Context) -> tuple[str, list[str]]:
 @task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed_min_one_success")
 def verify(**context: Any) -> dict[str, Any]:
     """Compare main with the branch, bucket by bucket, and say how to undo."""
-    ti, params = context["ti"], context["params"]
+    ti, params = context["ti"], form_of(context)
     planned, published = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids=params["publish"])
     with in_airflows_terms():
         found = correction.verify_published(params, planned, published)
@@ -231,14 +233,14 @@ def verify(**context: Any) -> dict[str, Any]:
 @task(trigger_rule="one_failed", retries=0)
 def how_to_go_on(**context: Any) -> None:
     """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
-    ti, params = context["ti"], context["params"]
-    errors = failed_errors(context)
+    ti, errors = context["ti"], failed_errors(context)
     planned, first = ti.xcom_pull(task_ids="check_params"), next(iter(errors))
     if planned is None:
         summary = f"{first} failed. Nothing was made, nothing was changed"
         report_lines(summary, *error_lines(errors), *advice.for_the_form(errors[first]), level=logging.ERROR)
         end_as_failed(summary)
     with in_airflows_terms():
+        params = form_of(context)
         main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
         cleaned = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
         outcome, standing = correction.describe_outcome(main, planned)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.runbooks.run_date import with_run_date
 from airflow_paimon.task_run import ERROR_KEY, triggering_user
 from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
 
@@ -63,11 +64,20 @@ def end_as_failed(summary: str) -> NoReturn:
     raise SystemExit(summary)
 
 
+def form_of(context: Context) -> dict[str, Any]:
+    """Return the form's fields as this run means them: with its date, where a field names it by ``{ds}``.
+
+    Raises:
+        InvalidInputError: one does, and the run has no logical date.
+    """
+    return with_run_date(context["params"], context.get("logical_date"))
+
+
 def given(name: str) -> Callable[..., Any]:
-    """Return a parameter as it is, for a templated field: a template could only give text. What is empty is None."""
+    """Return a field of the form, for a templated field: a template could only give text. What is empty is None."""
 
     def render(context: Context, jinja_env: Any) -> Any:
-        return context["params"][name] or None
+        return form_of(context)[name] or None
 
     render.field = name  # type: ignore[attr-defined]
     return render
