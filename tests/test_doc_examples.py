@@ -88,3 +88,29 @@ def test_what_pages_give_to_the_forms_is_in_the_forms() -> None:
     assert {dag for dag, _ in found} >= {"data_correction", "data_correction_cleanup", "nightly_chain_maintenance"}
     for dag, conf in found:
         assert set(json.loads(conf)) <= set(load_dag(dag).params), (dag, conf)
+
+
+def test_results_of_dbt_and_soda_are_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPO_ROOT / "docs" / "howto" / "check-a-branch.md").read_text()
+    (source,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "def dbt_tests" in block)
+    names: dict[str, Any] = {}
+    exec(source.replace("s3://lake/checks/fix", str(tmp_path)), names)
+
+    def broken(function: str, file: str, content: Any) -> Any:
+        (tmp_path / file).write_text(json.dumps(content))
+        return names[function](None, {})
+
+    def dbt(*results: tuple[str, int | None]) -> Any:
+        found = [{"unique_id": f"test.{s}", "status": s, "failures": n} for s, n in results]
+        return broken("dbt_tests", "run_results.json", {"results": found})
+
+    assert dbt(("pass", 0), ("success", None), ("warn", 2)) == []
+    assert [row["rows"] for row in dbt(("fail", 3), ("error", None), ("skipped", None))] == [3, 0, 0]
+    assert dbt() == [{"test": "none ran"}]
+    outcomes = [{"name": "rows", "outcome": "pass"}, {"name": "nulls", "outcome": "fail"}]
+    scan = broken("soda_scan", "scan.json", {"hasErrors": False, "checks": outcomes})
+    assert scan == [{"check": "nulls", "outcome": "fail"}]
+    assert broken("soda_scan", "scan.json", {"hasErrors": True, "checks": outcomes[:1]})
+    (tmp_path / "scan.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        names["soda_scan"](None, {})

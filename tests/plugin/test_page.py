@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,37 +58,56 @@ def test_connections_of_the_environment_are_asked_for_as_well(server: Any, role:
     assert readable_connections(user, ["lake", "not-listed"]) - readable_connections(user, []) == readable
 
 
-def test_a_connection_of_a_team_is_found_by_its_team(get: Get, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+@pytest.fixture
+def of_red(server: Any, lake: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An Airflow with teams, and a connection of the team red."""
     from airflow.models.connection import Connection
     from airflow.models.team import Team
     from airflow.utils.session import create_session
-
-    from airflow_paimon.plugin.auth import readable_connections
 
     with create_session() as session:
         session.add(Team(name="red"))
         session.flush()
         extra = json.dumps({"warehouse": str(lake)})
         session.add(Connection(conn_id="of_red", conn_type="paimon", extra=extra, team_name="red"))
-    try:
-        monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
-        assert get("/paimon/of_red/d/t", "admin").status_code == 200
-        asked: list[Any] = []
+    monkeypatch.setenv("AIRFLOW__CORE__MULTI_TEAM", "True")
+    yield "of_red"
+    monkeypatch.undo()
+    with create_session() as session:
+        session.query(Connection).filter_by(conn_id="of_red").delete()
+        session.query(Team).filter_by(name="red").delete()
 
-        def authorize(self: Any, *, details: Any = None, **_: Any) -> bool:
-            asked.append(details)
-            return details.team_name == "red"
 
-        monkeypatch.setattr(SimpleAuthManager, "is_authorized_connection", authorize)
-        assert "of_red" in readable_connections(SimpleAuthManagerUser(username="a", role="op"), ["of_red", "lake"])
-        assert [(d.conn_id, d.team_name) for d in asked[-2:]] == [("of_red", "red"), ("lake", None)]
-    finally:
-        monkeypatch.undo()
-        with create_session() as session:
-            session.query(Connection).filter_by(conn_id="of_red").delete()
-            session.query(Team).filter_by(name="red").delete()
+def test_a_connection_of_a_team_is_found_by_its_team(get: Get, of_red: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    from airflow_paimon.plugin.auth import readable_connections
+
+    assert get("/paimon/of_red/d/t", "admin").status_code == 200
+    asked: list[Any] = []
+
+    def authorize(self: Any, *, details: Any = None, **_: Any) -> bool:
+        asked.append(details)
+        return details.team_name == "red"
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_connection", authorize)
+    assert "of_red" in readable_connections(SimpleAuthManagerUser(username="a", role="op"), ["of_red", "lake"])
+    assert [(d.conn_id, d.team_name) for d in asked[-2:]] == [("of_red", "red"), ("lake", None)]
+
+
+@pytest.mark.parametrize(("teams", "status"), [(["red"], 200), (["blue", "red"], 200), (["blue"], 403), ([], 403)])
+def test_a_connection_of_a_team_is_open_to_its_members_only(
+    server: Any, of_red: str, teams: list[str], status: int
+) -> None:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="member", role="op", teams=teams))
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert server.get("/paimon/of_red/d/t", headers=bearer).status_code == status
+    assert server.get("/paimon/lake/d/t", headers=bearer).status_code == 200, "of no team: for all teams"
+    assert (">of_red<" in server.get("/paimon/", headers=bearer).text) == (status == 200)
 
 
 def test_the_page_changes_nothing(server: Any) -> None:
