@@ -165,7 +165,8 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
     table = {"table": context.main.name}
     if context.conn_id != PaimonHook.default_conn_name:
         table["paimon_conn_id"] = context.conn_id
-    forms = [form_card(context, CORRECT, "Correct this table", {**table, "sql": skeleton(context)}, "")]
+    hint = "The tab Plan says first what it would touch, and who is downstream."
+    forms = [form_card(context, CORRECT, "Correct this table", {**table, "sql": skeleton(context)}, hint)]
     asked = [p for p in points if p.undo_tag == context.asked.q]
     rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]
     for point in [*asked, *rest][:_MOST_POINTS]:
