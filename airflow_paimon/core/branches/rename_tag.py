@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_paimon.core.branches.tag_holds import forget_hold, record_hold
 from airflow_paimon.core.branches.tags import check_held
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -52,9 +53,12 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
     gone = Delete(path=view.paths.tag(tag.name), reason=f"is called {new.name!r} from now on")
     plan = Plan(operation=request.operation, table=view.name, actions=(put, gone), summary={"tag": tag.name})
     if not request.dry_run:
+        if new.hold is not None:
+            record_hold(view, new)
         execute(view, [put])
         check_held(view, new, None)
         _refuse_changed(view, tag, new)
+        forget_hold(view, tag.name)
         execute(view, [gone])  # what it has kept, the new one keeps as long
     return _renamed(context, request, tag, plan)
 

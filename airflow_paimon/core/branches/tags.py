@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
+from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import (
@@ -108,6 +109,10 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
         check_deletable(view, existing)
     plan = _plan_create(request.operation, view, tag, exists=existing is not None)
     if not request.dry_run:
+        if tag.hold is not None:
+            record_hold(view, tag)
+        elif existing is None:
+            forget_hold(view, tag.name)
         try:
             execute(view, plan.actions)
         except AlreadyExistsError:
@@ -121,6 +126,7 @@ def _hold(context: Context, request: CreateTag, view: Table, tag: Tag) -> Operat
     action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"it {tag.hold_text}")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
+        record_hold(view, tag)
         execute(view, plan.actions)
         check_held(view, tag, None)
     return _tagged(context, request, tag.snapshot, plan)
@@ -199,7 +205,8 @@ def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
     """Delete a tag file. Data files stay for orphan cleaning, as other branches may share them.
 
     Raises:
-        UnsafeOperationError: an existing branch needs it. NotFoundError: no such tag.
+        UnsafeOperationError: an existing branch needs it, or it is under a legal hold, also one that it got meanwhile:
+            then it is back. NotFoundError: no such tag.
     """
     view = context.table.branch(request.branch).require()
     with attempt_of(context, request.branch) as tried:
@@ -219,7 +226,12 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     action = Delete(path=view.paths.tag(request.tag), reason="asked for")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": request.tag})
     if not request.dry_run:
+        if request.release_hold:
+            forget_hold(view, request.tag)
         execute(view, plan.actions)
+        held = None if request.release_hold else put_back_if_held(view, existing)
+        if held is not None:
+            check_deletable(view, held)  # refuses it
     return context.result(
         plan,
         branch=request.branch,

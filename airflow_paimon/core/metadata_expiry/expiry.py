@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
+from airflow_paimon.core.branches.tag_holds import any_hold, put_back_if_held
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
@@ -517,6 +518,12 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
                 return False
             gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
             side_by_side(table, gone, lambda action: moved.append(by_path[action.path]))
+            tags = [(r, r.tag) for r in still if r.tag is not None]
+            held = tags if tags and any_hold(table) else []
+            back = [r for r, tag in held if put_back_if_held(table.branch(r.branch), tag) is not None]
+            if back:
+                moved[:] = [r for r in moved if r not in back]
+                return False
     carry_out(table, choice.after)
     return True
 

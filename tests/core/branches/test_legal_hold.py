@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches import delete, rename_tag
+from airflow_paimon.core.branches import delete, rename_tag, tags
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
+from airflow_paimon.core.metadata_expiry import expiry
+from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
 
@@ -137,3 +139,37 @@ def test_a_hold_that_is_set_while_the_tag_is_renamed_stays(table: Table, monkeyp
     with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
         run(table, "rename_tag", tag="month", to_tag="m2")
     assert table.tag("month").hold == "case 17" and "m2" not in table.tag_names()
+
+
+def test_a_hold_that_is_set_while_the_tag_is_deleted_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the last look of the deletion and the deletion itself."""
+    run(table, "create_tag", tag="month")
+    known, told = tags.execute, []
+
+    def late(view: Table, actions: Any) -> None:
+        if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for a in actions):
+            told.append(hold(table, tag="month", if_exists="skip"))
+        known(view, actions)
+
+    monkeypatch.setattr(tags, "execute", late)
+    with pytest.raises(UnsafeOperationError, match="'month' is under a legal hold"):
+        run(table, "delete_tag", tag="month")
+    assert told and table.tag("month").hold == "case 17"
+    run(table, "delete_tag", tag="month", release_hold=True)
+    run(table, "create_tag", tag="month")
+    run(table, "delete_tag", tag="month")
+    assert "month" not in table.tag_names(), "a hold that was released comes back for no later tag"
+
+
+def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(table, "create_tag", tag="month", time_retained="1 d")
+    known, told = expiry.side_by_side, []
+
+    def late(on: Table, chains: Any, *more: Any) -> None:
+        if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for chain in chains for a in chain):
+            told.append(hold(table, tag="month", if_exists="skip"))
+        known(on, chains, *more)
+
+    monkeypatch.setattr(expiry, "side_by_side", late)
+    result = run(table, "expire_tags", now=LATER)
+    assert told and table.tag("month").hold == "case 17" and result.details["expired"] == {}
