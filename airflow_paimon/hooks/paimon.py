@@ -244,6 +244,22 @@ class PaimonHook(BaseHook):
             return open_table(path=path, branch=branch, storage_options=self.storage_options)
         return open_table(self.warehouse, table, branch, self.storage_options)
 
+    def open_table(self, table: str | None = None, branch: str = "main", *, path: str | None = None) -> Any:
+        """
+        Open a table for notebooks and own tasks: ``airflow_paimon.open_table`` with the connection's warehouse.
+
+        Returns what that returns: a view with ``to_arrow``, ``to_pandas``, ``head``, ``diff`` and the like.
+
+        :param table: ``db.table`` in the connection's catalog
+        :param branch: the branch of the view
+        :param path: a table's folder instead of its name
+        """
+        import airflow_paimon
+
+        if path is not None:
+            return airflow_paimon.open_table(path=path, branch=branch, storage_options=self.storage_options)
+        return airflow_paimon.open_table(self.warehouse, table, branch, self.storage_options)
+
     def test_connection(self) -> tuple[bool, str]:
         """Check the settings and look at the warehouse, without Spark; answers within half a minute."""
         from airflow_paimon.hooks._connection_test import examine

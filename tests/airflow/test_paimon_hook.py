@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.data import write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook, SparkSettings
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table
@@ -30,6 +32,16 @@ def test_local_warehouse(warehouse: Path) -> None:
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.get_table("d.t", "fix").branch_name == "fix"
     assert hook.test_connection() == (True, f"1 database in {warehouse}: d")
+
+
+def test_a_table_is_opened_for_reading_by_its_connection(warehouse: Path) -> None:
+    table = make_table(warehouse)
+    write_arrow(table, pa.table({"k": [1, 2], "v": ["a", "b"], "dt": ["1", "1"]}))
+    hook = PaimonHook()
+    assert hook.open_table("d.t").count("k > 1") == 1
+    assert hook.open_table("d.t", "fix").branch_name == "fix"
+    path = hook.open_table(path=table.store.uri.removeprefix("file://"))
+    assert path.to_arrow(["v"]).to_pydict() == {"v": ["a", "b"]}
 
 
 def test_s3_warehouse(monkeypatch: pytest.MonkeyPatch, s3_endpoint: str) -> None:
