@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -104,7 +104,9 @@ class AuditRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self) | {"changes": [dict(c) for c in self.changes], "checks": dict(self.checks)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        mappings = {name: dict(values[name]) for name in ("checks", "diff", "figures")}
+        return values | mappings | {"changes": [dict(c) for c in self.changes]}
 
 
 def publish_record(
