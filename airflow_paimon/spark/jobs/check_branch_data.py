@@ -5,7 +5,7 @@ The results are kept beside the table, so that a publish can ask for those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,8 @@ from airflow_paimon.spark.jobs.check_results import (
 from airflow_paimon.spark.jobs.check_rows import broken_by_columns, broken_by_function, broken_by_sql, sql_views
 from airflow_paimon.spark.jobs.check_samples import Show, masked_fields, samples_of, table_masks
 from airflow_paimon.spark.jobs.check_totals import drifts, rows_before
-from airflow_paimon.spark.jobs.check_views import CheckViews
-from airflow_paimon.spark.jobs.correction_sources import further_views
+from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
+from airflow_paimon.spark.jobs.correction_sources import further_views, may_mention
 from airflow_paimon.spark.jobs.diff_branches import find_differences
 from airflow_paimon.spark.statements.views import registered
 
@@ -48,7 +48,7 @@ def check_branch_data(spark: SparkSession, context: Context, request: CheckBranc
     """
     rules = rules_of(context, request)
     plan = plan_own_changes(context, request.branch, request.against)
-    checks = _Checks(spark, context, request, plan)
+    checks = _Checks(spark, context, request, plan, rules)
     try:
         return evaluate(context, request, plan, lambda: [checks.result(rule) for rule in rules])
     finally:
@@ -69,9 +69,15 @@ _FORM_REACHES = (
 class _Checks:
     """Evaluates rules one after the other; what several of them need is made once."""
 
-    def __init__(self, spark: SparkSession, context: Context, request: CheckBranchData, plan: DiffPlan) -> None:
+    def __init__(
+        self, spark: SparkSession, context: Context, request: CheckBranchData, plan: DiffPlan, rules: Sequence[Rule]
+    ) -> None:
         self._spark, self._request, self._plan = spark, request, plan
-        self._views = CheckViews(spark, request, plan, further_views(request))
+        # Rules about columns rarely come as far as the diff.
+        keeps_diff = sum(
+            isinstance(r, Function) or (isinstance(r, Sql) and may_mention(r.sql, DIFF_VIEW)) for r in rules
+        )
+        self._views = CheckViews(spark, request, plan, further_views(request), keeps_diff > 1)
         schemas = (context.table.schema(), plan.before.scan.schema, plan.after.scan.schema)
         self._masks = masks_of(schemas, request.mask)
         self._samples = samples_of(request, self._masks, self._views.further)

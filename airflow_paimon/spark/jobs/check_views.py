@@ -26,12 +26,16 @@ CHANGE, BEFORE = "_change", "_before"
 
 @dataclass(slots=True)
 class CheckViews:
-    """DataFrames over the two sides of a planned diff, made when a rule first needs them."""
+    """DataFrames over the two sides of a planned diff, made when a rule first needs them.
+
+    ``keeps_diff``: whether several rules look at the rows that differ, so that Spark keeps them.
+    """
 
     spark: SparkSession
     request: CheckBranchData
     plan: DiffPlan
     further: dict[str, str]
+    keeps_diff: bool = True
     _diff: DataFrame | None = None
 
     def branch(self, columns: Sequence[str] | None = None, partitions: Selection | None = None) -> DataFrame:
@@ -59,13 +63,15 @@ class CheckViews:
         Raises:
             UnsupportedFeatureError: rows of an append table with a map can't be compared.
         """
-        if self._diff is None:  # kept: several rules look at it, and it is small beside what it is computed from
-            self._diff = self._differing().persist()
+        if self._diff is None:
+            self._diff = self._differing()
+            if self.keeps_diff:  # it is small beside what it is computed from
+                self._diff.persist()
         return self._diff
 
     def close(self) -> None:
         """Free what Spark keeps for the rules."""
-        if self._diff is not None:
+        if self._diff is not None and self.keeps_diff:
             self._diff.unpersist()
 
     def named(self, name: str, sql: str | None) -> DataFrame:
