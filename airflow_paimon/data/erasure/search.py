@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from airflow_paimon.core.erasure.stored_files import StoredFile
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.table.features import check_file
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.predicate import Bounds, Predicate, columns_of
+from airflow_paimon.core.table.predicate import Bounds, Condition, Predicate, columns_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import KEY_PREFIX, ROW_ID, SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import Mapping as Evolution
@@ -69,9 +69,35 @@ class Searched:
 
 
 def parse_search(text: str, schema: TableSchema) -> Search:
-    """Parse a condition such as ``user_id = 17``; raises as ``parse_condition`` does."""
-    condition = parse_condition(text, schema)
+    """Parse a condition such as ``user_id = 17``; raises as ``parse_condition`` does.
+
+    Raises:
+        UnsupportedFeatureError: it compares a column of type CHAR other than for equality.
+    """
+    condition = _padded(parse_condition(text, schema), schema)
     return Search(condition=condition, where=to_expression(condition, schema), schema=schema)
+
+
+def _padded(condition: Predicate, schema: TableSchema) -> Predicate:
+    """Let texts of CHAR columns match as they are, without blanks at their end, and padded: engines store any of these.
+
+    Raises:
+        UnsupportedFeatureError: see ``parse_search``.
+    """
+    if not isinstance(condition, Condition):
+        return replace(condition, parts=tuple(_padded(p, schema) for p in condition.parts))
+    data_type = schema.field(condition.column).type
+    if not isinstance(data_type, AtomicType) or data_type.root != "CHAR" or condition.op.startswith("is "):
+        return condition
+    if condition.op not in ("=", "in"):
+        raise UnsupportedFeatureError(
+            f"Column {condition.column!r} is a CHAR, which engines store with blanks at its end or without, so it is "
+            f"not compared by {condition.op}; use = or IN"
+        )
+    length = data_type.args[0] if data_type.args else 1
+    values = condition.value if condition.op == "in" else (condition.value,)
+    forms = [form for v in values for form in (v, v.rstrip(" "), v.ljust(length))]
+    return Condition(condition.column, "in", tuple(dict.fromkeys(forms)))
 
 
 def search_files(
@@ -178,6 +204,9 @@ def _in_unlisted(table: Table, search: Search, file: StoredFile, schemas: Sequen
     reused = [n for n in known if len({f.id for s in schemas for f in s.fields if f.name == n}) > 1]
     if reused:
         raise FormatError(f"no manifest says which version of column {reused[0]!r} this file has")
+    zoned = next((f.name for f in search.fields if f.type.root == "TIMESTAMP_LTZ"), None)
+    if zoned is not None and file.name.endswith(".orc"):
+        raise FormatError(f"no manifest says by which of two ways this ORC file holds the times of column {zoned!r}")
     types = {name: f.type for f, some in zip(search.fields, names, strict=True) for name in some}
     fields = [DataField(at, name, types[name]) for at, name in enumerate(known)]
     counted = 0

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.orc as orc
 import pytest
 
 from airflow_paimon.core.commit.files import commit_overwrite
@@ -243,3 +245,26 @@ def test_an_index_that_nothing_refers_to_is_no_proof(tmp_path: Path) -> None:
     assert not details["proven"]
     assert [u["path"] for u in details["unchecked"]] == ["index/btree-9b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0"]
     assert any("backups" in text for text in details["not_looked_at"])
+
+
+def test_a_char_is_found_with_its_padding_and_without(tmp_path: Path) -> None:
+    columns = {"k": "INT NOT NULL", "c": "CHAR(6)"}
+    table = make_table(tmp_path, columns)
+    for k, text in enumerate(("secret", "ab", "ab    ")):
+        write_arrow(table, rows_of(columns, [{"k": k, "c": text}]))
+    assert find(table, "c = 'ab'")["rows"] == find(table, "c IN ('ab    ', 'x')")["rows"] == 2
+    with pytest.raises(UnsupportedFeatureError, match="use = or IN"):
+        run(table, "find_rows", where="c > 'a'")
+
+
+def test_an_orc_file_that_no_manifest_names_is_no_proof_by_a_time_in_a_zone(tmp_path: Path) -> None:
+    """Paimon wrote such times in two ways, and the schema that tells which is not known."""
+    columns = {"k": "INT NOT NULL", "t": "TIMESTAMP(3) WITH LOCAL TIME ZONE"}
+    table = make_table(tmp_path, columns)
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    path = Path(table.store.uri.removeprefix("file://")) / "bucket-0" / UNLISTED.replace(".parquet", ".orc")
+    path.parent.mkdir()
+    orc.write_table(pa.table({"k": pa.array([1], pa.int32()), "t": pa.array([moment], pa.timestamp("ns"))}), path)
+    details = find(table, "t = '2027-01-01T00:00:00Z'")
+    assert not details["proven"] and "by which of two ways" in details["unchecked"][0]["reason"]
+    assert find(table, "k = 2")["proven"] and find(table, "k = 1")["rows"] == 1
