@@ -150,6 +150,31 @@ def compare_unit(comparison: KeyedComparison, unit: Unit) -> Findings:
     return found
 
 
+class DifferingRows(NamedTuple):
+    """Rows that are ``added``, ``changed`` or ``deleted``: as they are now, or were if deleted.
+
+    ``before``: as they were, None of added ones.
+    """
+
+    change: str
+    rows: pa.RecordBatch
+    before: pa.RecordBatch | None
+
+
+def differing_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[DifferingRows]:
+    """Return the rows that ``compare_unit`` counts as added, changed or deleted, in bounded memory."""
+    for rows in matched_rows(comparison, unit):
+        if rows.deleted is not None:
+            yield DifferingRows("deleted", rows.deleted, rows.deleted)
+        if rows.added is not None:
+            yield DifferingRows("added", rows.added, None)
+        if rows.before is not None and rows.after is not None:
+            at = np.flatnonzero(changed_rows(rows.before, rows.after, comparison.keys))
+            if len(at):
+                changed = pa.array(at)
+                yield DifferingRows("changed", rows.after.take(changed), rows.before.take(changed))
+
+
 def matched_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[MatchedRows]:
     """Match both sides' rows by key, in bounded memory."""
     old, new = _Side(comparison.before, unit.before, comparison), _Side(comparison.after, unit.after, comparison)

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import json_value
 from airflow_paimon.data.read_schema import read_schema
-from airflow_paimon.spark.jobs.check_views import BEFORE
+from airflow_paimon.spark.jobs.check_diff import BEFORE
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 from airflow_paimon.spark.statements.views import viewed_table
 

@@ -13,15 +13,15 @@ from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.data.diff.scan import DiffPlan, Side
 from airflow_paimon.data.scan import plan_read
+from airflow_paimon.spark.jobs.check_diff import BEFORE, CHANGE, diff_frame
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.views import plan_view, view_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BASE_VIEW, DIFF_VIEW = "base", "diff"
-CHANGE, BEFORE = "_change", "_before"
 
 
 @dataclass(slots=True)
@@ -90,34 +90,13 @@ class CheckViews:
 
     def _differing(self) -> DataFrame:
         plan = self.plan
+        if plan.keys:
+            return diff_frame(self.spark, plan)
         before, after = (
             view_frame(self.spark, [plan_read(side.scan, columns=plan.columns, time_travel=True)])
             for side in (plan.before, plan.after)
         )
-        return self._by_key(before, after) if plan.keys else self._as_multisets(before, after)
-
-    def _by_key(self, before: DataFrame, after: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as sf
-
-        keys, columns = self.plan.keys, self.plan.columns
-        old, new = (
-            frame.select(*keys, sf.struct(*columns).alias(side), sf.struct(*self._compared(frame)).alias(f"{side}_as"))
-            for frame, side in ((before, "_old"), (after, "_new"))
-        )
-        differs = sf.col("_old").isNull() | sf.col("_new").isNull() | ~sf.col("_old_as").eqNullSafe(sf.col("_new_as"))
-        change = sf.when(sf.col("_old").isNull(), "added").when(sf.col("_new").isNull(), "deleted").otherwise("changed")
-        joined = old.join(new, list(keys), "full_outer").where(differs)
-        row = joined.select(
-            change.alias(CHANGE), sf.coalesce("_new", "_old").alias("_row"), sf.col("_old").alias(BEFORE)
-        )
-        return row.select(*(sf.col("_row")[c].alias(c) for c in columns), CHANGE, BEFORE)
-
-    def _compared(self, frame: DataFrame) -> list[Column]:
-        """Return columns that Spark can compare: maps as text."""
-        from pyspark.sql import functions as sf
-
-        types = {f.name: f.type for f in self.plan.after.scan.schema.fields}
-        return [sf.to_json(sf.struct(frame[c])).alias(c) if _has_map(types[c]) else frame[c] for c in self.plan.columns]
+        return self._as_multisets(before, after)
 
     def _as_multisets(self, before: DataFrame, after: DataFrame) -> DataFrame:
         from pyspark.sql import functions as sf
