@@ -154,6 +154,26 @@ def test_a_publish_of_a_partition_that_comes_again_after_its_undo_has_its_versio
     assert {k: v for k, (_, v) in ids(tracked).items() if k in (0, 2, 12)} == {0: again, 2: again, 12: 4}
 
 
+@pytest.mark.parametrize("second", [["dt=a"], []], ids=["of a partition", "of all"])
+def test_rows_that_an_undo_below_a_later_publish_gave_back_are_not_lost_by_the_next_one(
+    tracked: Table, second: list[str]
+) -> None:
+    """The file of the new rows stays gone, so that of the old ones has to stay."""
+    fix = tracked.branch("fix")
+    update(fix, 10)
+    undo = run(tracked, "merge_branch", branch="fix").details["undo_tag"]
+    update(fix, 0)
+    run(tracked, "merge_branch", branch="fix", partitions=second)
+    run(tracked, "rollback_to", tag=undo, keep_later=True)
+    before = with_ids(tracked)
+    assert {row[0]: row[1] for row in before} == {0: "new!", 1: "new", 10: "new", 11: "new"}
+    run(tracked, "merge_branch", branch="fix")
+    assert with_ids(tracked) == before
+    insert(fix, "b", 12)
+    run(tracked, "merge_branch", branch="fix", partitions=["dt=b"])
+    assert ids(tracked).keys() == {0, 1, 10, 11, 12}
+
+
 def test_rows_that_the_branch_moved_between_partitions_are_published_together(tracked: Table) -> None:
     """One _ROW_ID would be on two rows; a correction in place, of which the bounds of ids overlap, is none of these."""
     fix = tracked.branch("fix")

@@ -207,12 +207,16 @@ class _Merge:
         self.deletes[entry.file.file_name] = entry
 
     def _removals(self) -> None:
-        """Files of the base that the source has removed."""
+        """Files of the base that the source has removed. One that a publish removed, and that is live again on a target
+        that stands on that publish, was given back by an undo: it stays, as what had replaced it stays gone.
+        """
         for name, entry in self.theirs.removed.items():
-            if name not in self.ours.removed:
-                self._delete(name, entry)
-            elif name not in self.published.removed:
+            if name in self.published.removed:
+                continue
+            if name in self.ours.removed:
                 self._gone(name, entry)
+            else:
+                self._delete(name, entry)
 
     def _withdrawals(self) -> None:
         """What the last publish brought or removed, and the source has taken back since."""
