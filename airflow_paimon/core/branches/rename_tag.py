@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_paimon.core.branches.tag_holds import forget_hold, record_hold
+from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.branches.tags import check_held
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -60,6 +60,8 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
         _refuse_changed(view, tag, new)
         forget_hold(view, tag.name)
         execute(view, [gone])  # what it has kept, the new one keeps as long
+        if put_back_if_held(view, tag) is not None:
+            _refuse_changed(view, tag, new)
     return _renamed(context, request, tag, plan)
 
 

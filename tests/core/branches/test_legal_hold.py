@@ -141,6 +141,21 @@ def test_a_hold_that_is_set_while_the_tag_is_renamed_stays(table: Table, monkeyp
     assert table.tag("month").hold == "case 17" and "m2" not in table.tag_names()
 
 
+def test_a_hold_that_is_set_just_before_the_old_name_goes_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(table, "create_tag", tag="month", snapshot=2)
+    known, told = rename_tag.execute, []
+
+    def late(view: Table, actions: Any) -> None:
+        if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for a in actions):
+            told.append(hold(table, tag="month", if_exists="skip"))
+        known(view, actions)
+
+    monkeypatch.setattr(rename_tag, "execute", late)
+    with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
+        run(table, "rename_tag", tag="month", to_tag="m2")
+    assert told and table.tag("month").hold == "case 17" and "m2" not in table.tag_names()
+
+
 def test_a_hold_that_is_set_while_the_tag_is_deleted_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the last look of the deletion and the deletion itself."""
     run(table, "create_tag", tag="month")

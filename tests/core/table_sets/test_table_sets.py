@@ -20,6 +20,7 @@ from airflow_paimon.core.errors import (
     UnsupportedCatalogError,
     UnsupportedFeatureError,
 )
+from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.operations import run_operation
@@ -488,3 +489,27 @@ def test_texts_and_records_survive_the_way_there_and_back(tmp_path: Path) -> Non
     assert parse_set_version("nightly") is None
     with pytest.raises(NotFoundError, match="its sets: none"):
         find_set(open_catalog(str(tmp_path)), "n")
+
+
+def test_a_legal_hold_that_is_set_while_a_version_expires_stays(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look at the tag and its deletion."""
+    for _ in range(2):
+        make(warehouse)
+        load(warehouse)
+    table, known, told = open_table(warehouse, NAMES[0]), publish.execute, []
+
+    def late(on: Any, actions: Any) -> None:
+        if not told and any(isinstance(a, Delete) and a.path == "tag/tag-set-nightly-1" for a in actions):
+            values = {"tag": "set-nightly-1", "snapshot": 1, "hold": "case 17", "held_by": "legal", "if_exists": "skip"}
+            told.append(run(table, "create_tag", **values))
+        known(on, actions)
+
+    monkeypatch.setattr(publish, "execute", late)
+    make(warehouse, keep=1, retention="0 s")
+    assert told and table.tag("set-nightly-1").hold == "case 17"
+    assert seen(warehouse, "set:nightly@1") == [1, 1]
+    run(table, "delete_tag", tag="set-nightly-1", release_hold=True)
+    make(warehouse, keep=1, retention="0 s")
+    assert "set-nightly-1" not in set_tags(warehouse)
