@@ -32,6 +32,8 @@ _CLOSED = {
     "autoload_known_extensions": False,
     "allow_persistent_secrets": False,
 }
+_UNNAMED = "__airflow_paimon"
+"""DuckDB's schema of tables that are named without a database. Its own, ``main``, may be a database's name as well."""
 
 
 class Connection:
@@ -126,6 +128,8 @@ class Cursor:
         except self._engine.Error as error:
             raise InvalidInputError(f"SQL: DuckDB refuses the settings {dict(self._limits)}: {error}") from None
         session.execute("SET TimeZone = 'UTC'")
+        session.execute(f"CREATE SCHEMA {_UNNAMED}")
+        session.execute(f"SET schema = '{_UNNAMED}'")
         session.execute("SET lock_configuration = true")
         return session
 
@@ -210,7 +214,7 @@ class Cursor:
             if isinstance(found, PinnedRows):
                 found = self._scans[source] = PinnedDataset(found)
             self._session.register(source, found)
-            schema = _quoted(mention.database or "main")
+            schema = _quoted(mention.database or _UNNAMED)
             self._session.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             self._session.execute(f"CREATE OR REPLACE VIEW {schema}.{_quoted(mention.name)} AS FROM {source}")
 

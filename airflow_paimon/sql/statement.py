@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _ROW_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"})
 """What may stand in FROM besides tables: none of them knows more than its arguments."""
+_CATALOGS = frozenset({"memory", "system", "temp"})
+"""What a session of DuckDB has by these names, so it can't tell a database of that name from them."""
 _CHANGES_ROWS = {"INSERT", "UPDATE", "DELETE", "MERGE", "MERGE_INTO"}
 
 
@@ -61,6 +63,11 @@ def tables_of(session: duckdb.DuckDBPyConnection, engine: Any, statement: str) -
     for node in nodes:
         if node.get("type") == "TABLE_FUNCTION":
             _refuse_function(str(node["function"].get("function_name", "")).lower())
+        if node.get("type") == "SHOW_REF" and node.get("query") is None:
+            raise InvalidInputError(
+                "SQL: SHOW would list tables of DuckDB, not of the warehouse; python -m airflow_paimon tables lists "
+                "these, and DESCRIBE db.t shows the columns of one"
+            )
     tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
     for table in tables:
         if table.get("catalog_name"):
@@ -69,6 +76,11 @@ def tables_of(session: duckdb.DuckDBPyConnection, engine: Any, statement: str) -
         if table.get("at_clause"):
             raise InvalidInputError(
                 f'SQL: AT is not read here; name the version with the table: "{table["table_name"]}@VERSION"'
+            )
+        if (database := str(table["schema_name"])).lower() in _CATALOGS:
+            raise InvalidInputError(
+                f"SQL: DuckDB has a {database} of its own; write the table's whole name in one pair of quotes: "
+                f'"{database}.{table["table_name"]}"'
             )
     found = {Mention(str(t["schema_name"]), str(t["table_name"])) for t in tables}
     return sorted((m for m in found if m.database or m.name.lower() not in named_here), key=str)
@@ -79,6 +91,8 @@ def _refuse_but_select(session: duckdb.DuckDBPyConnection, engine: Any, statemen
         parsed = session.extract_statements(statement)
     except engine.Error as error:
         raise InvalidInputError(f"SQL: DuckDB can't read it as a SELECT: {error}") from None
+    if not parsed:
+        raise InvalidInputError("SQL: the statement is empty; give one SELECT")
     if len(parsed) != 1:
         raise InvalidInputError(
             f"SQL: this is {len(parsed)} statements, and one is run at a time: give a list of them, or "
@@ -87,6 +101,8 @@ def _refuse_but_select(session: duckdb.DuckDBPyConnection, engine: Any, statemen
     kind = parsed[0].type.name
     if kind == "SELECT":
         return
+    if kind == "MULTI":
+        raise InvalidInputError("SQL: a PIVOT needs its values: PIVOT db.t ON column IN ('a', 'b') USING ...")
     if kind in _CHANGES_ROWS:
         raise InvalidInputError(
             f"SQL: {kind.split('_')[0]} changes rows, and SQL of a Paimon connection only reads. Change them on a "

@@ -84,6 +84,16 @@ def test_names_without_a_database_are_those_of_the_default_one(orders: Table, tm
         cursor.execute("SELECT * FROM orders")
 
 
+def test_a_database_with_a_name_that_duckdb_has_for_itself_keeps_its_rows(orders: Table, tmp_path: Path) -> None:
+    for number, database in enumerate(("main", "temp", "system", "memory")):
+        put(make_table(tmp_path, COLUMNS, name=f"{database}.orders"), "2026-11-18", 100 + number)
+    statement = """SELECT (SELECT max(id) FROM orders), (SELECT max(id) FROM main.orders),
+                          (SELECT max(id) FROM "temp.orders"), (SELECT max(id) FROM "system.orders"),
+                          (SELECT max(id) FROM "memory.orders")"""
+    with closing(Connection(str(tmp_path), database="sales").cursor()) as cursor:
+        assert cursor.execute(statement).fetchall() == [(3, 100, 101, 102, 103)]
+
+
 def test_columns_and_conditions_reach_the_files(cursor: Cursor, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[Any, ...]] = []
     original = arrow_read.read_split
@@ -238,7 +248,11 @@ def test_chains_and_fallback_branches_are_read_whole(tmp_path: Path) -> None:
         ('SELECT * FROM sales."orders@"', "names no version"),
         ("SELECT nope FROM sales.orders", '"nope" not found'),
         ("SELEC 1", "can't read it as a SELECT"),
-        ("", "0 statements"),
+        ("", "statement is empty"),
+        ("-- only a comment", "statement is empty"),
+        ("SHOW TABLES", "python -m airflow_paimon tables"),
+        ("PIVOT sales.orders ON dt USING sum(amount)", "a PIVOT needs its values"),
+        ("SELECT * FROM temp.orders", 'in one pair of quotes: "temp.orders"'),
     ],
 )
 def test_what_is_no_select_over_tables_is_refused(cursor: Cursor, statement: str, said: str) -> None:
