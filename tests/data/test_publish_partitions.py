@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.audit.records import read_audit
+from airflow_paimon.core.audit.rows import row_of
+from airflow_paimon.core.audit.text import render
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
@@ -56,6 +62,17 @@ def test_partitions_of_two_columns_are_named_by_one_or_both(table: Table) -> Non
     assert undo.changed
     assert run(table, "merge_branch", **asked).details["partitions"] == 4
     assert set(shown(table).values()) == {"again"}
+
+
+def test_the_audit_says_which_partitions_in_every_format(table: Table) -> None:
+    put(table.branch("fix"), "new")
+    run(table, "merge_branch", branch="fix", partitions=["dt=b/h=2"], writers_stopped=True)
+    run(table, "rollback_to", snapshot=1, writers_stopped=True)
+    publish, undo = (one for one in read_audit(table) if one.branch == "main")
+    lines = list(csv.DictReader(io.StringIO(render([publish, undo], "csv"))))
+    assert [line["only_partitions"] for line in lines] == ['["dt=b/h=2"]', ""]
+    assert [one["only_partitions"] for one in json.loads(render([publish, undo], "json"))] == [["dt=b/h=2"], []]
+    assert [row_of(one)["only_partitions"] for one in (publish, undo)] == ['["dt=b/h=2"]', None]
 
 
 def test_indexes_of_dynamic_buckets_come_with_their_partitions(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ class AuditRecord:
         """Return plain JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         mappings = {name: dict(values[name]) for name in ("checks", "diff", "figures")}
-        return values | mappings | {"changes": [dict(c) for c in self.changes]}
+        lists = {"only_partitions": list(self.only_partitions), "changes": [dict(c) for c in self.changes]}
+        return values | mappings | lists
 
 
 def publish_record(

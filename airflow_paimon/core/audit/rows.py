@@ -27,6 +27,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("from_branch", "STRING", "the branch that was published"),
     ("from_snapshot", "BIGINT", "up to this snapshot of it"),
     ("base_snapshot", "BIGINT", "from this snapshot on"),
+    ("only_partitions", "STRING", "JSON: of a publish of some partitions, which"),
     ("target_snapshot", "BIGINT", "what an undo or rollback went back to"),
     ("owner", "STRING", "of the branch"),
     ("reason", "STRING", "why"),
@@ -48,7 +49,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("row_digest", "STRING", "of the other columns; an export writes what differs from it"),
 )
 """Name, type and comment of each column."""
-_JSON = ("checks", "changes", "diff")
+_JSON = ("only_partitions", "checks", "changes", "diff")
 _RENAMED = {"table_name": "table", "commit_user": "user"}
 
 
