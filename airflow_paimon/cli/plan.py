@@ -48,6 +48,8 @@ def plan(
     """Look the plan up. ``sql``: the text, or a file whose name ends in ``.sql``."""
     if (sql is None) == (function is None):
         raise InvalidInputError(f"{table}: plan takes --sql or --function, one of the two")
+    if sql is not None and not sql.strip():
+        raise InvalidInputError(f"{table}: --sql is empty; give one statement or SELECT, or a file that ends in .sql")
     if sql is not None and sql.strip().endswith(".sql"):
         sql = _read(table, sql.strip())
     return PlanView(details=plan_of(reach, table, sql=sql, **{**values, "function": function}))

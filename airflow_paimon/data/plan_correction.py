@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.correction.checks import check_is_query, check_mode
+from airflow_paimon.core.correction.checks import (
+    check_is_query,
+    check_mode,
+    check_statement_alone,
+    check_target,
+    further_views,
+)
 from airflow_paimon.core.correction.estimate_plan import estimate
 from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
 from airflow_paimon.core.correction.sql_columns import check_columns
@@ -63,7 +69,9 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     asked = Asked(kind=FUNCTION) if sql is None else read_sql(sql, target.schema)
     if sql is not None:
         _check_sql(request, target, sql)
-    if asked.kind in (SELECT, FUNCTION):
+    if asked.kind not in (SELECT, FUNCTION):
+        check_statement_alone(asked.kind, request.mode, request.partitions)
+    else:
         check_mode(target.schema, request.mode, request.partitions, target.view.label)
     scan = plan_snapshot(
         target.view, target.head, target.schema, selection_for(asked, request.mode, target.choice, target.schema)
@@ -115,13 +123,14 @@ def _sql(request: PlanCorrection) -> str | None:
 def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:
     """Refuse what correct_branch will refuse: SQL that is no correction, columns that its tables lack."""
     check_is_query(sql)
+    check_target(sql)
     main = target.view.branch(MAIN)
     columns = {BRANCH: target.schema.field_names, MAIN_VIEW: main.schema().field_names}
-    for name, _, text in (view.partition("=") for view in request.view):
+    for name, text in further_views(request.view).items():
         try:
-            table, version = split_version(text.strip())
+            table, version = split_version(text)
             opened = open_table(request.warehouse, table, storage_options=request.storage_options).require()
-            columns[name.strip()] = read_schema(opened, version).field_names
+            columns[name] = read_schema(opened, version).field_names
         except NotFoundError as error:
             raise NotFoundError(f"{main.name}: --view {name}={text}: {error.message}") from None
     check_columns(sql, columns, {BRANCH: target.view.label, MAIN_VIEW: f"main of {main.name}"})
@@ -169,7 +178,7 @@ def _work_json(work: Work) -> dict[str, Any]:
 
 def _others(main: Table, request: PlanCorrection, asked: Asked) -> dict[str, Amount]:
     """Count the live files of the other views and tables that the SQL names; of one that isn't there, nothing."""
-    views = {name.strip().lower(): table.strip() for name, _, table in (v.partition("=") for v in request.view)}
+    views = {name.lower(): table for name, table in further_views(request.view).items()}
     named = list(views) if asked.kind == FUNCTION else list(asked.relations)
     found: dict[str, Amount] = {}
     for name in dict.fromkeys(named):

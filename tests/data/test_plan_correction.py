@@ -117,6 +117,15 @@ def test_what_is_no_correction_is_refused(warehouse: str, tmp_path: Path) -> Non
     for nothing in ("", " ;\n"):
         with pytest.raises(InvalidInputError, match=r"sales\.orders: the file .* \(--sql\) is empty; write one"):
             planned(table, tmp_path, nothing)
+    for sql, flags, says in (
+        ("UPDATE brnch SET amount = 1 WHERE id = 1", {}, "name it branch, not 'brnch'"),
+        ("INSERT INTO TABLE sales.orders SELECT * FROM main", {}, "name it branch, not 'sales.orders'"),
+        ("DELETE FROM branch WHERE id = 1", {"partitions": ["dt=a"]}, "DELETE says by itself which rows change"),
+        ("SELECT * FROM branch", {"view": ["x"]}, "'x' is not of the form name=db.table"),
+        ("SELECT * FROM branch", {"view": ["main=sales.orders"]}, "there is a view 'main' already"),
+    ):
+        with pytest.raises(InvalidInputError, match=says):
+            planned(table, tmp_path, sql, **flags)
     with pytest.raises(InvalidInputError, match="Branch name 'a b' is not allowed"):
         planned(table, tmp_path, "UPDATE branch SET amount = 1", branch="a b")
 

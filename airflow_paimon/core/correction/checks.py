@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from airflow_paimon.core.correction.sql_asked import BRANCH, MAIN_VIEW, target_of
 from airflow_paimon.core.correction.sql_words import QUERIES, STATEMENTS, tokens_of, without_comments
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.table import split_version
 
 
 def check_mode(schema: TableSchema, mode: str, partitions: Sequence[str], label: str) -> None:
@@ -39,3 +41,46 @@ def check_is_query(sql: str) -> None:
     raise InvalidInputError(
         f"SQL starts with {tokens[0].text!r}{meant}: give one UPDATE, DELETE, MERGE or INSERT on branch, or one SELECT"
     )
+
+
+def check_target(sql: str) -> None:
+    """Refuse a statement on something else than the branch.
+
+    Raises:
+        InvalidInputError: names what it would change.
+    """
+    target = target_of(sql)
+    if target not in (None, BRANCH):
+        raise InvalidInputError(
+            f"--sql: the target of a statement is the branch that is corrected, so name it {BRANCH}, not {target!r}"
+        )
+
+
+def check_statement_alone(kind: str, mode: str, partitions: Sequence[str]) -> None:
+    """Refuse what only a SELECT takes beside a statement, which says by itself what it changes.
+
+    Raises:
+        InvalidInputError: partitions, or another mode than overwrite.
+    """
+    if partitions or mode != "overwrite":
+        raise InvalidInputError(
+            f"--sql: {kind} says by itself which rows change; --partitions and --mode are for a SELECT"
+        )
+
+
+def further_views(texts: Sequence[str]) -> dict[str, str]:
+    """Return the tables of ``--view name=db.t[$branch_b][@VERSION]`` by view name.
+
+    Raises:
+        InvalidInputError: not of that form, a name used twice, or one of ours.
+    """
+    views: dict[str, str] = {}
+    for text in texts:
+        name, equals, table = (part.strip() for part in text.partition("="))
+        if not equals or not name.isidentifier() or not table:
+            raise InvalidInputError(f"--view {text!r} is not of the form name=db.table, or name=db.table@version")
+        split_version(table)
+        if name.lower() in {BRANCH, MAIN_VIEW, *(v.lower() for v in views)}:
+            raise InvalidInputError(f"--view {text!r}: there is a view {name!r} already; give another name")
+        views[name] = table
+    return views

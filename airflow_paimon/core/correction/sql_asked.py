@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_paimon.core.correction.sql_condition import Read, read_condition
-from airflow_paimon.core.correction.sql_words import Token, kind_of, nesting, tokens_of, without_comments
+from airflow_paimon.core.correction.sql_words import STATEMENTS, Token, kind_of, nesting, tokens_of, without_comments
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import Predicate
 
@@ -56,6 +56,14 @@ def read_sql(sql: str, schema: TableSchema) -> Asked:
         found = _condition(tokens, schema, "where", _names(tokens), ends=_AFTER_CONDITION)
         return Asked(kind=SELECT, predicate=found.predicate, whole=found.whole, relations=relations)
     return Asked(kind=SELECT, relations=relations)
+
+
+def target_of(sql: str) -> str | None:
+    """Return the name that a statement changes, one without a dot in lower case; None of a query, or if unclear."""
+    tokens = tokens_of(without_comments(sql))
+    if not tokens or not tokens[0].is_word(*STATEMENTS):
+        return None
+    return next(iter(_relations(tokens)), None)
 
 
 def _without(relations: Sequence[str], name: str, *, once: bool = False) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.correction.checks import check_statement_alone
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -71,10 +72,7 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
             f"--sql: the target of a statement is the branch that is corrected, so name it {BRANCH_VIEW}, not "
             f"{target.text!r}{target.at.where}"
         )
-    if request.partitions or request.mode != "overwrite":
-        raise InvalidInputError(
-            f"--sql: {statement.kind} says by itself which rows change; --partitions and --mode are for a SELECT"
-        )
+    check_statement_alone(statement.kind, request.mode, request.partitions)
     return statement
 
 

@@ -12,10 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.correction import checks
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
-from airflow_paimon.core.table.table import split_version
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
 from airflow_paimon.spark.statements.views import registered
@@ -72,16 +72,7 @@ def further_views(request: CorrectBranch | CheckBranchData) -> dict[str, str]:
     Raises:
         InvalidInputError: not of that form, a name used twice, or one of ours.
     """
-    views: dict[str, str] = {}
-    for text in request.view:
-        name, equals, table = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or not table:
-            raise InvalidInputError(f"--view {text!r} is not of the form name=db.table, or name=db.table@version")
-        split_version(table)
-        if name.lower() in {BRANCH_VIEW, MAIN_VIEW, *(v.lower() for v in views)}:
-            raise InvalidInputError(f"--view {text!r}: there is a view {name!r} already; give another name")
-        views[name] = table
-    return views
+    return checks.further_views(request.view)
 
 
 def check_sql(spark: SparkSession, request: CorrectBranch, sql: str | None, views: Collection[str]) -> None:
