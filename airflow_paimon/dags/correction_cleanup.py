@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, task
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.runbooks import leftovers
 from airflow_paimon.runbooks.fields import shared, switch, texts
@@ -85,6 +86,8 @@ def correction_cleanup_dag(
     Raises:
         InvalidInputError: a change that this DAG can't have.
     """
+    if isinstance(corrections, str):
+        raise InvalidInputError(f"DAG {dag_id!r}: corrections must be a list of ids, such as [{corrections!r}]")
     return make_dag(
         dag_id,
         partial(add_tasks, corrections),

@@ -18,6 +18,7 @@ from airflow_paimon.runbooks.pages import with_links
 
 _HERE = str(Path(__file__).parent)
 _DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+_BY_ITSELF = ("dag_id", "default_args", "description", "params", "schedule", "tags")
 _OF_THE_FORM = ("table", "paimon_conn_id", "spark_conn_id")
 OwnTasks = Callable[[], object]
 """Makes tasks of the DAG's author; how they depend on each other is up to it. One that is skipped skips nothing of the
@@ -106,6 +107,13 @@ def _refuse_unknown(where: str, changes: Changes) -> None:
     if unknown := sorted(set(changes) - known):
         named = _named(unknown, known)
         raise InvalidInputError(f"{where}: there is no argument {named}; dag_arguments takes those of Airflow's DAG")
+    if mine := [name for name in _BY_ITSELF if name in changes.get("dag_arguments", {})]:
+        raise InvalidInputError(
+            f"{where}: dag_arguments can't have {', '.join(mine)}: these are arguments of the function, and fields of "
+            f"the form (params) are in fields, defaults and locked"
+        )
+    if isinstance(changes.get("tags"), str):
+        raise InvalidInputError(f"{where}: tags must be a list, such as [{changes.get('tags')!r}]")
 
 
 def _check_default_args(where: str, default_args: Mapping[str, Any]) -> None:
@@ -122,6 +130,8 @@ def _form(where: str, params: Mapping[str, Param], changes: Changes) -> dict[str
     connections: dict[str, Any] = {n: v for n, v in changes.items() if n in ("paimon_conn_id", "spark_conn_id")}
     locked = {**changes.get("locked", {}), **connections}
     for name, param in added.items():
+        if not name.isidentifier():
+            raise InvalidInputError(f"{where}: field {name!r} needs a name that a template can say, such as ticket_id")
         if name in params:
             raise InvalidInputError(f"{where}: the form has a field {name} already; change it by defaults or locked")
         if not isinstance(param, Param):

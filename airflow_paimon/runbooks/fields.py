@@ -8,6 +8,7 @@ from typing import Any
 from airflow.sdk import Param
 
 from airflow_paimon import settings
+from airflow_paimon.core.errors import InvalidInputError
 
 __all__ = ["choice", "number", "shared", "shared_by_undos", "switch", "text", "texts"]
 
@@ -29,7 +30,13 @@ def switch(title: str, description: str, *, on: bool = False, **schema: Any) -> 
 
 
 def choice(title: str, description: str, options: Sequence[str], default: str | None = None, **schema: Any) -> Param:
-    """Make a field with one of several words; the first, if none is the default."""
+    """Make a field with one of several words; the first, if none is the default.
+
+    Raises:
+        InvalidInputError: there is no word to choose.
+    """
+    if not options:
+        raise InvalidInputError(f"Field {title!r}: a choice needs at least one option")
     return Param(default or options[0], title=title, description=description, enum=list(options), **schema)
 
 

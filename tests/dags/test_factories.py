@@ -79,6 +79,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a table by the way": ({"default_args": {"table": "a.b"}}, "can't have table, a field of the form"),
     "another way to main": ({"default_args": {"trigger_rule": "all_done"}}, "it decides what is published"),
     "a schedule without a table": ({"schedule": "@daily"}, "has a schedule: give table a value"),
+    "a field that no template can name": (
+        {"fields": {"my ticket": text("Ticket", "")}},
+        "field 'my ticket' needs a name",
+    ),
+    "a tag that is no list": ({"tags": "paimon"}, r"tags must be a list, such as \['paimon'\]"),
+    "an argument in two places": ({"dag_arguments": {"schedule": "@daily"}}, "dag_arguments can't have schedule"),
     "no task": ({"before_approval": lambda: None}, "before_approval made no task"),
 }
 
@@ -88,6 +94,14 @@ def test_a_wrong_change_is_an_import_error_that_says_what_was_meant(case: str) -
     changes, says = WRONG[case]
     with pytest.raises(InvalidInputError, match=says):
         correction_dag("own", **changes)
+
+
+def test_the_ids_of_dags_that_correct_are_a_list() -> None:
+    """The letters of a text are the ids of no DAG, and a running correction's tag would be taken for a leftover."""
+    with pytest.raises(InvalidInputError, match=r"corrections must be a list of ids, such as \['correct_orders'\]"):
+        correction_cleanup_dag("own", corrections="correct_orders")
+    with pytest.raises(InvalidInputError, match="needs at least one option"):
+        choice("Colour", "Which.", [])
 
 
 def test_hooks_are_of_dags_that_publish() -> None:
