@@ -36,18 +36,19 @@ _EXPRESSIONS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]]
 _HELP = "comparisons of a column with a literal, IN, BETWEEN, IS [NOT] NULL, AND, OR and parentheses"
 
 
-def parse_condition(text: str, schema: TableSchema, *, floats: bool = False) -> Predicate:
+def parse_condition(text: str, schema: TableSchema, *, floats: bool = False, hidden: bool = False) -> Predicate:
     """Parse a condition; literals are in the column's type, dates and times as ISO text.
 
     ``floats``: compare FLOAT and DOUBLE as well, where it doesn't matter that engines compare NaN differently.
+    ``hidden``: an error repeats nothing of the text but columns' names, as it may name a person.
 
     Raises:
         InvalidInputError: a syntax that ``_HELP`` does not list, an unknown column, or a literal not of its type.
     """
-    parser = _Parser(text, schema, {**_LITERALS, **(_FLOATS if floats else {})})
+    parser = _Parser(text, schema, {**_LITERALS, **(_FLOATS if floats else {})}, hidden=hidden)
     found = parser.any_of()
     if parser.peek() is not None:
-        raise parser.error(f"unexpected {parser.peek()!r}")
+        raise parser.error(f"unexpected {parser.shown(parser.peek())}")
     return found
 
 
@@ -96,8 +97,11 @@ def where_argument(
 class _Parser:
     """Recursive descent over the tokens: OR of ANDs of conditions."""
 
-    def __init__(self, text: str, schema: TableSchema, literals: Mapping[str, Callable[[str], Any]]) -> None:
+    def __init__(
+        self, text: str, schema: TableSchema, literals: Mapping[str, Callable[[str], Any]], *, hidden: bool
+    ) -> None:
         self._text = text
+        self._hidden = hidden
         self._schema = schema
         self._literals = literals
         self._tokens = list(self._split())
@@ -108,15 +112,23 @@ class _Parser:
         while at < end:
             match = _TOKEN.match(self._text, at)
             if match is None or match.lastgroup is None:
-                raise self.error(f"can't read {self._text[at : at + 20]!r}")
+                raise self.error(f"can't read {self.shown(self._text[at : at + 20])}")
             yield match.lastgroup, match[match.lastgroup]
             at = match.end()
 
     def error(self, what: str) -> InvalidInputError:
+        if self._hidden:
+            return InvalidInputError(f"where: {what}; a condition takes {_HELP}")
         return InvalidInputError(
             f"where {self._text!r}: {what}; a condition as text takes {_HELP}. For more use .where() of a DataFrame "
             f"or a pyarrow expression"
         )
+
+    def shown(self, part: str | None) -> str:
+        """Return a part of the text for an error; None: its end."""
+        if part is None:
+            return "the end"
+        return "***" if self._hidden else repr(part)
 
     def peek(self) -> str | None:
         return self._tokens[self._at][1] if self._at < len(self._tokens) else None
@@ -137,7 +149,7 @@ class _Parser:
 
     def _expect(self, word: str) -> None:
         if not self._skip(word):
-            raise self.error(f"{word} expected before {self.peek()!r}")
+            raise self.error(f"{word} expected before {self.shown(self.peek())}")
 
     def any_of(self) -> Predicate:
         parts = [self._all_of()]
@@ -170,7 +182,7 @@ class _Parser:
             return AllOf((Condition(name, ">=", low), Condition(name, "<=", self._value(name, data_type))))
         sign = self._next()[1]
         if sign not in _COMPARISONS:
-            raise self.error(f"a comparison expected, not {sign!r}")
+            raise self.error(f"a comparison expected, not {self.shown(sign)}")
         return Condition(name, _COMPARISONS[sign], self._value(name, data_type))
 
     def _values(self, name: str, data_type: AtomicType) -> tuple[Any, ...]:
@@ -185,7 +197,7 @@ class _Parser:
         kind, token = self._next()
         name = token[1:-1].replace("``", "`") if kind == "quoted" else token
         if kind not in ("word", "quoted"):
-            raise self.error(f"a column expected, not {token}")
+            raise self.error(f"a column expected, not {self.shown(token)}")
         if name not in self._schema.field_names:
             raise self.error(f"there is no column {name!r} (columns: {', '.join(self._schema.field_names)})")
         return name
@@ -203,7 +215,7 @@ class _Parser:
         elif kind == "word" and token.upper() in ("TRUE", "FALSE"):
             kind, token = "text", f"'{token.lower()}'"
         if kind not in ("text", "number"):
-            raise self.error(f"a literal expected, not {token}")
+            raise self.error(f"a literal expected, not {self.shown(token)}")
         text = token[1:-1].replace("''", "'") if kind == "text" else token
         try:
             value = literal(self._literals[data_type.root](text), data_type)
@@ -212,7 +224,7 @@ class _Parser:
                 raise ValueError("Arrow cuts the digits off")
             return value
         except (ValueError, KeyError, InvalidOperation, OverflowError):
-            raise self.error(f"{text!r} is not a value of column {name!r} ({data_type})") from None
+            raise self.error(f"{self.shown(text)} is not a value of column {name!r} ({data_type})") from None
 
 
 _FLOATS = dict.fromkeys(("FLOAT", "DOUBLE"), float)

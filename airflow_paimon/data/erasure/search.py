@@ -69,12 +69,12 @@ class Searched:
 
 
 def parse_search(text: str, schema: TableSchema) -> Search:
-    """Parse a condition such as ``user_id = 17``; raises as ``parse_condition`` does.
+    """Parse a condition such as ``user_id = 17``; raises as ``parse_condition`` does, but repeats no value of it.
 
     Raises:
         UnsupportedFeatureError: it compares a column of type CHAR other than for equality.
     """
-    condition = _padded(parse_condition(text, schema), schema)
+    condition = _padded(parse_condition(text, schema, hidden=True), schema)
     return Search(condition=condition, where=to_expression(condition, schema), schema=schema)
 
 

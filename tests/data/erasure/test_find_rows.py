@@ -268,3 +268,23 @@ def test_an_orc_file_that_no_manifest_names_is_no_proof_by_a_time_in_a_zone(tmp_
     details = find(table, "t = '2027-01-01T00:00:00Z'")
     assert not details["proven"] and "by which of two ways" in details["unchecked"][0]["reason"]
     assert find(table, "k = 2")["proven"] and find(table, "k = 1")["rows"] == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("k = 'ann@x.org'", r"\*\*\* is not a value of column 'k'"),
+        ("person = ann", r"a literal expected, not \*\*\*"),
+        ("person = 'ann' k = 1", r"unexpected \*\*\*"),
+        ("person = ann@x.org", r"can't read \*\*\*"),
+        ("'ann' = person", r"a column expected, not \*\*\*"),
+        ("persn = 'ann'", r"no column 'persn' \(columns: k, person\)"),
+        ("(person = 'ann'", r"\) expected before the end"),
+    ],
+)
+def test_no_error_repeats_what_may_name_a_person(tmp_path: Path, where: str, says: str) -> None:
+    table = make_table(tmp_path, {"k": "INT NOT NULL", "person": "STRING"})
+    write_arrow(table, rows_of({"k": "INT NOT NULL", "person": "STRING"}, [{"k": 1, "person": "a"}]))
+    with pytest.raises(InvalidInputError, match=says) as caught:
+        run(table, "find_rows", where=where)
+    assert "ann" not in str(caught.value)
