@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.table.table import find_databases
 from airflow_paimon.core.table.table_set import TableSet
 from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
 
@@ -16,12 +17,15 @@ def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, 
     """List the sets of a warehouse with their newest versions, or the versions of one set, newest first.
 
     Raises:
-        NotFoundError: no set of that name has a version. UnsupportedCatalogError: the catalog has no sets.
+        NotFoundError: no set of that name has a version, or there is no such warehouse. UnsupportedCatalogError: the
+            catalog has no sets.
     """
     catalog = open_catalog(warehouse, storage_options)
     if name is None:
         newest = (set_folder(catalog, one).latest() for one in set_names(catalog))
         found = [one for one in newest if one is not None]
+        if not found:
+            find_databases(catalog)
     else:
         find_set(catalog, name)
         found = [one for one in set_folder(catalog, name).versions() if one.abandoned is None][::-1]

@@ -189,6 +189,8 @@ class Cursor:
         self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None
     ) -> list[Any] | Mapping[str, Any] | None:
         """Open what a statement reads, and return its parameters as DuckDB takes them."""
+        if isinstance(parameters, str | bytes):
+            raise InvalidInputError("SQL: parameters are a list, or a mapping for $name; put a single one into a list")
         self._session.abort()  # it takes no statement before all rows of the last one are fetched
         self._register(tables_of(self._session, self._engine, statement))
         return parameters if isinstance(parameters, Mapping) or parameters is None else list(parameters)

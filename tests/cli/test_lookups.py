@@ -101,6 +101,8 @@ def test_databases(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sets(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show(capsys, "sets", "--warehouse", str(warehouse))[1] == "(no table sets)"
+    assert run(["sets", "--warehouse", f"{warehouse}_of_another_name"]) == 2
+    assert "doesn't exist or is empty" in capsys.readouterr().err
     table = open_table(str(warehouse), "d.t")
     for _ in range(2):
         operate(table, "create_table_set", table_set="nightly")

@@ -94,6 +94,12 @@ def test_a_database_with_a_name_that_duckdb_has_for_itself_keeps_its_rows(orders
         assert cursor.execute(statement).fetchall() == [(3, 100, 101, 102, 103)]
 
 
+def test_a_text_is_not_taken_for_a_list_of_its_letters(cursor: Cursor) -> None:
+    for ask in (cursor.execute, cursor.arrow, lambda *given: next(cursor.batches(given[0], 1, given[1]))):
+        with pytest.raises(InvalidInputError, match="put a single one into a list"):
+            ask("SELECT count(*) FROM sales.orders WHERE note = ?", "n")
+
+
 def test_columns_and_conditions_reach_the_files(cursor: Cursor, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[Any, ...]] = []
     original = arrow_read.read_split
