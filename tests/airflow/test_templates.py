@@ -121,7 +121,8 @@ def test_what_native_rendering_makes_of_texts(warehouse: Path) -> None:
     tag.render_template_fields({"params": {"now": START}})  # type: ignore[typeddict-item]
     assert tag._request(PaimonHook(), _context()).now == START.isoformat()
     number.render_template_fields({"params": {"tag": "1.10"}})  # type: ignore[typeddict-item]
-    with pytest.raises(InvalidInputError, match=r"tag \(--tag\) must be a text, got 1\.1\. With render_template_as_native_obj"):
+    message = r"tag \(--tag\) must be a text, got 1\.1\. With render_template_as_native_obj"
+    with pytest.raises(InvalidInputError, match=message):
         number._request(PaimonHook(), _context())
     assert as_list("partitions", 20261118) == ["20261118"]
     with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):

@@ -115,8 +115,8 @@ def merge_buckets(table: str, sides: Sides, schema: TableSchema, target: str = M
     if conflicts:
         raise ConflictError(
             f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
-            f"published. Create a new branch from {target}'s head and correct it again, or leave those partitions out: "
-            f"merge_branch --partitions names the others",
+            f"published. Create a new branch from {target}'s head and correct it again, or publish the other "
+            f"partitions alone (merge_branch, partitions)",
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
     return _changes(sides, sides.theirs_real)

@@ -465,8 +465,8 @@ def _same(one: Vector | None, other: Vector | None) -> bool:
 
 _REASONS = {
     Cause.ROWS: "main and the branch both changed the same files of {where} since the branch point; nothing was "
-    "published. Create a new branch from main's head and correct it again, or leave those partitions out: merge_branch "
-    "--partitions names the others",
+    "published. Create a new branch from main's head and correct it again, or publish the other partitions alone "
+    "(merge_branch, partitions)",
     Cause.COMPACTION: "a compaction, not rows, is in the way: main has merged files of {where} that the branch "
     "changed; nothing was published. Use --rewrite to take that compaction back (its inputs are live again, a later "
     "compaction merges them), or create a new branch from main's head and correct it again",
