@@ -225,16 +225,13 @@ def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
 
 
 def _undone(now: _Stack, number: int, rollbacks: Mapping[int, tuple[_Stack, _Stack]]) -> _Stack:
-    """Return what stands after the undo of one snapshot. A publish that a later one was on top of stays counted: what
-    main did to published files stands.
+    """Return what stands after the undo of one snapshot. In the partitions of a later publish that one counts: what
+    main did to published files stands there. In the others what was undone comes again.
     """
     if number in rollbacks:
         removed, added = rollbacks[number]
         return tuple(sorted((*_without(now, added), *_without(removed, now)), key=lambda p: p.main.id))
-    at = next((i for i, p in enumerate(now) if p.main.id == number), None)
-    if at is None or any(p.scope.meets(now[at].scope) for p in now[at + 1 :]):
-        return now
-    return (*now[:at], *now[at + 1 :])
+    return tuple(p for p in now if p.main.id != number)
 
 
 def _without(some: _Stack, others: _Stack) -> _Stack:
