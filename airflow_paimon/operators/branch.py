@@ -8,7 +8,8 @@ from dataclasses import Field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.arguments import as_list
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, PublishBranch, RollbackTo
 from airflow_paimon.links import UndoLink
 from airflow_paimon.operators._base import PaimonOperator, SqlOrFunctionOperator, keeps_arguments
@@ -414,12 +415,21 @@ class MergeBranchOperator(_PublishBranchOperator):
     """
 
     operation = "merge_branch"
+    partitions: Any
 
     @keeps_arguments
     def __init__(
         self, *, partitions: Sequence[str] | str = (), keep_appended: bool | str = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        if self.partitions != () and not as_list("partitions", self.partitions):
+            raise InvalidInputError(
+                f"{self.table}: partitions is empty, so a template, or a task's result, named none; nothing was "
+                f"published. Leave the argument out to publish the whole branch"
+            )
+        return super()._request(hook, context)
 
 
 class FastForwardOperator(_PublishBranchOperator):

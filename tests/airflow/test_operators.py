@@ -372,6 +372,28 @@ def test_a_guard_that_renders_to_nothing_is_refused(warehouse: Path, run_dag: Ru
     assert main.latest_snapshot_id() == 2
 
 
+def test_partitions_that_render_to_none_do_not_publish_the_whole_branch(warehouse: Path, run_dag: RunDag) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+    run(main, "create_branch", branch="fix", snapshot=1)
+    rewrite(main.branch("fix"), "1")
+
+    def native(context: Any, jinja_env: Any) -> list[str]:
+        return []
+
+    ways: dict[str, Any] = {"text": "{{ params.days or '' }}", "list": "{{ params.days or [] }}", "native": native}
+
+    def build() -> None:
+        for name, days in ways.items():
+            MergeBranchOperator(task_id=name, branch="fix", partitions=days)
+
+    made = dag("no_partition", build)
+    made.params["days"] = None
+    done = run_dag(made)
+    assert {name: done.tasks[name][0] for name in ways} == dict.fromkeys(ways, "failed")
+    assert main.latest_snapshot_id() == 1
+
+
 def test_mapped_tasks_are_operations_of_their_own(warehouse: Path, run_dag: RunDag) -> None:
     main = make_table(warehouse)
     append(main, "1")
