@@ -282,8 +282,8 @@ def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
 
     lines = audience_lines(foreseen) if foreseen is not None else []
     listed = "\n".join(f"- {escape(line)}" for line in lines)
-    page = (foreseen or {}).get("page")
-    more = f"[DAGs that are scheduled on the table, and what it is corrected with]({page})" if page else ""
+    page = str((foreseen or {}).get("page") or "").partition("&")[0]  # the SQL stands above it already
+    more = f"[DAGs that are scheduled on the table]({page})" if page else ""
     return "\n\n".join(filter(None, (f"Who will notice:\n\n{listed}" if lines else "", more)))
 
 
