@@ -161,7 +161,8 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
     branches that it was made from, before that.
 
     None: the branch shares files with another publish, and what that brought can't be told: the published snapshot is
-    gone, or the parent went on before it was published.
+    gone, or the parent went on before it was published. Or another branch published a state that this one had taken
+    back before: that is no reason to take it from main as well.
     """
     parents, record = dict[str, int](), read_lineage(main, branch.branch_name)
     made = _millis(record.created_at) if record is not None else None
@@ -176,6 +177,8 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
         number = int(text) if text.isdigit() else 0
         own = branch.find_snapshot(number)
         if own is not None and own.identity == identity:
+            if name != branch.branch_name and _was_taken_back(branch, own, snapshot.time_millis):
+                return None
             found[snapshot.id] = _publish(main, schema, snapshot, own)
         elif name == branch.branch_name and own is None:
             if made is None or snapshot.time_millis >= made:
@@ -186,6 +189,15 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
                 return None
             found[snapshot.id] = _publish(main, schema, snapshot, then)
     return Recognised(found=found)
+
+
+def _was_taken_back(branch: Table, then: Snapshot, published_ms: int) -> bool:
+    """Whether a branch was rolled back to before a snapshot of its own until that was published under another name. Not
+    so for an earlier name of the branch: that would have published its head.
+    """
+    later = snapshots_there(branch, [number for number in branch.snapshot_ids() if number > then.id])
+    targets = (s.properties.get(TARGET_PROPERTY, "") for s in later if s.time_millis <= published_ms)
+    return any(target.isdigit() and int(target) < then.id for target in targets)
 
 
 def _millis(text: str) -> int | None:

@@ -178,6 +178,21 @@ def test_what_the_branch_rolled_back_is_withdrawn_by_partition(table: Table, fix
     assert not run(table, "merge_branch", branch="fix").changed
 
 
+def test_a_branch_that_took_back_what_another_one_published_leaves_it_on_main(table: Table, fix: Table) -> None:
+    """Tables without keys are refused: what main has of such a publish can't be told."""
+    append(fix, "d", rows=2, seq=0)
+    run(table, "create_branch", branch="kid", from_branch="fix", snapshot=4)
+    run(table, "rollback_to", branch="fix", snapshot=3, writers_stopped=True)
+    run(table, "merge_branch", branch="kid", writers_stopped=True)
+    published = files(table)
+    if table.schema().primary_keys:
+        assert not run(table, "merge_branch", branch="fix").changed
+    else:
+        with pytest.raises(ConflictError, match="'fix' had taken back what another branch published"):
+            run(table, "merge_branch", branch="fix")
+    assert files(table) == published and in_day(table, "d")
+
+
 def test_compactions_of_main_after_a_publish_stay(table: Table, fix: Table) -> None:
     rewrite(fix, "a")
     rewrite(fix, "b")
