@@ -165,6 +165,9 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     Raises:
         InvalidInputError: the flags are wrong, or the file with storage options is missing or is not a JSON object.
     """
+    for word in argv:
+        if word.startswith("--") and word.partition("=")[2] == "--":  # argparse drops it, and gives an empty list
+            raise InvalidInputError(f"{word.partition('=')[0]}: '--' is no value")
     values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
     once = values.pop(STORAGE_OPTIONS_ONCE, None)

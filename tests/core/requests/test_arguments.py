@@ -19,7 +19,7 @@ COMMON = ["--warehouse=/w", "--table=d.t"]
 
 # What a shell word can be: no NUL.
 _TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
-    lambda text: text == text.strip() and text != "None"
+    lambda text: text == text.strip() and text not in ("None", "--")
 )
 
 
@@ -58,6 +58,7 @@ def test_flags_there_and_back(case: tuple[str, dict[str, Any]]) -> None:
         pytest.param([*COMMON, "--branch=b", "--branch=c"], "twice", id="repeated"),
         pytest.param([*COMMON], "--branch", id="required"),
         pytest.param([*COMMON, "--branch="], "branch", id="empty"),
+        pytest.param([*COMMON, "--branch=--"], "--branch: '--' is no value", id="two dashes"),
         pytest.param([*COMMON, "--branch=b", "--if-exists=maybe"], "maybe", id="choice"),
         pytest.param([*COMMON, "--branch=b", "--snapshot=two"], "whole number", id="number"),
         pytest.param([*COMMON, "--branch=b", "--snapshot=--5"], "whole number", id="two signs"),
