@@ -109,65 +109,108 @@ def gather_sides(
     Raises:
         FormatError: an earlier publish, or a note of one, says unreadably of which partitions it was.
     """
-    compared = partial(Compared, base=base, head=head, theirs=theirs, schema=schema, scope=scope)
-    their_diff, our_diff = difference(branch, base, theirs), difference(main, base, head)
     between = snapshots_between(main, base.id, head.id)
-    since = main_since(main, base, head) if between is None else between
-    history = snapshots_between(branch, base.id, theirs.id)
-    neutral = neutral_kinds(schema)
-    if merges_by_file(schema) and not whole:
-        found = recognise(main, branch, since, schema)
-        standing = standing_of(since, found or Recognised())
-        lost = between is None and is_lost(branch, base, their_diff, our_diff, standing, marks, scope)
-        sides = Sides(theirs=their_diff, ours=our_diff, theirs_real=their_diff.buckets, ours_real=our_diff.buckets)
-        changed, left = their_diff.buckets, set[BucketKey]()
-        if not scope.is_whole:
-            then = published_difference(branch, base, standing)
-            changed |= then.buckets
-            real = really_changed(branch, history, their_diff.buckets, neutral) | then.buckets
-            left = {b for b in real if not (scope.holds(b.partition) or their_diff.same_in(b, then))}
-        return compared(
-            sides=_only(sides, scope),
-            last=None if found is None else found.last,
-            standing=standing,
-            is_known=found is not None and not lost,
-            goes_back=_goes_back(history, standing),
-            changed=_partitions(changed),
-            left=_partitions(left),
-        )
-    known = own_publishes(main, branch, since, schema)
-    standing = standing_of(since, known)
+    seen = _Seen(
+        main=main,
+        branch=branch,
+        compared=partial(Compared, base=base, head=head, theirs=theirs, schema=schema, scope=scope),
+        base=base,
+        head=head,
+        theirs=theirs,
+        schema=schema,
+        scope=scope,
+        their_diff=difference(branch, base, theirs),
+        our_diff=difference(main, base, head),
+        between=between,
+        since=main_since(main, base, head) if between is None else between,
+        history=snapshots_between(branch, base.id, theirs.id),
+        neutral=neutral_kinds(schema),
+    )
+    return _compare_by_file(seen, marks) if merges_by_file(schema) and not whole else _compare_by_bucket(seen, whole)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What was read of both sides since their base.
+
+    ``between``: main's snapshots, ``history`` the branch's, None: some have expired. ``since``: those of main that are
+    left. ``compared`` makes the result of what is found.
+    """
+
+    main: Table
+    branch: Table
+    compared: Callable[..., Compared]
+    base: Snapshot
+    head: Snapshot
+    theirs: Snapshot
+    schema: TableSchema
+    scope: PartitionScope
+    their_diff: Difference
+    our_diff: Difference
+    between: Sequence[Snapshot] | None
+    since: Sequence[Snapshot]
+    history: Sequence[Snapshot] | None
+    neutral: Collection[CommitKind]
+
+
+def _compare_by_file(s: _Seen, marks: Sequence[PublishedMark]) -> Compared:
+    found = recognise(s.main, s.branch, s.since, s.schema)
+    standing = standing_of(s.since, found or Recognised())
+    lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, marks, s.scope)
+    theirs, ours = s.their_diff.buckets, s.our_diff.buckets
+    sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)
+    changed, left = theirs, set[BucketKey]()
+    if not s.scope.is_whole:
+        then = published_difference(s.branch, s.base, standing)
+        changed = changed | then.buckets
+        real = really_changed(s.branch, s.history, theirs, s.neutral) | then.buckets
+        left = {b for b in real if not (s.scope.holds(b.partition) or s.their_diff.same_in(b, then))}
+    return s.compared(
+        sides=_only(sides, s.scope),
+        last=None if found is None else found.last,
+        standing=standing,
+        is_known=found is not None and not lost,
+        goes_back=_goes_back(s.history, standing),
+        changed=_partitions(changed),
+        left=_partitions(left),
+    )
+
+
+def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:
+    known = own_publishes(s.main, s.branch, s.since, s.schema)
+    standing = standing_of(s.since, known)
     taken, untouched, published, given_back, alone, gone = (set[BucketKey]() for _ in range(6))
     for publish, counts in standing.each():
-        brought = _Brought.of(main, branch, base, head, our_diff, publish, counts, neutral)
+        brought = _Brought.of(s.main, s.branch, s.base, s.head, s.our_diff, publish, counts, s.neutral)
         taken |= brought.taken
         untouched |= brought.untouched
         published |= brought.published
-        given_back |= _given_back(main, head, brought.published, brought.published - our_diff.buckets, publish, neutral)
-        alone |= _left_alone(main, branch, head, theirs, brought.published, publish, neutral)
-        went_back = _went_back(history, publish)
-        mine = {b for b in their_diff.buckets if counts(b.partition)}
+        as_before = brought.published - s.our_diff.buckets
+        given_back |= _given_back(s.main, s.head, brought.published, as_before, publish, s.neutral)
+        alone |= _left_alone(s.main, s.branch, s.head, s.theirs, brought.published, publish, s.neutral)
+        went_back = _went_back(s.history, publish)
+        mine = {b for b in s.their_diff.buckets if counts(b.partition)}
         gone |= brought.published | mine if went_back else brought.published - brought.untouched
-    withdrawn = taken - their_diff.buckets
-    candidates = our_diff.buckets if whole else within_reach(our_diff.buckets, their_diff.buckets | withdrawn, schema)
-    theirs_real = (really_changed(branch, history, their_diff.buckets, neutral) | withdrawn) - alone
+    theirs, ours = s.their_diff.buckets, s.our_diff.buckets
+    withdrawn = taken - theirs
+    candidates = ours if whole else within_reach(ours, theirs | withdrawn, s.schema)
+    theirs_real = (really_changed(s.branch, s.history, theirs, s.neutral) | withdrawn) - alone
     sides = Sides(
-        theirs=their_diff,
-        ours=our_diff,
+        theirs=s.their_diff,
+        ours=s.our_diff,
         theirs_real=theirs_real,
-        ours_real=(really_changed(main, between, candidates, neutral) - untouched) | given_back,
+        ours_real=(really_changed(s.main, s.between, candidates, s.neutral) - untouched) | given_back,
         alone=frozenset(alone),
     )
-    return compared(
-        sides=_only(sides, scope),
+    left = (b for b in theirs_real if not s.scope.holds(b.partition) and not s.their_diff.same_in(b, s.our_diff))
+    return s.compared(
+        sides=_only(sides, s.scope),
         last=known.last,
         standing=standing,
         gone=frozenset(gone),
-        goes_back=_goes_back(history, standing),
-        changed=_partitions(their_diff.buckets | published),
-        left=_partitions(
-            b for b in theirs_real if not scope.holds(b.partition) and not their_diff.same_in(b, our_diff)
-        ),
+        goes_back=_goes_back(s.history, standing),
+        changed=_partitions(theirs | published),
+        left=_partitions(left),
     )
 
 
