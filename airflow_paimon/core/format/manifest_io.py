@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records
 from airflow_paimon.core.format.avro.encoder import encode_records
+from airflow_paimon.core.format.avro.record_filter import RecordFilter
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import (
@@ -72,14 +73,23 @@ _LISTS = RecordForm(
 )
 
 
-def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry]:
-    """Decode a manifest of any release since 0.4; fields that its release lacks are None.
+def read_manifest(data: bytes, *, name: str | None = None, only: RecordFilter | None = None) -> list[ManifestEntry]:
+    """Decode a manifest of any release since 0.4; fields that its release lacks are None. ``only``: see
+    ``in_partitions``.
 
     Raises:
         FormatError: truncated or corrupt; the message starts with ``name``.
         UnsupportedFeatureError: a later version of the format.
     """
-    return decode_records(data, _ENTRIES, name)
+    return decode_records(data, _ENTRIES, name, only)
+
+
+def in_partitions(wanted: Callable[[bytes], bool]) -> RecordFilter:
+    """Return what makes ``read_manifest`` step over entries of other partitions, given as they are stored.
+
+    Some of them may come all the same. One serves all manifests of a read.
+    """
+    return RecordFilter("_PARTITION", wanted, _ENTRIES.allowed)
 
 
 def read_manifest_columns(data: bytes, *, name: str | None = None) -> EntryColumns:

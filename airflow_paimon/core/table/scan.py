@@ -20,6 +20,7 @@ from airflow_paimon.core.format.manifest import (
     ManifestFile,
 )
 from airflow_paimon.core.format.manifest_io import (
+    in_partitions,
     read_index_manifest,
     read_manifest,
     read_manifest_columns,
@@ -140,10 +141,14 @@ def _lost(table: Table, what: str, whose: str) -> FormatError:
     )
 
 
-def read_entries(table: Table, manifests: Sequence[ManifestFile]) -> list[list[ManifestEntry]]:
-    """Read manifests, one list of entries each, in order."""
+def read_entries(
+    table: Table, manifests: Sequence[ManifestFile], selection: Selection | None = None
+) -> list[list[ManifestEntry]]:
+    """Read manifests, one list of entries each, in order: at least those of the selected partitions (None: all)."""
     blobs = _read_manifests(table, manifests)
-    return [read_manifest(b, name=f"{table.label}: {m.file_name}") for m, b in zip(manifests, blobs, strict=True)]
+    only = None if selection is None else in_partitions(selection)
+    names = [f"{table.label}: {m.file_name}" for m in manifests]
+    return [read_manifest(b, name=n, only=only) for n, b in zip(names, blobs, strict=True)]
 
 
 def read_columns(table: Table, manifests: Sequence[ManifestFile]) -> list[EntryColumns]:
@@ -225,7 +230,7 @@ def selected_entries(
 ) -> Iterator[ManifestEntry]:
     """Read the entries of the selected partitions (None: all), in order, from those manifests that can hold any."""
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
-    entries = (e for part in read_entries(table, wanted) for e in part)
+    entries = (e for part in read_entries(table, wanted, selection) for e in part)
     return entries if selection is None else (e for e in entries if selection(e.partition))
 
 

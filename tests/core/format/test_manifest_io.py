@@ -22,6 +22,7 @@ from airflow_paimon.core.format.manifest_io import (
     ENTRY_SCHEMA,
     LIST_SCHEMA,
     describe_manifest,
+    in_partitions,
     read_manifest_columns,
     read_manifest_list,
     rolling_manifests,
@@ -35,8 +36,11 @@ INT, STRING = AtomicType("INT"), AtomicType("STRING")
 
 
 def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry]:
-    """Read entries, and check that reading some fields of them gives the same values."""
+    """Read entries, and check that reading some fields of them, or some of them, gives the same values."""
     entries = manifest_io.read_manifest(data, name=name)
+    for wanted in ({e.partition for e in entries[:1]}, set()):
+        some = manifest_io.read_manifest(data, name=name, only=in_partitions(wanted.__contains__))
+        assert [e for e in some if e.partition in wanted] == [e for e in entries if e.partition in wanted]
     columns = read_manifest_columns(data, name=name)
     assert list(columns.identifiers()) == [e.identifier for e in entries]
     assert columns.kinds == [e.kind for e in entries]

@@ -20,6 +20,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.avro.container import read_container, read_long
+from airflow_paimon.core.format.avro.record_filter import RecordFilter
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 Decoder = Callable[[bytes, int, list[Any]], None]
@@ -50,8 +51,8 @@ class RecordForm:
         return [f for f in record.fields if f[0] != "_VERSION"]
 
 
-def decode_records(data: bytes, form: RecordForm, name: str | None) -> list[Any]:
-    """Decode a whole container file.
+def decode_records(data: bytes, form: RecordForm, name: str | None, only: RecordFilter | None = None) -> list[Any]:
+    """Decode a whole container file, or at least those records that ``only`` keeps.
 
     Raises:
         FormatError: truncated, corrupt, or without a field that must be there.
@@ -62,6 +63,8 @@ def decode_records(data: bytes, form: RecordForm, name: str | None) -> list[Any]
         container = read_container(data)
         decode = _decoder(container.schema, form)
         for number, block in container.blocks:
+            if only is not None:
+                number, block = only.kept(container.schema, number, block)
             decode(block, number, records)
     return records
 

@@ -1,0 +1,191 @@
+"""Steps over Avro records that nobody asked for, several times as fast as decoding them.
+
+A record's end has to be found to find the next one, and its fields have no fixed sizes. A regular expression finds it
+in one call: a number is ``[\\x80-\\xff]*[\\x00-\\x7f]``, and a text or an array is one of the sizes that this field had
+so far. Avro values are self-delimiting, so a match has the bytes of exactly one record, and no other reading of these
+bytes exists. A record that doesn't match is measured field by field, which adds its sizes to the expression, and is
+kept: whatever the filter is unsure of is left to the decoder and its checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.avro.container import read_long, write_long
+from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
+
+_LONG: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_SAMPLE = 50
+"""Records to measure when one doesn't match: the sizes of its neighbours come into the same new expression."""
+_MOST_PATTERNS = 24
+"""Compiling takes milliseconds: with so many different sizes, decoding is as fast."""
+_ENOUGH = 2000
+"""Records after which it is known whether most of them are kept; then stepping costs more than it saves."""
+
+Path = tuple[str, ...]
+Match = Callable[[bytes, int], "re.Match[bytes] | None"]
+
+
+class RecordFilter:
+    """Keeps the records whose bytes field ``name`` is ``wanted``, and those that it can't step over.
+
+    For the files of one read, as it learns the sizes of their fields. ``wanted`` is asked once for each value. A field
+    in ``fixed`` must have one of these numbers in a record that is stepped over.
+    """
+
+    def __init__(self, name: str, wanted: Callable[[bytes], bool], fixed: Mapping[str, tuple[int, ...]]) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._fixed = fixed
+        self._by_schema: dict[str, _Shape] = {}
+        self._verdicts: dict[bytes, bool] = {}
+        self._seen = self._kept = 0
+
+    def kept(self, schema: str, number: int, block: bytes) -> tuple[int, bytes]:
+        """Return how many records of a block are kept, and their bytes.
+
+        Raises:
+            FormatError: the block is corrupt. IndexError means that it ends within a record.
+        """
+        shape = self._by_schema.get(schema)
+        if shape is None:
+            shape = self._by_schema[schema] = _Shape(parse_avro_schema(schema), self._name, self._fixed)
+        if not shape.is_known or (self._seen > _ENOUGH and self._kept * 2 > self._seen):
+            return number, block
+        parts: list[bytes] = []
+        at = count = 0
+        end_of_block, verdicts, match = len(block), self._verdicts, shape.match
+        while at < end_of_block:
+            found = match(block, at)
+            if found is None:
+                end = shape.learn(block, at)
+                match = shape.match
+            else:
+                end, value = found.end(), found[1]
+                if verdicts.get(value) is False or not self._verdict(value):
+                    at, count = end, count + 1
+                    continue
+            parts.append(block[at:end])
+            at, count = end, count + 1
+        if count != number or at != end_of_block:
+            raise FormatError("it is truncated or corrupt: an Avro block doesn't end with its last record")
+        self._seen += count
+        self._kept += len(parts)
+        return len(parts), b"".join(parts)
+
+    def _verdict(self, value: bytes) -> bool:
+        """``value``: with its size before it, as it is stored."""
+        known = self._verdicts.get(value)
+        if known is None:
+            _, start = read_long(value, 0)
+            known = self._verdicts[value] = self._wanted(value[start:])
+        return known
+
+
+class _Shape:
+    """The sizes that the fields of one schema's records had so far. ``name``: the field to return."""
+
+    def __init__(self, record: AvroType, name: str, fixed: Mapping[str, tuple[int, ...]]) -> None:
+        self._record = record
+        self._name = name
+        self._fixed = fixed
+        self._sizes: dict[Path, dict[int, None]] = {}
+        self.match: Match = lambda block, at: None
+        """Finds the record that begins at a position; its first group is the field as it is stored."""
+        self._compiled = 0
+        plain = not record.union and (name, "bytes") in ((n, t.kind) for n, t in record.fields if not t.union)
+        self.is_known = plain and all(_is_known(t) for _, t in record.fields)
+
+    def learn(self, block: bytes, at: int) -> int:
+        """Measure the record that begins at ``at``, and return where it ends; ``match`` knows its sizes from then."""
+        end = self._measure(self._record, block, at, ())
+        if self._compiled < _MOST_PATTERNS:
+            ahead = end
+            for _ in range(_SAMPLE):
+                if ahead < len(block):
+                    ahead = self._measure(self._record, block, ahead, ())
+            self.match = re.compile(self._fields(self._record, ()), re.DOTALL).match
+            self._compiled += 1
+        return end
+
+    def _measure(self, stored: AvroType, block: bytes, at: int, path: Path) -> int:
+        """Return where a value ends, and note its size."""
+        if stored.union:
+            branch, at = block[at], at + 1
+            if stored.nullable and branch == (0 if stored.null_branch == 0 else 2):
+                return at
+        if stored.kind == "record":
+            for name, field in stored.fields:
+                at = self._measure(field, block, at, (*path, name))
+            return at
+        if stored.kind == "long":
+            return read_long(block, at)[1]
+        if stored.kind == "array":
+            return self._measure_array(stored, block, at, path)
+        size, at = read_long(block, at)
+        if not 0 <= size <= len(block) - at:
+            raise IndexError
+        self._note(path, size)
+        return at + size
+
+    def _measure_array(self, stored: AvroType, block: bytes, at: int, path: Path) -> int:
+        assert stored.items is not None
+        while True:
+            size, at = read_long(block, at)
+            if size < 0:  # the number of bytes follows; the expression never matches such an array
+                size, (_, at) = -size, read_long(block, at)
+            if size > len(block) - at:
+                raise IndexError
+            self._note(path, size)
+            if not size:
+                return at
+            for _ in range(size):
+                at = self._measure(stored.items, block, at, (*path, "[]"))
+
+    def _note(self, path: Path, size: int) -> None:
+        self._sizes.setdefault(path, {})[size] = None
+
+    def _fields(self, record: AvroType, path: Path) -> bytes:
+        return b"".join(self._field(name, stored, (*path, name)) for name, stored in record.fields)
+
+    def _field(self, name: str, stored: AvroType, path: Path) -> bytes:
+        if len(path) == 1 and name in self._fixed and not stored.union:
+            return b"(?:" + b"|".join(re.escape(write_long(n)) for n in self._fixed[name]) + b")"
+        pattern = self._value(stored, path)
+        return b"(" + pattern + b")" if path == (self._name,) else pattern
+
+    def _value(self, stored: AvroType, path: Path) -> bytes:
+        value = self._plain(stored, path)
+        if not stored.union:
+            return value
+        branch, null = (rb"\x02", rb"\x00") if stored.null_branch == 0 else (rb"\x00", rb"\x02")
+        return b"(?:" + null + b"|" + branch + value + b")" if stored.nullable else branch + value
+
+    def _plain(self, stored: AvroType, path: Path) -> bytes:
+        if stored.kind == "record":
+            return self._fields(stored, path)
+        if stored.kind == "long":
+            return _LONG
+        sizes = self._sizes.get(path, {})
+        if stored.kind != "array":
+            return _any_of(re.escape(write_long(n)) + b".{%d}" % n for n in sizes)
+        assert stored.items is not None
+        item = self._value(stored.items, (*path, "[]"))
+        return _any_of(re.escape(write_long(n)) + (b"(?:%b){%d}\\x00" % (item, n) if n else b"") for n in sizes)
+
+
+def _any_of(patterns: Iterable[bytes]) -> bytes:
+    """Return an expression for one of them; of none, one that never matches (so far, the field was always null)."""
+    listed = list(patterns)
+    return b"(?:" + b"|".join(listed) + b")" if listed else rb"(?!)"
+
+
+def _is_known(stored: AvroType) -> bool:
+    if stored.kind == "record":
+        return all(_is_known(t) for _, t in stored.fields)
+    if stored.kind == "array":
+        return stored.items is not None and stored.items.kind != "array" and _is_known(stored.items)
+    return stored.kind in ("long", "bytes", "string")
