@@ -29,7 +29,14 @@ from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.moving_keys import completed
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
+from airflow_paimon.data.write import (
+    PartitionsOfRows,
+    TableWrite,
+    discard_files,
+    partitions_of_rows,
+    plan_write,
+    write_rows,
+)
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +92,7 @@ def write_arrow(
             lambda write: write_rows(write, _batches(data, write)),
             _TRIES,
             properties={OPERATION_PROPERTY: OPERATION},
+            partitions=partitions_of_rows(data, table.store, table.label),
         ),
         lambda landed: report_write(table, landed),
         content=None if operation_id is None else content_digest(data),
@@ -175,14 +183,16 @@ def commit_in_tries(
     read_head: Callable[[], bool] = lambda: False,
     tasks: int = 1,
     properties: Mapping[str, str] | None = None,
+    partitions: PartitionsOfRows = lambda schema: None,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
     ``tasks``: how many may write one new partition with dynamic buckets. ``properties``: of the snapshot.
+    ``partitions``: see ``plan_write``.
     """
     for number in range(1, tries + 1):
-        write = plan_write(table, overwrite=mode != "append", chained=True, tasks=tasks)
+        write = plan_write(table, overwrite=mode != "append", chained=True, tasks=tasks, partitions=partitions)
         messages = write_files(write)
         try:
             messages = completed(table, write, messages, mode, partition)

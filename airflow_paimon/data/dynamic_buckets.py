@@ -23,7 +23,7 @@ from airflow_paimon.core.format.hash_index import (
     read_hash_index,
     write_hash_index,
 )
-from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
@@ -122,13 +122,13 @@ def plan_dynamic_buckets(
     table: Table,
     schema: TableSchema,
     head: Snapshot | None,
-    live: Iterable[ManifestEntry],
+    live: Iterable[BucketKey],
     *,
     tasks: int,
     apart: bool,
 ) -> DynamicBuckets | None:
     """Read which hash indexes a table has, or where its keys live. ``head``: None = none, every key is new; ``live``:
-    its live files.
+    its buckets with files, in canonical form.
 
     ``tasks`` and ``apart`` are those of ``bucket_rules``. None: the table has no dynamic buckets.
     """
@@ -147,7 +147,7 @@ def plan_dynamic_buckets(
             indexes[key] = (*indexes.get(key, ()), entry)
     indexed = {BucketKey(partition, e.bucket) for partition, entries in indexes.items() for e in entries}
     lacking: dict[bytes, tuple[int, ...]] = {}
-    for partition, bucket in sorted({BucketKey(form(e.partition), e.bucket) for e in live} - indexed):
+    for partition, bucket in sorted(set(live) - indexed):
         lacking[partition] = (*lacking.get(partition, ()), bucket)
     return DynamicBuckets(
         store=table.store,

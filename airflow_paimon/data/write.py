@@ -6,7 +6,7 @@ key in a run are merged as in a read (docs/format.md, Data files). Nothing is vi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.hash_index import Hashes
-from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
@@ -30,10 +30,11 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
 from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
-from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_entries
+from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_columns, live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
+from airflow_paimon.data.files.conform import partition_columns
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
@@ -41,6 +42,11 @@ from airflow_paimon.data.record_expiry import record_expiry
 
 BUFFER_BYTES = 256 << 20
 """Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""
+
+_MOST_ROWS_TO_LOOK_AT = 1_000_000
+
+PartitionsOfRows = Callable[[TableSchema], "frozenset[bytes] | None"]
+"""Returns the partitions of the rows that come, in canonical form; None = unknown."""
 
 UNAWARE_BUCKET = 0
 UNAWARE_TOTAL = -1
@@ -51,8 +57,9 @@ class TableWrite:
     """The common parameters of all tasks of a write. Picklable.
 
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
-    a write that ``replaces`` the partitions that it writes to. ``dynamic``: of a table with dynamic buckets. ``apart``:
-    rows of one bucket, also of one key, come to several tasks.
+    a write that ``replaces`` the partitions that it writes to. ``only``: the partitions that were looked at, in their
+    canonical form; None = all. ``dynamic``: of a table with dynamic buckets. ``apart``: rows of one bucket, also of one
+    key, come to several tasks.
     ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them.
     """
 
@@ -62,6 +69,7 @@ class TableWrite:
     planned_on: Snapshot | None
     total_buckets: Mapping[bytes, int] = field(default_factory=dict)
     next_sequence: Mapping[BucketKey, int] = field(default_factory=dict)
+    only: frozenset[bytes] | None = None
     replaces: bool = False
     source: FileSource = FileSource.APPEND
     stores_row_ids: bool = False
@@ -102,11 +110,13 @@ def plan_write(
     tasks: int = 1,
     apart: bool = False,
     by_buckets: bool = False,
+    partitions: PartitionsOfRows = lambda schema: None,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
     ``chained``: branches of chain tables may be written; the caller reports what becomes stale. ``apart``: rows of one
     bucket come to several tasks. For dynamic buckets, ``tasks``: how many may write one new partition.
-    ``by_buckets``: see ``check_writable``.
+    ``by_buckets``: see ``check_writable``. ``partitions``: the only ones that get rows, in canonical form, if known;
+    only their files are looked at.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
@@ -116,20 +126,9 @@ def plan_write(
     if waits_for_compaction(schema, table.branch_name):
         record_expiry(schema, 0, table.label)  # else the compaction after the commit would refuse these options
     head = table.latest_snapshot()
-    totals: dict[bytes, int] = {}
-    sequences: dict[BucketKey, int] = {}
-    live: Collection[ManifestEntry] = ()
-    if not overwrite and (TableOptions(schema.options).bucket > 0 or has_dynamic_buckets(schema)):
-        form = StoredPartitions(schema).canonical
-        live = live_entries(table, head).values()
-        for entry in live:
-            key = BucketKey(form(entry.partition), entry.bucket)
-            known = totals.setdefault(key.partition, entry.total_buckets)
-            if known != entry.total_buckets:
-                raise ConflictError(
-                    f"{table.label}: a partition has files for {known} and others for {entry.total_buckets} buckets"
-                )
-            sequences[key] = max(sequences.get(key, 0), entry.file.max_sequence_number + 1)
+    only = None if schema.crosses_partitions or overwrite else partitions(schema)
+    live = () if overwrite else _places(table, schema, head, only)
+    totals, sequences = _totals_and_sequences(table.label, live)
     return TableWrite(
         store=table.store,
         label=table.label,
@@ -137,11 +136,72 @@ def plan_write(
         planned_on=head,
         total_buckets={p: n for p, n in totals.items() if n > 0},
         next_sequence=sequences,
+        only=only,
         replaces=overwrite,
         buffer_bytes=buffer_bytes,
-        dynamic=plan_dynamic_buckets(table, schema, None if overwrite else head, live, tasks=tasks, apart=apart),
+        dynamic=plan_dynamic_buckets(
+            table, schema, None if overwrite else head, sequences.keys(), tasks=tasks, apart=apart
+        ),
         apart=apart,
     )
+
+
+class _Place(NamedTuple):
+    """Where a live file lies."""
+
+    key: BucketKey
+    total_buckets: int
+    max_sequence_number: int
+
+
+def _places(
+    table: Table, schema: TableSchema, head: Snapshot | None, only: frozenset[bytes] | None
+) -> Iterable[_Place]:
+    """Return where the live files are that decide how rows are written; none where nothing depends on them."""
+    if TableOptions(schema.options).bucket <= 0 and not has_dynamic_buckets(schema):
+        return ()
+    stored = StoredPartitions(schema)
+    form = stored.canonical
+    if only is None:
+        c = live_columns(table, head)
+        keys = map(BucketKey, map(form, c.partitions), c.buckets)
+        return map(_Place, keys, c.total_buckets, c.max_sequence_numbers)
+    live = live_entries(table, head, stored.those(only)).values()
+    return (_Place(BucketKey(form(e.partition), e.bucket), e.total_buckets, e.file.max_sequence_number) for e in live)
+
+
+def _totals_and_sequences(label: str, live: Iterable[_Place]) -> tuple[dict[bytes, int], dict[BucketKey, int]]:
+    """Return the number of buckets of each partition, and the next sequence number of each bucket."""
+    totals: dict[bytes, int] = {}
+    sequences: dict[BucketKey, int] = {}
+    for key, total, highest in live:
+        known = totals.setdefault(key.partition, total)
+        if known != total:
+            raise ConflictError(f"{label}: a partition has files for {known} and others for {total} buckets")
+        sequences[key] = max(sequences.get(key, 0), highest + 1)
+    return totals, sequences
+
+
+def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str) -> PartitionsOfRows:
+    """Return what finds the partitions of rows; None where there are so many rows that looking at all files costs less.
+
+    Raises:
+        InvalidInputError: on use, as ``conform_rows`` does.
+    """
+
+    def found(schema: TableSchema) -> frozenset[bytes] | None:
+        if not schema.partition_keys or data.num_rows > _MOST_ROWS_TO_LOOK_AT:
+            return None
+        if not set(schema.partition_keys) <= set(data.schema.names):
+            return None  # default values, or an error that comes with the rows
+        rows = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        partitions: set[bytes] = set()
+        for batch in rows.select(list(schema.partition_keys)).to_batches():
+            own = partition_columns(batch, schema, label)
+            partitions.update(p for p, _ in _partition_codes(store, schema, label, own)[1])
+        return frozenset(partitions)
+
+    return found
 
 
 class BucketRows(NamedTuple):
@@ -172,7 +232,7 @@ def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) ->
     """
     if not rows.num_rows:
         return
-    codes, partitions = _partition_codes(write, rows)
+    codes, partitions = _partition_codes(write.store, write.schema, write.label, rows)
     names = [p for p, _ in partitions]
     if write.dynamic is None:
         buckets = _bucket_column(write, rows, codes, names)
@@ -194,7 +254,7 @@ def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int
     rarely, for two of them)."""
     if not rows.num_rows:
         return np.empty(0, np.int64)
-    codes, partitions = _partition_codes(write, rows)
+    codes, partitions = _partition_codes(write.store, write.schema, write.label, rows)
     names = [p for p, _ in partitions]
     stable = np.array([_stable_number(p) for p in names], np.int64)
     if write.dynamic is None:
@@ -213,10 +273,10 @@ def _stable_number(partition: bytes) -> int:
 
 
 def _partition_codes(
-    write: TableWrite, rows: pa.RecordBatch
+    store: Store, schema: TableSchema, label: str, rows: pa.RecordBatch
 ) -> tuple[npt.NDArray[np.int64], list[tuple[bytes, tuple[Any, ...]]]]:
     """Return per row the number of its partition, and the partitions: stored bytes and decoded values."""
-    fields = write.schema.partition_fields
+    fields = schema.partition_fields
     combined = np.zeros(rows.num_rows, np.int64)
     for f in fields:
         column = rows.column(f.name)
@@ -229,7 +289,7 @@ def _partition_codes(
     sample = rows.take(pa.array(firsts))
     columns = [sample.column(f.name) for f in fields]
     values = list(zip(*(to_values(c, f.type) for c, f in zip(columns, fields, strict=True)), strict=True)) or [()]
-    check_partition_values(write.store, write.schema, write.label, values)
+    check_partition_values(store, schema, label, values)
     types = [f.type for f in fields]
     return combined, [(encode_partition(v, types), v) for v in values]
 
@@ -281,6 +341,8 @@ class BucketWriter:
 
     def __init__(self, write: TableWrite, partition: bytes, values: tuple[Any, ...], bucket: int) -> None:
         self._write = write
+        if write.only is not None and partition not in write.only:  # its sequence numbers would begin at 0
+            raise AssertionError(f"{write.label}: rows came for a partition that the write was not planned for")
         self._key = BucketKey(partition, bucket)
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         self._target = FileTarget(

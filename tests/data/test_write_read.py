@@ -27,7 +27,7 @@ from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.write import BucketWriter, distribute, plan_write, write_rows
+from airflow_paimon.data.write import BucketWriter, distribute, partitions_of_rows, plan_write, write_rows
 from tests.core.tables import alter_table
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
@@ -359,3 +359,27 @@ def test_reads_and_writes_travel_to_other_processes(tmp_path: Path) -> None:
     read, splits = pickle.loads(pickle.dumps(plan_read(plan_scan(table), where=pc.field("k") < 3)))
     found = pa.Table.from_batches([b for s in splits for b in read_split(read, s)])
     assert_same_rows(found, rows.filter(pc.field("k") < 3))
+
+
+@pytest.mark.parametrize("bucket", ["3", "-1"])
+def test_a_write_of_few_rows_looks_at_the_files_of_their_partitions_only(tmp_path: Path, bucket: str) -> None:
+    columns = {"p": "DOUBLE", "q": "STRING", **KV}
+    table = make_table(tmp_path, columns, primary_keys=["p", "q", "k"], partition_keys=["p", "q"], bucket=bucket)
+    values = [(p, q) for p in (0.5, -0.0, 0.0, 7.0) for q in ("a", "b")]
+    rows = [{"p": p, "q": q, "k": k, "v": f"{p}"} for p, q in values for k in range(20)]
+    for _ in range(2):
+        write_arrow(table, rows_of(columns, rows))
+    few = rows_of(columns, [{"p": p, "q": q, "k": 1, "v": "new"} for p, q in [(0.0, "a"), (9.0, "z"), (7.0, "b")]])
+    partly = plan_write(table, partitions=partitions_of_rows(few, table.store, table.label))
+    whole = plan_write(table)
+    assert partly.only is not None
+    assert len(partly.only) == 3
+    of = {b: n for b, n in partly.next_sequence.items() if b.partition in partly.only}
+    assert of == {b: n for b, n in whole.next_sequence.items() if b.partition in partly.only}
+    assert len(of) == len([b for b in whole.next_sequence if b.partition in partly.only]) > 0
+    known = {p: n for p, n in whole.total_buckets.items() if p in partly.only}
+    assert {p: n for p, n in partly.total_buckets.items() if p in partly.only} == known
+    with pytest.raises(AssertionError, match="not planned for"):
+        write_rows(partly, [conform_rows(rows_of(columns, rows[:1]), table.schema(), table.label)])
+    write_arrow(table, few)
+    assert [r[:3] for r in simple(table) if r[3] == "new"] == [(0.0, "a", 1), (7.0, "b", 1), (9.0, "z", 1)]

@@ -56,9 +56,9 @@ _ENTRIES = RecordForm(
     {"_VERSION": _VERSIONS, "_KIND": (0, 1)},
 )  # fmt: skip
 _COLUMNS = (
-    ("record", ("_KIND", "_PARTITION", "_BUCKET")),
-    ("record__FILE", ("_FILE_NAME", "_FILE_SIZE", "_ROW_COUNT", "_SCHEMA_ID", "_LEVEL", "_EXTRA_FILES",
-                      "_CREATION_TIME", "_EMBEDDED_FILE_INDEX", "_FILE_SOURCE", "_EXTERNAL_PATH")),
+    ("record", ("_KIND", "_PARTITION", "_BUCKET", "_TOTAL_BUCKETS")),
+    ("record__FILE", ("_FILE_NAME", "_FILE_SIZE", "_ROW_COUNT", "_MAX_SEQUENCE_NUMBER", "_SCHEMA_ID", "_LEVEL",
+                      "_EXTRA_FILES", "_CREATION_TIME", "_EMBEDDED_FILE_INDEX", "_FILE_SOURCE", "_EXTERNAL_PATH")),
 )  # fmt: skip
 """In the order of ``EntryColumns``."""
 _NAMES = (

@@ -67,6 +67,15 @@ def conform_rows(
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(zip(names, types, strict=True))))
 
 
+def partition_columns(rows: pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
+    """Return the partition columns as ``conform_rows`` does; what the other columns lack is not looked at."""
+    masked = {name.lower() for name in listed(schema)}
+    keys = set(schema.primary_keys)
+    fields = schema.partition_fields
+    columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in fields]
+    return pa.RecordBatch.from_arrays(columns, names=[f.name for f in fields])
+
+
 def _kinds(rows: pa.Table | pa.RecordBatch, schema: TableSchema, columns: Sequence[pa.Array], label: str) -> pa.Array:
     """``columns``: those of the schema, in order."""
     named = schema.options.get("rowkind.field") if schema.primary_keys else None
