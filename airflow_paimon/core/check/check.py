@@ -15,7 +15,7 @@ from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
 from airflow_paimon.core.branches.tags import past_tags
-from airflow_paimon.core.check import check_branches, check_catalog, check_history, check_keys
+from airflow_paimon.core.check import check_branches, check_catalog, check_files, check_history, check_keys
 from airflow_paimon.core.check.check_keys import HASH_INDEX, FindDoubleKeys, FindDuplicates, KeyHashes
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.idempotency import REFUSALS
@@ -34,7 +34,6 @@ from airflow_paimon.core.publish.safeguards import is_read_with_main
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
-    ERROR,
     INFO,
     WARNING,
     Finding,
@@ -54,8 +53,7 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
-from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -107,8 +105,8 @@ def find_all(
             findings += _guarded(view, check_keys.hash_index_findings(view, verify_files=verify_files, keys=keys))
             if verify_files:
                 findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
-                findings += _guarded(view, _file_findings(view))
-                findings += _guarded(view, _vector_findings(view))
+                findings += _guarded(view, check_files.file_findings(view))
+                findings += _guarded(view, check_files.vector_findings(view))
         elif view.branch_name not in records:
             findings.append(check_branches.without_schema(view))
     living = [v for v in views[1:] if v.exists()]
@@ -202,48 +200,6 @@ def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
         message = f"Tag {tag.name!r} of branch {view.branch_name!r} {until}"
         subject = f"{view.branch_name}/{tag.name}"
         yield _needless(view, "expired-tag", subject, tag, message, "its retention has passed")
-
-
-def _file_findings(view: Table) -> Iterator[Finding]:
-    """Missing data files, of the head and the tags of one branch."""
-    schema = view.schema()
-    head = view.latest_snapshot()
-    wanted: list[tuple[str, Snapshot]] = [("head", head)] if head is not None else []
-    wanted += [(f"tag {t.name}", t.snapshot) for t in view.tags()]
-    for what, snapshot in wanted:
-        subject = f"{view.branch_name}/{what.replace(' ', '-')}"
-        try:
-            lost = missing_files(view, schema, list(live_entries(view, snapshot).values()))
-            lost += missing_index_files(view, schema, read_index(view, snapshot))
-        except FormatError as error:
-            lost, message = ["?"], error.message
-        else:
-            message = f"{view.label}: {len(lost)} data files of snapshot {snapshot.id} ({what}) are missing"
-            message += f", e.g. {lost[0]}" if lost else ""
-        if lost:
-            yield Finding(
-                kind="missing-files",
-                subject=subject,
-                severity=ERROR,
-                message=message,
-                at_risk="reads of this state fail; deleting or expiring anything now could make it worse",
-            )
-
-
-def _vector_findings(view: Table) -> Iterator[Finding]:
-    """Deletion vectors of the head that can't be read; missing files are findings of their own."""
-    schema, entries = view.schema(), read_index(view, view.latest_snapshot())
-    gone = set(missing_index_files(view, schema, entries))
-    there = [e for e in entries if f"{INDEX_DIR}/{e.file_name}" not in gone]
-    wrong = list(unreadable_vectors(view, schema, there))
-    if wrong:
-        yield Finding(
-            kind="deletion-vectors",
-            subject=view.branch_name,
-            severity=ERROR,
-            message=f"{view.label}: {len(wrong)} files with deletion vectors can't be read, e.g.: {wrong[0]}",
-            at_risk="reads of their partitions fail; to ignore them would bring deleted rows back",
-        )
 
 
 def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None = None) -> OperationResult:

@@ -4,42 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
-from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import DeletionVectorRange, EntryColumns, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, checked_name
-from airflow_paimon.core.table.scan import bucket_folder, data_file_path, legacy_schema
+from airflow_paimon.core.table.scan import bucket_folder, legacy_schema
 from airflow_paimon.core.table.table import Table
 
 _AT_ONCE = 16
 """Listings that are made at the same time."""
 
 
+class FilePlace(NamedTuple):
+    """What says where a data file lies: fields of its manifest entry."""
+
+    partition: bytes
+    bucket: int
+    file_name: str
+    extra_files: tuple[str, ...]
+    external_path: str | None
+
+
 def entry_paths(schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
     """Return the data file path of each entry, and of its extra files."""
+    return _paths(schema, map(_place_of, entries))
+
+
+def _place_of(entry: ManifestEntry) -> FilePlace:
+    f = entry.file
+    return FilePlace(entry.partition, entry.bucket, f.file_name, f.extra_files, f.external_path)
+
+
+def column_places(columns: EntryColumns) -> Iterator[FilePlace]:
+    """Return the places of files, in order."""
+    c = columns
+    return map(
+        FilePlace._make, zip(c.partitions, c.buckets, c.file_names, c.extra_files, c.external_paths, strict=True)
+    )
+
+
+def _paths(schema: TableSchema, places: Iterable[FilePlace]) -> list[str]:
     values = StoredPartitions(schema).values
+    folders: dict[tuple[bytes, int], str] = {}
     paths = []
-    for entry in entries:
-        path = data_file_path(schema, values(entry.partition), entry.bucket, entry.file)
-        folder = path.rpartition("/")[0]
-        paths += [path, *(f"{folder}/{checked_name(extra)}" for extra in entry.file.extra_files)]
+    for partition, bucket, file_name, extra_files, external in places:
+        if external is not None:
+            path, folder = external, external.rpartition("/")[0]
+        else:
+            known = folders.get((partition, bucket))
+            if known is None:
+                known = folders[partition, bucket] = bucket_folder(schema, values(partition), bucket)
+            folder = known
+            path = f"{folder}/{checked_name(file_name)}"
+        paths.append(path)
+        if extra_files:
+            paths += [f"{folder}/{checked_name(extra)}" for extra in extra_files]
     return paths
 
 
-def missing_files(table: Table, schema: TableSchema, entries: Sequence[ManifestEntry]) -> list[str]:
+def missing_files(table: Table, schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:
     """Return the missing data files (relative to the table root) of these entries. One listing per partition."""
-    lost = _missing(table, entry_paths(schema, entries))
+    return missing_at(table, schema, list(map(_place_of, entries)))
+
+
+def missing_at(table: Table, schema: TableSchema, places: Sequence[FilePlace]) -> list[str]:
+    """Return the missing data files as ``missing_files`` does."""
+    lost = _missing(table, _paths(schema, places))
     other = legacy_schema(schema) if lost else None
     if other is None:
         return lost
     known = set(lost)
-    pairs = zip(entry_paths(schema, entries), entry_paths(other, entries), strict=True)
+    pairs = zip(_paths(schema, places), _paths(other, places), strict=True)
     elsewhere = {legacy: path for path, legacy in pairs if path in known}
     return sorted(elsewhere[p] for p in _missing(table, elsewhere))
 

@@ -1,0 +1,84 @@
+"""Whether the data and index files of a branch's head and tags exist, and whether its deletion vectors can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.manifest import EntryColumns
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.findings import ERROR, Finding
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.reachability import (
+    FilePlace,
+    column_places,
+    missing_at,
+    missing_index_files,
+    unreadable_vectors,
+)
+from airflow_paimon.core.table.scan import all_manifests, live_of_parts, read_columns, read_index
+from airflow_paimon.core.table.table import Table
+
+
+def file_findings(view: Table) -> Iterator[Finding]:
+    """Missing data files, of the head and the tags of one branch."""
+    head = view.latest_snapshot()
+    wanted: list[tuple[str, Snapshot]] = [("head", head)] if head is not None else []
+    wanted += [(f"tag {t.name}", t.snapshot) for t in view.tags()]
+    states = _States(view)
+    for what, snapshot in wanted:
+        subject = f"{view.branch_name}/{what.replace(' ', '-')}"
+        try:
+            lost = states.missing(snapshot)
+        except FormatError as error:
+            lost, message = ["?"], error.message
+        else:
+            message = f"{view.label}: {len(lost)} data files of snapshot {snapshot.id} ({what}) are missing"
+            message += f", e.g. {lost[0]}" if lost else ""
+        if lost:
+            yield Finding(
+                kind="missing-files",
+                subject=subject,
+                severity=ERROR,
+                message=message,
+                at_risk="reads of this state fail; deleting or expiring anything now could make it worse",
+            )
+
+
+class _States:
+    """Looks for the files of several states of a branch: what they share is read, and looked for, once."""
+
+    def __init__(self, view: Table) -> None:
+        self._view = view
+        self._schema: TableSchema = view.schema()
+        self._decoded: dict[str, EntryColumns] = {}
+        self._there: set[FilePlace] = set()
+
+    def missing(self, snapshot: Snapshot) -> list[str]:
+        """Return the missing files of a snapshot. Raises as ``live_columns`` does."""
+        manifests = all_manifests(self._view, snapshot)
+        new = [m for m in manifests if m.file_name not in self._decoded]
+        self._decoded.update(zip((m.file_name for m in new), read_columns(self._view, new), strict=True))
+        live = live_of_parts(self._view, snapshot, [self._decoded[m.file_name] for m in manifests])
+        places = [place for place in column_places(live) if place not in self._there]
+        lost = missing_at(self._view, self._schema, places)
+        if not lost:
+            self._there.update(places)
+        return lost + missing_index_files(self._view, self._schema, read_index(self._view, snapshot))
+
+
+def vector_findings(view: Table) -> Iterator[Finding]:
+    """Deletion vectors of the head that can't be read; missing files are findings of their own."""
+    schema, entries = view.schema(), read_index(view, view.latest_snapshot())
+    gone = set(missing_index_files(view, schema, entries))
+    there = [e for e in entries if f"{INDEX_DIR}/{e.file_name}" not in gone]
+    wrong = list(unreadable_vectors(view, schema, there))
+    if wrong:
+        yield Finding(
+            kind="deletion-vectors",
+            subject=view.branch_name,
+            severity=ERROR,
+            message=f"{view.label}: {len(wrong)} files with deletion vectors can't be read, e.g.: {wrong[0]}",
+            at_risk="reads of their partitions fail; to ignore them would bring deleted rows back",
+        )
