@@ -77,8 +77,7 @@ def test_damaged_blocks_are_refused() -> None:
     data = write_manifest(entries(300))
     schema, (number, block) = read_container(data).schema, one_block(data)
     nothing = in_partitions(lambda _: False)
-    for wrong in [(number + 1, block), (number - 1, block), (number, block[:-1]), (number, block + b"\0"),
-                  (number, block[1:])]:  # fmt: skip
+    for wrong in [(number, block[:-1]), (number, block + b"\0"), (number, block[1:])]:
         with pytest.raises((FormatError, UnsupportedFeatureError), match="x: "):
             read_manifest(write_container(schema, [wrong]), name="x", only=nothing)
     assert len(read_manifest(data, only=nothing)) < 60

@@ -10,7 +10,7 @@ kept: whatever the filter is unsure of is left to the decoder and its checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from airflow_paimon.core.errors import FormatError
@@ -42,7 +42,7 @@ class RecordFilter:
         self._fixed = fixed
         self._by_schema: dict[str, _Shape] = {}
         self._verdicts: dict[bytes, bool] = {}
-        self._seen = self._kept = 0
+        self._seen = self._kept = self._steps = 0
 
     def kept(self, schema: str, number: int, block: bytes) -> tuple[int, bytes]:
         """Return how many records of a block are kept, and their bytes.
@@ -56,23 +56,25 @@ class RecordFilter:
         if not shape.is_known or (self._seen > _ENOUGH and self._kept * 2 > self._seen):
             return number, block
         parts: list[bytes] = []
-        at = count = 0
-        end_of_block, verdicts, match = len(block), self._verdicts, shape.match
-        while at < end_of_block:
-            found = match(block, at)
+        at, end, verdicts = 0, len(block), self._verdicts
+        in_runs = self._steps * 2 <= self._seen
+        find = shape.run if in_runs else shape.one
+        while at < end:
+            found = find(block, at)
             if found is None:
-                end = shape.learn(block, at)
-                match = shape.match
+                stop = shape.learn(block, at)
+                parts.append(block[at:stop])
+                find = shape.run if in_runs else shape.one
+            elif verdicts.get(found[1]) is False or not self._verdict(found[1]):
+                stop = found.end()
+                self._steps += 1
             else:
-                end, value = found.end(), found[1]
-                if verdicts.get(value) is False or not self._verdict(value):
-                    at, count = end, count + 1
-                    continue
-            parts.append(block[at:end])
-            at, count = end, count + 1
-        if count != number or at != end_of_block:
+                stop = found.end()
+                parts += shape.split(block, at, stop) if in_runs else [found[0]]
+            at = stop
+        if at != end or len(parts) > number:
             raise FormatError("it is truncated or corrupt: an Avro block doesn't end with its last record")
-        self._seen += count
+        self._seen += number
         self._kept += len(parts)
         return len(parts), b"".join(parts)
 
@@ -93,23 +95,40 @@ class _Shape:
         self._name = name
         self._fixed = fixed
         self._sizes: dict[Path, dict[int, None]] = {}
-        self.match: Match = lambda block, at: None
-        """Finds the record that begins at a position; its first group is the field as it is stored."""
+        self.one: Match = lambda block, at: None
+        """Finds the record that begins at a position; its first group is the field, as it is stored."""
+        self.run: Match = lambda block, at: None
+        """Finds it, and those after it with the same value of the field."""
         self._compiled = 0
         plain = not record.union and (name, "bytes") in ((n, t.kind) for n, t in record.fields if not t.union)
         self.is_known = plain and all(_is_known(t) for _, t in record.fields)
 
     def learn(self, block: bytes, at: int) -> int:
-        """Measure the record that begins at ``at``, and return where it ends; ``match`` knows its sizes from then."""
+        """Measure the record that begins at ``at``, and return where it ends; its sizes are known from then."""
         end = self._measure(self._record, block, at, ())
         if self._compiled < _MOST_PATTERNS:
             ahead = end
             for _ in range(_SAMPLE):
                 if ahead < len(block):
                     ahead = self._measure(self._record, block, ahead, ())
-            self.match = re.compile(self._fields(self._record, ()), re.DOTALL).match
-            self._compiled += 1
+            self._compile()
         return end
+
+    def split(self, block: bytes, at: int, stop: int) -> Iterator[bytes]:
+        """Return the records of a run."""
+        while at < stop:
+            found = self.one(block, at)
+            assert found is not None
+            yield found[0]
+            at = found.end()
+
+    def _compile(self) -> None:
+        fields = [(name, self._field(name, stored, (name,))) for name, stored in self._record.fields]
+        record = b"".join(b"(%b)" % pattern if name == self._name else pattern for name, pattern in fields)
+        same = b"".join(rb"\1" if name == self._name else pattern for name, pattern in fields)
+        self.one = re.compile(record, re.DOTALL).match
+        self.run = re.compile(b"%b(?:%b)*+" % (record, same), re.DOTALL).match
+        self._compiled += 1
 
     def _measure(self, stored: AvroType, block: bytes, at: int, path: Path) -> int:
         """Return where a value ends, and note its size."""
@@ -154,8 +173,7 @@ class _Shape:
     def _field(self, name: str, stored: AvroType, path: Path) -> bytes:
         if len(path) == 1 and name in self._fixed and not stored.union:
             return b"(?:" + b"|".join(re.escape(write_long(n)) for n in self._fixed[name]) + b")"
-        pattern = self._value(stored, path)
-        return b"(" + pattern + b")" if path == (self._name,) else pattern
+        return self._value(stored, path)
 
     def _value(self, stored: AvroType, path: Path) -> bytes:
         value = self._plain(stored, path)
