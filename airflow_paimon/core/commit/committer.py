@@ -44,7 +44,7 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
-from airflow_paimon.core.table.features import check_manifest_format
+from airflow_paimon.core.table.features import check_known, check_manifest_format
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -95,6 +95,7 @@ def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None
         draft = _followed(draft, head) or make_draft(at)
         if draft is None:
             return Receipt(before=head, snapshot=None, attempts=attempt)
+        check_known([head], table=table.label)
         for condition in draft.conditions:
             condition.check(at)
         checks = check_draft(table, head, replace(draft, guard_options=options.guard_options))

@@ -1,14 +1,19 @@
 """The values that manifests and manifest lists hold. ``manifest_io`` encodes and decodes them.
 
 Named tuples, not dataclasses: a table has 100,000 of them and a named tuple is built several times faster.
+
+``unknown`` of each are the fields that a later release has added. Manifests and their lists keep them when they are
+written again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
+from airflow_paimon.core.format.avro.types import Unknown
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 
 
@@ -32,6 +37,7 @@ class Stats(NamedTuple):
     min_values: bytes
     max_values: bytes
     null_counts: tuple[int | None, ...] | None
+    unknown: Unknown = ()
 
 
 EMPTY_STATS = Stats(EMPTY_ROW_BYTES, EMPTY_ROW_BYTES, ())
@@ -61,6 +67,7 @@ class DataFile(NamedTuple):
     first_row_id: int | None = None
     write_cols: tuple[str, ...] | None = None
     write_cols_sequences: tuple[int, ...] | None = None
+    unknown: Unknown = ()
 
 
 class FileId(NamedTuple):
@@ -83,6 +90,7 @@ class ManifestEntry(NamedTuple):
     bucket: int
     total_buckets: int
     file: DataFile
+    unknown: Unknown = ()
 
     @property
     def identifier(self) -> FileId:
@@ -150,6 +158,7 @@ class ManifestFile(NamedTuple):
     max_level: int | None = None
     min_row_id: int | None = None
     max_row_id: int | None = None
+    unknown: Unknown = ()
 
 
 class DeletionVectorRange(NamedTuple):
@@ -159,6 +168,7 @@ class DeletionVectorRange(NamedTuple):
     offset: int
     length: int
     cardinality: int | None = None
+    unknown: Unknown = ()
 
 
 class GlobalIndex(NamedTuple):
@@ -170,12 +180,13 @@ class GlobalIndex(NamedTuple):
     extra_field_ids: tuple[int, ...] | None = None
     index_meta: bytes | None = None
     source_meta: bytes | None = None
+    unknown: Unknown = ()
 
 
 class IndexEntry(NamedTuple):
     """A row of an index manifest (always ADD: the file is a full list), in the order of the Avro record.
 
-    ``unknown``: names of fields with a value that a later Paimon added. Reading ignores them, rewriting refuses.
+    Reading ignores ``unknown``, also that of the parts; rewriting refuses it, as it may tell which rows are there.
     """
 
     kind: int
@@ -188,4 +199,9 @@ class IndexEntry(NamedTuple):
     deletion_vector_ranges: tuple[DeletionVectorRange | None, ...] | None = None
     external_path: str | None = None
     global_index: GlobalIndex | None = None
-    unknown: tuple[str, ...] = ()
+    unknown: Unknown = ()
+
+    def unknown_names(self) -> list[str]:
+        """Return the names of all fields that a later release has added, those of the parts too."""
+        parts = [self, self.global_index, *(self.deletion_vector_ranges or ())]
+        return [str(json.loads(text)["name"]) for part in parts if part is not None for text, _ in part.unknown]

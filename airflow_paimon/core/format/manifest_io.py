@@ -182,7 +182,6 @@ _FORM = RecordForm(
     {"record": IndexEntry, "record__DELETIONS_VECTORS_RANGES": DeletionVectorRange,
      "record__GLOBAL_INDEX": GlobalIndex},
     {"_VERSION": _INDEX_VERSIONS, "_KIND": (0, 1)},
-    report_unknown=True,
 )  # fmt: skip
 
 
@@ -203,7 +202,7 @@ def write_index_manifest(entries: Iterable[IndexEntry]) -> bytes:
         UnsupportedFeatureError: an entry came with fields that we don't know and would lose.
     """
     rows = list(entries)
-    lost = sorted({name for entry in rows for name in entry.unknown})
+    lost = sorted({name for entry in rows for name in entry.unknown_names()})
     if lost:
         raise UnsupportedFeatureError(
             f"The index manifest has fields of a later Paimon release ({', '.join(lost)}) that rewriting would "

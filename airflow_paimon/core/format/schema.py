@@ -98,13 +98,23 @@ class TableSchema:
         return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
 
 
+def _field(value: Any, name: str) -> DataField:
+    try:
+        return parse_field(value)
+    except UnsupportedFeatureError as error:
+        raise UnsupportedFeatureError(
+            f"{name}: column {value['name']!r} has a type of a later Paimon release ({error.message}); upgrade "
+            f"airflow-paimon, or use Paimon's own Spark connector"
+        ) from None
+
+
 def parse_schema(data: bytes, name: str) -> TableSchema:
     """Parse a schema file of version 1 to 3; ``name`` is for messages.
 
     Versions 1 and 2 (Paimon <= 0.8) mean bucket 1 and format orc where those options are absent.
 
     Raises:
-        FormatError: corrupt. UnsupportedFeatureError: a later version.
+        FormatError: corrupt. UnsupportedFeatureError: a later version, or a type of one.
     """
     raw = load_json_object(data, name)
     version = raw.get("version", 1)
@@ -116,7 +126,7 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
     if missing:
         raise FormatError(f"{name} is corrupt: it lacks {', '.join(missing)}; {RESTORE}")
     try:
-        fields = tuple(parse_field(f) for f in raw["fields"])
+        fields = tuple(_field(f, name) for f in raw["fields"])
         options = {str(k): str(v) for k, v in (raw.get("options") or {}).items()}
         schema_id = int(raw["id"])
         highest = raw.get("highestFieldId")

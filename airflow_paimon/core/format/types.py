@@ -1,13 +1,17 @@
-"""Paimon's logical types, as schema files spell them, and as people write them in SQL notation."""
+"""Paimon's logical types, as schema files spell them, and as people write them in SQL notation.
+
+``unknown`` of a field or a nested type: the keys of its JSON object that a later release has added, as JSON again.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsupportedFeatureError
 
 _PATTERN = re.compile(
     r"^(?P<root>[A-Z_]+(?:\s+PRECISION)?)\s*(?:\(\s*(?P<args>\d+(?:\s*,\s*\d+)?)\s*\))?"
@@ -51,6 +55,7 @@ class ArrayType:
     nullable: bool = True
     root: str = "ARRAY"
     length: int | None = None
+    unknown: str = ""
 
     def __str__(self) -> str:
         length = "" if self.length is None else f", {self.length}"
@@ -63,6 +68,7 @@ class MapType:
     value: DataType
     nullable: bool = True
     root: str = "MAP"
+    unknown: str = ""
 
     def __str__(self) -> str:
         return f"{self.root}<{self.key}, {self.value}>{'' if self.nullable else ' NOT NULL'}"
@@ -77,6 +83,7 @@ class DataField:
     type: DataType
     description: str | None = None
     default_value: str | None = None
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class RowType:
     fields: tuple[DataField, ...]
     nullable: bool = True
     root: str = "ROW"
+    unknown: str = ""
 
     def __str__(self) -> str:
         fields = ", ".join(f"{_name(field.name)} {field.type}" for field in self.fields)
@@ -101,7 +109,8 @@ def parse_type(value: Any) -> DataType:
     """Parse the ``type`` of a field: a string such as ``DECIMAL(10, 2) NOT NULL`` or a nested object.
 
     Raises:
-        FormatError: it is neither, or names a type that Paimon 2.1 doesn't have.
+        FormatError: it is neither.
+        UnsupportedFeatureError: it names a type that Paimon 2.1 doesn't have.
     """
     if isinstance(value, str):
         return _parse_atomic(value)
@@ -109,31 +118,41 @@ def parse_type(value: Any) -> DataType:
         root, _, rest = value["type"].partition(" ")
         nullable = rest.strip().upper() != "NOT NULL"
         if root == "ROW":
-            return RowType(tuple(parse_field(f) for f in value["fields"]), nullable)
+            fields = tuple(parse_field(f) for f in value["fields"])
+            return RowType(fields, nullable, unknown=_others(value, "type", "fields"))
         if root == "MAP":
-            return MapType(parse_type(value["key"]), parse_type(value["value"]), nullable)
+            unknown = _others(value, "type", "key", "value")
+            return MapType(parse_type(value["key"]), parse_type(value["value"]), nullable, unknown=unknown)
         if root in ("ARRAY", "MULTISET", "VECTOR"):
-            return ArrayType(parse_type(value["element"]), nullable, root, value.get("length"))
-    raise FormatError(f"Unknown data type in a schema file: {value!r}")
+            unknown = _others(value, "type", "element", "length")
+            return ArrayType(parse_type(value["element"]), nullable, root, value.get("length"), unknown)
+        raise UnsupportedFeatureError(f"the type {root} is unknown")
+    raise FormatError(f"No data type, in a schema file: {value!r}")
 
 
 def _parse_atomic(text: str) -> AtomicType:
     match = _PATTERN.match(text.strip().upper())
     if match is None:
-        raise FormatError(f"Unknown data type in a schema file: {text!r}")
+        raise _not_a_type(text)
     root = _ALIASES.get(match["root"], match["root"])
     if root == "TIMESTAMP" and match["ltz"] and "LOCAL" in match["ltz"]:
         root = "TIMESTAMP_LTZ"
     if root not in _ATOMIC:
-        raise FormatError(f"Unknown data type in a schema file: {text!r}")
+        raise _not_a_type(text)
     args = tuple(int(a) for a in match["args"].split(",")) if match["args"] else _DEFAULT_ARGS.get(root, ())
     if root == "DECIMAL" and len(args) == 1:
         args = (args[0], 0)
     return AtomicType(root, args, match["notnull"] is None)
 
 
+def _not_a_type(text: str) -> FormatError | UnsupportedFeatureError:
+    if text[:1].isalpha():
+        return UnsupportedFeatureError(f"the type {text} is unknown")
+    return FormatError(f"No data type, in a schema file: {text!r}")
+
+
 def parse_field(value: Any) -> DataField:
-    """Parse one entry of ``fields`` (schema file or ROW type)."""
+    """Parse one entry of ``fields`` (schema file or ROW type); raises as ``parse_type`` does."""
     if not isinstance(value, dict) or "id" not in value or "name" not in value or "type" not in value:
         raise FormatError(f"A field of a schema file lacks id, name or type: {value!r}")
     default = value.get("defaultValue")
@@ -143,7 +162,17 @@ def parse_field(value: Any) -> DataField:
         parse_type(value["type"]),
         value.get("description"),
         None if default is None else str(default),
+        _others(value, "id", "name", "type", "description", "defaultValue"),
     )
+
+
+def _others(value: dict[str, Any], *known: str) -> str:
+    others = {k: v for k, v in value.items() if k not in known}
+    return json.dumps(others, ensure_ascii=False, sort_keys=True) if others else ""
+
+
+def _and_others(value: dict[str, Any], unknown: str) -> dict[str, Any]:
+    return {**value, **json.loads(unknown)} if unknown else value
 
 
 def type_to_json(data_type: DataType) -> Any:
@@ -152,11 +181,14 @@ def type_to_json(data_type: DataType) -> Any:
         return str(data_type)
     root = data_type.root + ("" if data_type.nullable else " NOT NULL")
     if isinstance(data_type, RowType):
-        return {"type": root, "fields": [field_to_json(f) for f in data_type.fields]}
-    if isinstance(data_type, MapType):
-        return {"type": root, "key": type_to_json(data_type.key), "value": type_to_json(data_type.value)}
-    nested = {"type": root, "element": type_to_json(data_type.element)}
-    return nested if data_type.length is None else {**nested, "length": data_type.length}
+        nested: dict[str, Any] = {"type": root, "fields": [field_to_json(f) for f in data_type.fields]}
+    elif isinstance(data_type, MapType):
+        nested = {"type": root, "key": type_to_json(data_type.key), "value": type_to_json(data_type.value)}
+    else:
+        nested = {"type": root, "element": type_to_json(data_type.element)}
+        if data_type.length is not None:
+            nested |= {"length": data_type.length}
+    return _and_others(nested, data_type.unknown)
 
 
 def field_to_json(field: DataField) -> dict[str, Any]:
@@ -166,7 +198,7 @@ def field_to_json(field: DataField) -> dict[str, Any]:
         out["description"] = field.description
     if field.default_value is not None:
         out["defaultValue"] = field.default_value
-    return out
+    return _and_others(out, field.unknown)
 
 
 def with_nullable(data_type: DataType, nullable: bool) -> DataType:
@@ -231,7 +263,7 @@ def parse_type_text(text: str, column: str) -> DataType:
         return with_nullable(_nested(nested[1].upper(), nested[2], column), (nested[3] or "").upper()[:3] != "NOT")
     try:
         found = parse_type(text)
-    except FormatError:
+    except (FormatError, UnsupportedFeatureError):
         raise InvalidInputError(f"Column {column}: {text.strip()!r} is not a type of Paimon; {_HINT}") from None
     assert isinstance(found, AtomicType)
     _check_bounds(found, column)

@@ -59,6 +59,7 @@ from airflow_paimon.core.publish.safeguards import (
 from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -152,6 +153,7 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
 
     def draft(head: Snapshot | None) -> Draft | None:
         planned = publication(request, decide(head), writes_rows=own.changelog.write is not None)
+        check_known([head, planned.decision.wanted], table=own.target.name)
         seen[:] = [planned]
         own.columns |= planned.decision.new_schemas_pending
         if not planned.decision.changes_anything or request.dry_run:

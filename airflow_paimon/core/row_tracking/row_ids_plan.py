@@ -16,7 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import (
+    FormatError,
+    InvalidInputError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.format.binary_row import header_bytes
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, FileSource, ManifestEntry
 
@@ -286,6 +291,7 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
 
     Raises:
         FormatError: a file has no row ids at all.
+        UnsupportedFeatureError: a later release describes a file that changes.
     """
     out, rewrite, renumbered = list(entries), {}, 0
     for at, entry in enumerate(entries):
@@ -305,6 +311,11 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
             rewrite[at] = False
         else:
             out[at] = entry._replace(file=versioned)
+        if file.unknown and (out[at].file != file or at in rewrite):
+            raise UnsupportedFeatureError(
+                f"{table}: the rows of {file.file_name} get other ids or versions on the target, and the file has "
+                f"fields of a later Paimon release, which may speak of them; publish with a newer airflow-paimon"
+            )
     return Renumbering(entries=tuple(out), rewrite=rewrite, renumbered=renumbered)
 
 

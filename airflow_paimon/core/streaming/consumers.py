@@ -11,7 +11,7 @@ import re
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Replace
-from airflow_paimon.core.table.consumers import consumer_path, find_consumer
+from airflow_paimon.core.table.consumers import consumer_path, find_consumer, find_fields
 from airflow_paimon.core.table.table import Table
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
@@ -50,7 +50,8 @@ def keep_from(table: Table, name: str, snapshot_id: int) -> None:
 def position_at(table: Table, name: str, snapshot_id: int, reason: str) -> Replace:
     """Return the change by which a consumer reads this snapshot next."""
     path = consumer_path(table, check_consumer_id(name))
-    return Replace(path=path, data=json.dumps({"nextSnapshot": max(snapshot_id, 1)}, indent=2).encode(), reason=reason)
+    data = json.dumps({**find_fields(table, name), "nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
+    return Replace(path=path, data=data, reason=reason)
 
 
 def refresh_consumer(table: Table, name: str) -> None:

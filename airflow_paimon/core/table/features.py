@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import AtomicType, types_within
 from airflow_paimon.core.table.bucket import function_problem
 from airflow_paimon.core.table.merge_options import aggregate_problems
@@ -107,6 +108,23 @@ def check_unclustered(schema: TableSchema, *, table: str) -> None:
 def clustering_options(options: TableOptions) -> list[str]:
     """Return the options by which Paimon keeps the rows of an append table in the order of some columns."""
     return [key for key in _CLUSTERING if options.text(key).lower() not in ("", "false")]
+
+
+def check_known(snapshots: Iterable[Snapshot | None], *, table: str) -> None:
+    """Refuse a commit on top of a snapshot with fields of a later release: some such fields count up from commit to
+    commit, as ``nextRowId`` does, and a snapshot without them would begin anew.
+    """
+    for snapshot in snapshots:
+        names = [] if snapshot is None else [k for k, v in snapshot.unknown.items() if v not in _NO_VALUE]
+        if snapshot is not None and names:
+            raise UnsupportedFeatureError(
+                f"{table}: snapshot {snapshot.id} has fields of a later Paimon release ({', '.join(names)}), which a "
+                f"commit may have to continue; commit with that release, or upgrade airflow-paimon"
+            )
+
+
+_NO_VALUE: tuple[object, ...] = (None, {}, [], "")
+"""Of a field that says nothing, such as ``logOffsets`` of releases before 2.0."""
 
 
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:

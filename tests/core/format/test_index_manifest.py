@@ -26,11 +26,11 @@ ENTRY = IndexEntry(
 _longs = st.integers(-(2**63), 2**63 - 1)
 _ints = st.integers(-(2**31), 2**31 - 1)
 _ranges = st.lists(
-    st.none() | st.builds(DeletionVectorRange, st.text(), _ints, _ints, st.none() | _longs), max_size=4
+    st.none() | st.builds(DeletionVectorRange, st.text(), _ints, _ints, st.none() | _longs, st.just(())), max_size=4
 ).map(tuple)
 _globals = st.builds(
     GlobalIndex, _longs, _longs, _ints, st.none() | st.lists(_ints, max_size=3).map(tuple), st.none() | st.binary(),
-    st.none() | st.binary(),
+    st.none() | st.binary(), st.just(()),
 )  # fmt: skip
 _entries = st.builds(
     IndexEntry, st.integers(0, 1), st.binary(max_size=20), _ints, st.text(), st.text(), _longs, _longs,
@@ -77,7 +77,22 @@ def test_fields_of_a_later_release_are_not_lost_silently() -> None:
     assert entry == ENTRY
     records[0]["_LATER"] = "x"
     (entry,) = read_index_manifest(write_with_fastavro(schema, records))
-    assert entry == ENTRY._replace(unknown=("_LATER",))
+    assert entry._replace(unknown=()) == ENTRY
+    assert entry.unknown_names() == ["_LATER"]
+    with pytest.raises(UnsupportedFeatureError, match="_LATER"):
+        write_index_manifest([entry])
+
+
+@pytest.mark.parametrize("part", ["_GLOBAL_INDEX", "_DELETIONS_VECTORS_RANGES"])
+def test_fields_of_a_part_are_not_lost_either(part: str) -> None:
+    schema = json.loads(json.dumps(INDEX_SCHEMA))
+    records = fastavro_records(write_index_manifest([ENTRY]))
+    inner = next(f for f in schema["fields"] if f["name"] == part)["type"][1]
+    inner = inner.get("items", ["", inner])[1]
+    inner["fields"].append({"name": "_LATER", "type": ["null", "int"], "default": None})
+    stored = records[0][part]
+    (stored[1] if isinstance(stored, list) else stored)["_LATER"] = 3
+    (entry,) = read_index_manifest(write_with_fastavro(schema, records))
     with pytest.raises(UnsupportedFeatureError, match="_LATER"):
         write_index_manifest([entry])
 

@@ -31,6 +31,7 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
 from tests.core.format.avro_files import fastavro_records, write_with_fastavro
+from tests.core.later_fields import VALUES, records_of, with_later_fields
 
 INT, STRING = AtomicType("INT"), AtomicType("STRING")
 
@@ -65,21 +66,22 @@ def _entry(kind: int = 0, partition: bytes = EMPTY_STATS.min_values, bucket: int
 _longs = st.integers(-(2**63), 2**63 - 1)
 _counts = st.none() | st.lists(st.none() | _longs, max_size=5).map(tuple)
 _names = st.none() | st.lists(st.text(max_size=5), max_size=3).map(tuple)
-_stats = st.builds(Stats, st.binary(max_size=80), st.binary(max_size=9), _counts)
+_stats = st.builds(Stats, st.binary(max_size=80), st.binary(max_size=9), _counts, st.just(()))
 _files = st.builds(
     DataFile, st.text(max_size=200), _longs, _longs, st.binary(max_size=9), st.binary(max_size=9), _stats, _stats,
     _longs, _longs, _longs, st.integers(0, 5), st.lists(st.text(max_size=5), max_size=3).map(tuple),
     st.none() | _longs, st.none() | _longs, st.none() | st.binary(), st.none() | st.integers(0, 1), _names,
     st.none() | st.text(), st.none() | _longs, _names, st.none() | st.lists(_longs, max_size=3).map(tuple),
+    st.just(()),
 )  # fmt: skip
 _entries = st.builds(
     ManifestEntry, st.integers(0, 1), st.binary(max_size=40), st.integers(-2, 2**31 - 1), st.integers(-2, 2**31 - 1),
-    _files,
+    _files, st.just(()),
 )  # fmt: skip
 _bounds = st.none() | st.integers(-(2**31), 2**31 - 1)
 _rows = st.builds(
     ManifestFile, st.text(max_size=60), _longs, _longs, _longs, _stats, _longs, _bounds, _bounds, _bounds, _bounds,
-    st.none() | _longs, st.none() | _longs,
+    st.none() | _longs, st.none() | _longs, st.just(()),
 )  # fmt: skip
 
 
@@ -148,8 +150,8 @@ def test_golden_lists(golden: Callable[[str], Path], archive: str) -> None:
             entries = read_manifest((path.parent / row.file_name).read_bytes())
             ours = describe_manifest(row.file_name, row.file_size, entries, _partition_types(path.parent.parent))
             if archive == "paimon-0.9.0":
-                assert row[-6:] == (None,) * 6
-                ours = ours._replace(**dict.fromkeys(ManifestFile._fields[-6:]))
+                assert row[-7:-1] == (None,) * 6
+                ours = ours._replace(**dict.fromkeys(ManifestFile._fields[-7:-1]))
             assert ours == row
             read += 1
     assert read > 100
@@ -162,7 +164,10 @@ def _partition_types(table: Path) -> list[DataType]:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+    """Return tuples as lists, and those of records, which have ``unknown`` at their end, without it."""
+    if not isinstance(value, tuple):
+        return value
+    return [_plain(v) for v in (value[:-1] if hasattr(value, "unknown") else value)]
 
 
 def _plain_record(record: dict[str, Any]) -> Any:
@@ -253,11 +258,50 @@ def test_later_and_foreign_schemas() -> None:
         field.pop("default", None)
     schema["fields"].reverse()
     records = fastavro_records(write_manifest([_entry(), _entry(1, bucket=3, level=2)]))
+    later = {"_NEW_MAP": [{"k": "a", "v": 1.5}, {"k": "b", "v": None}], "_NEW_FLAG": True,
+             "_NEW_FLOAT": 2.5, "_NEW_FIXED": b"1234", "_NEW_ENUM": "B", "_NEW_NULL": None}  # fmt: skip
     for record in records:
-        record["_FILE"] |= {"_NEW_MAP": [{"k": "a", "v": 1.5}, {"k": "b", "v": None}], "_NEW_FLAG": True,
-                            "_NEW_FLOAT": 2.5, "_NEW_FIXED": b"1234", "_NEW_ENUM": "B", "_NEW_NULL": None}  # fmt: skip
+        record["_FILE"] |= later
     data = write_with_fastavro(["null", schema], records)
-    assert read_manifest(data) == [_entry(), _entry(1, bucket=3, level=2)]
+    entries = read_manifest(data)
+    assert [e._replace(file=e.file._replace(unknown=())) for e in entries] == [_entry(), _entry(1, bucket=3, level=2)]
+    kept = [record["_FILE"] for record in fastavro_records(write_manifest(entries))]
+    assert [{f["name"]: file[f["name"]] for f in extra} for file in kept] == [later] * 2
+    with pytest.raises(UnsupportedFeatureError, match="The field _NEW_FLAG of a later Paimon release has a value in e"):
+        write_manifest([*entries, _entry()])
+
+
+@pytest.mark.parametrize("kind", ["manifest", "list"])
+def test_fields_of_a_later_release_survive(kind: str) -> None:
+    """In every record, and beside records of ours, which have none of them; wherever the file comes from."""
+    keyed: tuple[Any, Any] = (read_manifest, write_manifest)
+    read, write = keyed if kind == "manifest" else (read_manifest_list, write_manifest_list)
+    ours: list[Any] = [_entry(), _entry(1)]
+    if kind == "list":
+        ours = [describe_manifest(f"m-{i}", 5, [entry], ()) for i, entry in enumerate(ours)]
+    data = with_later_fields(write(ours))
+    stored, theirs = fastavro_records(data), read(data)
+    again = write([*ours, *theirs])
+    assert read(again) == [*ours, *theirs] and theirs != ours
+    written = fastavro_records(again)
+    for record in records_of(written[:2]):
+        assert {name: record.get(name) for name in VALUES} == dict.fromkeys(VALUES)
+    for record in [r for r in records_of(stored) if "_LATER_NULL" in r]:
+        del record["_LATER_NULL"]  # it has no value in any record
+    assert written[2:] == stored
+    assert write(theirs[:1]) == write(read(write(theirs[:1])))
+
+
+def test_one_name_with_two_types() -> None:
+    entries = []
+    for kind, value in (("string", "x"), ("long", 1)):
+        schema = json.loads(json.dumps(ENTRY_SCHEMA))
+        schema["fields"].append({"name": "_LATER", "type": ["null", kind], "default": None})
+        records = fastavro_records(write_manifest([_entry()]))
+        records[0]["_LATER"] = value
+        entries += read_manifest(write_with_fastavro(schema, records))
+    with pytest.raises(UnsupportedFeatureError, match="_LATER of a later Paimon release has two types"):
+        write_manifest(entries)
 
 
 def test_null_where_none_may_be() -> None:
@@ -375,16 +419,16 @@ def test_describe() -> None:
     assert decode_row(row.partition_stats.min_values, types) == (-5, "a")
     assert decode_row(row.partition_stats.max_values, types) == (3, "c")
     assert row.partition_stats.null_counts == (1, 0)
-    assert row[5:] == (2, 2, 5, 0, 3, 0, 39)
+    assert row[5:-1] == (2, 2, 5, 0, 3, 0, 39)
     entries.append(_entry(partition=places[0]))
-    assert describe_manifest("m", 77, entries, types)[-2:] == (None, None)
+    assert describe_manifest("m", 77, entries, types)[-3:-1] == (None, None)
 
 
 def test_describe_unpartitioned_and_empty() -> None:
     assert describe_manifest("m", 1, [_entry()], []).partition_stats == EMPTY_STATS
     empty = describe_manifest("m", 1, [], [INT])
     assert empty[2:4] == (0, 0)
-    assert empty[6:] == (None,) * 6
+    assert empty[6:-1] == (None,) * 6
     assert decode_row(empty.partition_stats.min_values, [INT]) == (None,)
 
 

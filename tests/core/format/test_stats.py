@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.arrow_values import column_stats
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, decode_row
+from airflow_paimon.core.format.manifest import EMPTY_STATS
 from airflow_paimon.core.format.stats import (
     ColumnStats,
     StatsMode,
@@ -125,7 +126,7 @@ def test_dense_store() -> None:
     assert decode_row(stats.max_values, types) == (2, None, None)
     assert stats.null_counts == (0, None, 7)
     assert encode_value_stats(["a"], collected[:1], types[:1])[1] is None
-    assert encode_value_stats(["a"], [ColumnStats()], types[:1]) == ((EMPTY_ROW_BYTES, EMPTY_ROW_BYTES, ()), ())
+    assert encode_value_stats(["a"], [ColumnStats()], types[:1]) == (EMPTY_STATS, ())
 
 
 @st.composite

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.commit.committer import Draft, commit
-from airflow_paimon.core.errors import FormatError, UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, Stats
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
@@ -168,6 +168,11 @@ def test_what_becomes_of_each_kind_of_file() -> None:
     assert versions[1:] == [(None, 2, 0), (None, 0, 0), (10, 0, 0), (2, 9, 3), (7, 9, 9)]
     kept = renumber("d.t", entries, (), space(Shift(5, 0)))
     assert kept.rewrite == {}
+    later = [e._replace(file=e.file._replace(unknown=(('{"name":"_LATER"}', b"x"),))) for e in entries]
+    for changed in (later[0], later[3]):
+        with pytest.raises(UnsupportedFeatureError, match=r"d\.t: the rows of . get other ids"):
+            renumber("d.t", [changed], (), space(Shift(5, 3)))
+    assert renumber("d.t", later[-1:], (), space(Shift(5, 3))).entries == tuple(later[-1:])
     assert renumber("d.t", entries[:1], (), space(Shift(5, 0), base=2)).rewrite == {0: False}
     assert renumber("d.t", entries, {e.identifier for e in entries}, space(Shift(5, 3))).entries == tuple(entries)
     unknown = [ManifestEntry(0, b"", 0, -1, old._replace(value_stats_cols=()))]

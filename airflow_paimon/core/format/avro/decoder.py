@@ -32,16 +32,15 @@ Columns = tuple[tuple[str, tuple[str, ...]], ...]
 class RecordForm:
     """How stored records are converted to values.
 
-    ``schema``: what we expect, as Avro schema in JSON. What a file lacks is None, what it has in addition is dropped.
-    ``classes``: the named tuple of each record, by name; its fields come in the order of the schema.
+    ``schema``: what we expect, as Avro schema in JSON. What a file lacks is None.
+    ``classes``: the named tuple of each record, by name; its fields come in the order of the schema, then ``Unknown``:
+    the fields that a later release has added and that have a value.
     ``allowed``: the only values that a number may have, by field. ``_VERSION`` has no place in the tuple.
-    ``report_unknown``: the tuple of the outermost record has one more field: the names of dropped fields with a value.
     """
 
     schema: str
     classes: Mapping[str, type[tuple[Any, ...]]]
     allowed: Mapping[str, tuple[int, ...]]
-    report_unknown: bool = False
 
     def __hash__(self) -> int:
         return hash(self.schema)
@@ -170,7 +169,7 @@ class _Source:
     def record(self, stored: AvroType, wanted: AvroType, *, outermost: bool = False) -> str:
         """Emit code that reads a record; returns the expression of its named tuple."""
         own = dict(wanted.fields)
-        got = self.fields(stored, own)
+        got = self.fields(stored, own, keep=self.columns is None)
         values = {name: self.field_of(name, t, got, wanted.name) for name, t in self.form.stored_fields(wanted)}
         if outermost:
             for name, allowed in self.form.allowed.items():
@@ -179,17 +178,26 @@ class _Source:
         if self.columns is not None:
             self.columns[wanted.name] = {name: values[name] for name in self.columns[wanted.name]}
             return "None"
-        if outermost and self.form.report_unknown:
-            unknown = [f"(({n!r},) if {value} is not None else ())" for n, value in got.items() if n not in own]
-            values[""] = "+".join(unknown) or "()"
+        texts = dict(zip((n for n, _ in stored.fields), stored.texts, strict=True))
+        unknown = [
+            f"((({self.constant(texts[n])}, {value}),) if {value} is not None else ())"
+            for n, value in got.items()
+            if n not in own
+        ]
+        values[""] = "+".join(unknown) or "()"
         return f"new({self.constant(self.form.classes[wanted.name])}, ({', '.join(values.values())},))"
 
-    def fields(self, stored: AvroType, own: Mapping[str, AvroType]) -> dict[str, str]:
-        """Emit code that reads the fields of a record, or steps over those that are not in ``own``."""
+    def fields(self, stored: AvroType, own: Mapping[str, AvroType], *, keep: bool) -> dict[str, str]:
+        """Emit code that reads the fields of a record. Of those that are not in ``own`` it keeps the bytes, or it
+        steps over them.
+        """
         got: dict[str, str] = {}
         for grouped, group in groupby(stored.fields, key=lambda f: _memorable(f[1])):
             members = list(group)
-            read = self.memo(members, own) if grouped else [self.value(t, own.get(n), n) for n, t in members]
+            if grouped:
+                read = self.memo(members, own, keep)
+            else:
+                read = [self.member(t, own.get(n), n, keep) for n, t in members]
             got.update(zip((name for name, _ in members), read, strict=True))
         return got
 
@@ -200,7 +208,7 @@ class _Source:
             raise FormatError(f"its records lack the field {name} of {record}")
         return "None"
 
-    def memo(self, members: list[tuple[str, AvroType]], own: Mapping[str, AvroType]) -> list[str]:
+    def memo(self, members: list[tuple[str, AvroType]], own: Mapping[str, AvroType], keep: bool) -> list[str]:
         """Read fields that tend to repeat: if the bytes equal the previous record's, its values are reused."""
         memo = self.new("m")
         self.memos.append(memo)
@@ -211,40 +219,60 @@ class _Source:
         start = self.new("start")  # a new name: a group may hold a record with groups inside
         self.emit(f"{start} = p")
         for variable, (name, stored) in zip(names, members, strict=True):
-            self.emit(f"{variable} = {self.value(stored, own.get(name), name)}")
+            self.emit(f"{variable} = {self.member(stored, own.get(name), name, keep)}")
         self.emit(f"{memo} = b[{start}:p]", f"{memo}_values = ({joined})")
         self.depth -= 1
         return names
+
+    def member(self, stored: AvroType, wanted: AvroType | None, name: str, keep: bool) -> str:
+        return self.kept(stored, name) if wanted is None and keep else self.value(stored, wanted, name)
+
+    def kept(self, stored: AvroType, name: str) -> str:
+        """Emit code that takes a value as it is stored, None for a null; returns the variable that holds it."""
+        start, variable = self.new("start"), self.new()
+        self.emit(f"{start} = p")
+
+        def take() -> None:
+            self.skip(stored, name)
+            self.emit(f"{variable} = b[{start}:p]")
+
+        if stored.union:
+            self.branch(stored, lambda: self.emit(f"{variable} = None"), take)
+        else:
+            take()
+        return variable
 
     def value(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
         """Emit code that reads one value, or steps over it; returns the expression that holds it."""
         if wanted is not None and stored.kind != wanted.kind:
             raise FormatError(f"its field {name} is of type {stored.kind}, {wanted.kind} expected")
-        skip = wanted is None and not self.form.report_unknown
-        if not stored.union:
-            if not skip:
-                return self.plain(stored, wanted, name)
-            self.skip(stored, name)
+        if wanted is None:
+            if stored.union:
+                self.branch(stored, lambda: self.emit("pass"), lambda: self.skip(stored, name))
+            else:
+                self.skip(stored, name)
             return "None"
+        if not stored.union:
+            return self.plain(stored, wanted, name)
         variable = self.new()
-        required = wanted is not None and not wanted.nullable
 
         def null() -> None:
-            self.emit(f"nulls({name!r})" if required else f"{variable} = None")
+            self.emit(f"{variable} = None" if wanted.nullable else f"nulls({name!r})")
 
         def other() -> None:
             self.emit(f"{variable} = {self.plain(stored, wanted, name)}")
 
-        if skip:
-            self.branch(stored, lambda: self.emit("pass"), lambda: self.skip(stored, name))
-            return "None"
         self.branch(stored, null, other)
         return variable
 
     def skip(self, stored: AvroType, name: str) -> None:
         """Emit code that steps over a value without making it."""
         if stored.kind == "record":
-            self.fields(stored, {})
+            self.fields(stored, {}, keep=False)
+        elif stored.kind == "map":  # stored as an array of pairs
+            assert stored.items is not None
+            pair = AvroType("record", fields=(("key", AvroType("string")), ("value", stored.items)))
+            self.plain(AvroType("array", items=pair), None, name)
         elif stored.kind == "long":
             self.emit("while b[p] > 127:", "    p += 1", "p += 1")
         elif stored.kind in ("bytes", "string"):
@@ -274,10 +302,8 @@ class _Source:
 
     def plain(self, stored: AvroType, wanted: AvroType | None, name: str) -> str:
         if stored.kind == "record":
-            if wanted is not None:
-                return self.record(stored, wanted)
-            parts = [self.value(t, None, n) for n, t in stored.fields]
-            return f"({''.join(p + ', ' for p in parts)})"
+            assert wanted is not None
+            return self.record(stored, wanted)
         variable = self.new()
         if stored.kind == "long":
             self.long(variable)

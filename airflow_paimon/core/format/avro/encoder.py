@@ -2,29 +2,86 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from typing import Any
 
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.avro.container import write_container, write_long
 from airflow_paimon.core.format.avro.decoder import RecordForm
-from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
+from airflow_paimon.core.format.avro.types import AvroType, Unknown, avro_text, parse_avro_schema
 
 BLOCK_BYTES = 64 * 1024
 """Avro's default is 16,000 bytes; larger blocks compress better, and every reader accepts them."""
 
 Encoder = Callable[[bytearray, Any], None]
+Further = tuple[tuple[str, str], ...]
+"""Fields of later releases that are written too: the name of the record, and the field's JSON."""
+
+
+class _OneMore(Exception):
+    """A record has a field that the schema lacks so far."""
+
+    def __init__(self, record: str, unknown: Unknown) -> None:
+        self.record, self.unknown = record, unknown
 
 
 def encode_records(records: Iterable[Any], form: RecordForm) -> bytes:
     """Return a container file of records, given as named tuples. The same records give the same bytes.
 
+    Fields that a later release has added to some of them become part of the schema; the other records have none there.
+
     Raises:
         OverflowError: a number of more than 64 bits.
+        UnsupportedFeatureError: a field of a later release that can't be kept.
     """
-    return write_container(form.schema, _blocks(records, _encoder(form)))
+    rows = list(records)
+    further: Further = ()
+    while True:
+        try:
+            return write_container(_schema(form, further), _blocks(rows, _encoder(form, further)))
+        except _OneMore as more:
+            further += tuple((more.record, text) for text, _ in more.unknown)
+
+
+def _schema(form: RecordForm, further: Further) -> str:
+    if not further:
+        return form.schema
+    whole = json.loads(form.schema)
+    for record, text in further:
+        fields = _record(whole, record)["fields"]
+        field_ = json.loads(text)
+        if field_["name"] in {f["name"] for f in fields}:
+            raise _lost(field_["name"], "has two types in the files to join")
+        fields.append(field_)
+    schema = avro_text(whole)
+    try:
+        parse_avro_schema(schema)
+    except FormatError as error:
+        raise _lost(json.loads(further[-1][1])["name"], f"can't be written again ({error.message})") from None
+    return schema
+
+
+def _record(schema: Any, name: str) -> Any:
+    """Find a record by its name, None if it is not within this schema."""
+    if isinstance(schema, list):
+        return next((found for part in schema if (found := _record(part, name)) is not None), None)
+    if not isinstance(schema, dict):
+        return None
+    if schema.get("type") == "record":
+        if schema["name"] == name:
+            return schema
+        return _record([f["type"] for f in schema["fields"]], name)
+    return _record([schema.get("type"), schema.get("items")], name)
+
+
+def _lost(name: str, why: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f"The field {name} of a later Paimon release {why}; change this table with that release"
+    )
 
 
 def _blocks(records: Iterable[Any], encode: Encoder) -> Iterator[tuple[int, bytes]]:
@@ -42,11 +99,13 @@ def _blocks(records: Iterable[Any], encode: Encoder) -> Iterator[tuple[int, byte
 
 
 @lru_cache(maxsize=16)
-def _encoder(form: RecordForm) -> Encoder:
-    source = _Source(form, parse_avro_schema(form.schema))
+def _encoder(form: RecordForm, further: Further) -> Encoder:
+    source = _Source(form, further)
     source.lines = ["def encode(out, r):", "    append = out.append"]
-    source.record(source.outermost, "r")
-    namespace: dict[str, Any] = {"long": write_long, "table": [write_long(n) for n in range(8192)]}
+    source.record(parse_avro_schema(form.schema), "r")
+    namespace: dict[str, Any] = {
+        "long": write_long, "table": [write_long(n) for n in range(8192)], "more": _one_more, "lacking": _lacking,
+    }  # fmt: skip
     exec("\n".join(source.lines), namespace)
     encode: Encoder = namespace["encode"]
     return encode
@@ -55,7 +114,7 @@ def _encoder(form: RecordForm) -> Encoder:
 @dataclass
 class _Source:
     form: RecordForm
-    outermost: AvroType
+    further: Further
     lines: list[str] = field(default_factory=list)
     depth: int = 1
     numbers: Iterator[int] = field(default_factory=count)
@@ -69,12 +128,22 @@ class _Source:
     def record(self, stored: AvroType, value: str) -> None:
         fields = self.form.stored_fields(stored)
         names = [self.new() for _ in fields]
-        extra = ", _" if self.form.report_unknown and stored is self.outermost else ""
-        self.emit(f"{', '.join(names)}{extra}, = {value}")
+        unknown = self.new()
+        self.emit(f"{', '.join(names)}, {unknown}, = {value}")
         if len(fields) < len(stored.fields):
             self.emit(f"out += {write_long(self.form.allowed['_VERSION'][0])!r}")
         for name, (_, avro_type) in zip(names, fields, strict=True):
             self.value(avro_type, name)
+        added = [text for record, text in self.further if record == stored.name]
+        if not added:
+            self.emit(f"if {unknown}: more({stored.name!r}, {unknown})")
+            return
+        self.emit(f"{unknown} = dict({unknown})")
+        for text in added:
+            stored_value = self.new()
+            self.emit(f"{stored_value} = {unknown}.pop({text!r}, {_null_of(text)!r})")
+            self.emit(f"out += lacking({text!r}) if {stored_value} is None else {stored_value}")
+        self.emit(f"if {unknown}: more({stored.name!r}, tuple({unknown}.items()))")
 
     def value(self, stored: AvroType, value: str) -> None:
         if not stored.nullable:
@@ -103,3 +172,20 @@ class _Source:
             self.value(stored.items, item)
             self.depth -= 2
             self.emit("append(0)")
+
+
+def _null_of(text: str) -> bytes | None:
+    """Return how a field stores that it has no value; None: it always has one."""
+    whole = parse_avro_schema(avro_text({"type": "record", "name": "one", "fields": [json.loads(text)]}))
+    avro_type = whole.fields[0][1]
+    if avro_type.kind == "null":
+        return b""
+    return None if avro_type.null_branch is None else write_long(avro_type.null_branch)
+
+
+def _one_more(record: str, unknown: Unknown) -> None:
+    raise _OneMore(record, unknown)
+
+
+def _lacking(text: str) -> bytes:
+    raise _lost(json.loads(text)["name"], "has a value in every record, which those of this release have not")

@@ -15,11 +15,16 @@ _PLAIN = {"null": "null", "boolean": "boolean", "int": "long", "long": "long", "
           "bytes": "bytes", "string": "string"}  # fmt: skip
 
 
+Unknown = tuple[tuple[str, bytes], ...]
+"""Fields that are only kept: for each its JSON in the schema of the file, and its value as it is stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class AvroType:
     """``kind``: null, boolean, long (also int and enum), float, double, bytes, string, fixed, array, map or record.
 
-    ``union``: its branch number is stored first; ``null_branch`` is the one that means null.
+    ``union``: its branch number is stored first; ``null_branch`` is the one that means null. ``texts``: of a record,
+    the JSON of each field.
     """
 
     kind: str
@@ -30,6 +35,7 @@ class AvroType:
     union: bool = False
     null_branch: int | None = None
     logical: str | None = None
+    texts: tuple[str, ...] = ()
 
     @property
     def nullable(self) -> bool:
@@ -63,7 +69,8 @@ def _parse(schema: Any, named: dict[str, AvroType], depth: int) -> AvroType:
     if kind == "record":
         # Registered only afterwards: metadata has no recursive types, so they fail as unknown.
         fields = tuple((str(f["name"]), _parse(f["type"], named, depth + 1)) for f in schema["fields"])
-        out = named[schema["name"]] = AvroType("record", schema["name"], fields=fields)
+        texts = tuple(map(avro_text, schema["fields"]))
+        out = named[schema["name"]] = AvroType("record", schema["name"], fields=fields, texts=texts)
         return out
     if kind in ("array", "map"):
         return AvroType(kind, items=_parse(schema["items" if kind == "array" else "values"], named, depth + 1))
