@@ -21,6 +21,8 @@ from airflow_paimon.core.commit.conditions import (
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
+from airflow_paimon.core.table.global_indexes import check_updatable, without_global_indexes
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 
@@ -28,6 +30,7 @@ FileKey = tuple[Any, int, str]
 """A live file: its partition's identity, bucket and name."""
 
 _HASH = "HASH"
+_UPDATES = (Operation.UPDATE, Operation.MERGE)
 _LISTED = 5
 _AGAIN = "nothing was written. Run it again"
 
@@ -49,6 +52,7 @@ def commit_rewrite(
     Raises:
         ConflictError: another commit has replaced one of these files, or deleted rows of it, or changed the columns:
             read the new head and compute the rows again.
+        UnsupportedFeatureError: a global index covers rows that an UPDATE or a MERGE changes.
     """
     added = [e for m in messages for e in m.entries()]
     replaced = [(m, f) for m in messages for f in m.replaced]
@@ -58,11 +62,16 @@ def commit_rewrite(
             return None
         files = {(*at.place(m.partition, m.bucket), f.file_name) for m, f in replaced}
         live = _live(at, [m.partition for m, _ in replaced])
-        index, vectors = _without(at.index, files, at.stored.identity)
+        kept, vectors = _without(at.index, files, at.stored.identity)
+        touched = {partition for partition, _, _ in files}
+        if operation in _UPDATES:
+            options_of = TableOptions(at.schema.options)
+            check_updatable(kept, touched, at.stored.identity, options_of, table=table.label)
+        index = without_global_indexes(kept, touched, at.stored.identity)
         return Draft(
             kind=kind if files else CommitKind.APPEND,
             entries=[*(live[k].deleted() for k in sorted(files & live.keys(), key=lambda k: k[1:])), *added],
-            index_entries=index if vectors else None,
+            index_entries=index if vectors or len(index) < len(kept) else None,
             schema=at.schema,
             operation=operation,
             conditions=(

@@ -164,6 +164,8 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
             index = d.merge.index
         else:
             index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
+        if index is not None and d.id_space is not None and d.id_space.moves(None):
+            index = [i for i in index if i.global_index is None or i in now]  # it names rows by the source's ids
         returning |= index_files(index or ()) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)

@@ -20,6 +20,7 @@ from airflow_paimon.core.format.manifest import DeletionVectorRange, FileId, Ind
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange, listed
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
+from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 
@@ -321,6 +322,13 @@ class _Merge:
                 self.conflicts.setdefault(bucket, Cause.APPENDED)
             self.kept.setdefault(bucket, []).append(entry)
 
+    def _index(self, head: Sequence[IndexEntry]) -> list[IndexEntry] | None:
+        merged = merged_vectors(head, self.vectors, self.deletes.keys())
+        kept = list(head) if merged is None else merged
+        changed = {self.form(e.partition) for e in self.deletes.values()}
+        left = without_global_indexes(kept, changed, self.form)
+        return merged if len(left) == len(kept) else left
+
     def result(self, head: Sequence[IndexEntry]) -> FileMerge:
         buckets: dict[BucketKey, tuple[list[ManifestEntry], list[ManifestEntry]]] = {}
         for at, files in enumerate((self.deletes, self.adds)):
@@ -332,7 +340,7 @@ class _Merge:
                 buckets.setdefault(self._bucket_of(known), ([], []))
         return FileMerge(
             changes=[BucketChange(bucket=b, delete=tuple(d), add=tuple(a)) for b, (d, a) in sorted(buckets.items())],
-            index=merged_vectors(head, self.vectors, self.deletes.keys()),
+            index=self._index(head),
             kept=self.kept,
             restored=len(self.apart),
             known=frozenset(self.known),
