@@ -13,8 +13,10 @@ from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 __all__ = [
     "AlterTableOperator",
     "BranchExpireOperator",
+    "ChangelogExpireOperator",
     "CheckTableOperator",
     "ClearConsumersOperator",
+    "CompactManifestOperator",
     "CompactOperator",
     "PartitionExpireOperator",
     "RemoveOrphanFilesOperator",
@@ -314,6 +316,36 @@ class PartitionExpireOperator(PaimonOperator):
         return lines
 
 
+class CompactManifestOperator(PaimonOperator):
+    """
+    Merge the manifests of a branch's newest snapshot into few, sorted by partition, without deleted entries.
+
+    One COMPACT snapshot of the same files, or none where that changes nothing. ``details``: ``before`` and ``after``,
+    each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``; and how many were ``rewritten``.
+
+    :param branch: branch whose manifests are merged (templated)
+    :param manifest_sort_enabled: also rewrite large manifests whose partitions overlap; else option
+        ``manifest-sort.enabled`` (templated)
+    """
+
+    operation = "compact_manifest"
+
+    @keeps_arguments
+    def __init__(self, *, branch: str = "main", manifest_sort_enabled: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        before, after = found["before"], found["after"]
+        if not result["changed"]:
+            return [f"{before['manifests']:,} manifests, and none to merge"]
+        word = "would become" if result["dry_run"] else "became"
+        return [
+            f"{before['manifests']:,} manifests with {before['entries']:,} entries {word} {after['manifests']:,} with "
+            f"{after['entries']:,}"
+        ]
+
+
 class SnapshotExpireOperator(PaimonOperator):
     """
     Expire old snapshots, and delete the files that no branch, tag, reader or running operation needs any more.
@@ -355,11 +387,49 @@ class SnapshotExpireOperator(PaimonOperator):
         super().__init__(**kwargs)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
-        found = result["details"]
-        word = "would expire" if result["dry_run"] else "expired"
-        lines = [f"{branch}: snapshots {e['from']} to {e['to']} {word}" for branch, e in found["expired"].items()]
-        lines += [f"{branch}: {reason}" for branch, reason in found["stopped_by"].items()]
-        return lines + _freed(result)
+        return _expired(result, "snapshots")
+
+
+class ChangelogExpireOperator(PaimonOperator):
+    """
+    Expire changelogs that outlive their snapshots, and delete the files that no branch, tag or reader needs any more.
+
+    ``details`` are those of :class:`SnapshotExpireOperator`.
+
+    :param branch: branch whose changelogs expire (templated)
+    :param all_branches: main and every branch instead (templated)
+    :param older_than: an age such as ``7 d``, or an ISO time with an offset; else option ``changelog.time-retained``
+        (templated)
+    :param retain_min: the newest changelogs and snapshots, counted together, that always stay; else option
+        ``changelog.num-retained.min`` (templated)
+    :param retain_max: the most that stay, whatever their age; else option ``changelog.num-retained.max`` (templated)
+    :param max_deletes: the most that expire in one run, of each branch (templated)
+    :param delete_all: all of them, the newest one too, but for what a consumer is to read (templated)
+    :param grace: how long files stay for readers that began before, at least 10 min (templated)
+    :param writers_stopped: nobody writes, reads or tags: allows a shorter ``grace`` (templated)
+    """
+
+    operation = "expire_changelogs"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        branch: str = "main",
+        all_branches: bool | str = False,
+        older_than: str | None = None,
+        retain_min: int | str | None = None,
+        retain_max: int | str | None = None,
+        max_deletes: int | str | None = None,
+        delete_all: bool | str = False,
+        grace: str = GRACE,
+        writers_stopped: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        return _expired(result, "changelogs")
 
 
 class TagExpireOperator(PaimonOperator):
@@ -404,6 +474,14 @@ class TagExpireOperator(PaimonOperator):
         for branch, needed in found["needed"].items():
             lines += [f"{branch}: tag {name} stays: {reason}" for name, reason in needed.items()]
         return lines + _freed(result)
+
+
+def _expired(result: Mapping[str, Any], what: str) -> list[str]:
+    found = result["details"]
+    word = "would expire" if result["dry_run"] else "expired"
+    lines = [f"{branch}: {what} {e['from']} to {e['to']} {word}" for branch, e in found["expired"].items()]
+    lines += [f"{branch}: {reason}" for branch, reason in found["stopped_by"].items()]
+    return lines + _freed(result)
 
 
 def _freed(result: Mapping[str, Any]) -> list[str]:

@@ -67,9 +67,11 @@ import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.Arra
 import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.paimon.table.BucketMode;
+import org.apache.paimon.table.ExpireChangelogImpl;
 import org.apache.paimon.table.FileStoreTable;
 import org.apache.paimon.table.SpecialFields;
 import org.apache.paimon.table.Table;
+import org.apache.paimon.table.sink.BatchTableCommit;
 import org.apache.paimon.table.sink.CommitMessage;
 import org.apache.paimon.table.sink.RowPartitionKeyExtractor;
 import org.apache.paimon.table.sink.TableCommitImpl;
@@ -745,6 +747,18 @@ public final class PaimonOracle {
         switch (op) {
             case "expire_snapshots":
                 return answer.put("expired", table.newExpireSnapshots().config(expireConfig(request)).expire());
+            case "expire_changelogs": // Flink's procedure
+                ExpireChangelogImpl changelogs = (ExpireChangelogImpl) table.newExpireChangelog();
+                if (request.path("delete_all").asBoolean()) {
+                    changelogs.expireAll();
+                    return answer;
+                }
+                return answer.put("expired", changelogs.config(changelogConfig(request)).expire());
+            case "compact_manifest":
+                try (BatchTableCommit commit = table.newBatchWriteBuilder().newCommit()) {
+                    commit.compactManifests();
+                }
+                return latest(table);
             case "expire_tags":
                 LocalDateTime olderThan = LocalDateTime.ofInstant(
                         Instant.ofEpochMilli(request.path("older_than_ms").asLong()), java.time.ZoneId.systemDefault());
@@ -781,6 +795,24 @@ public final class PaimonOracle {
         }
         if (request.hasNonNull("max_deletes")) {
             config.snapshotMaxDeletes(request.path("max_deletes").asInt());
+        }
+        return config.build();
+    }
+
+    private static ExpireConfig changelogConfig(JsonNode request) {
+        ExpireConfig.Builder config = ExpireConfig.builder();
+        if (request.hasNonNull("retain_max")) {
+            config.changelogRetainMax(request.path("retain_max").asInt());
+        }
+        if (request.hasNonNull("retain_min")) {
+            config.changelogRetainMin(request.path("retain_min").asInt());
+        }
+        if (request.hasNonNull("older_than_ms")) {
+            long age = Math.max(0, System.currentTimeMillis() - request.path("older_than_ms").asLong());
+            config.changelogTimeRetain(Duration.ofMillis(age));
+        }
+        if (request.hasNonNull("max_deletes")) {
+            config.changelogMaxDeletes(request.path("max_deletes").asInt());
         }
         return config.build();
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.commit.conditions import Condition, HeadState
-from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
 from airflow_paimon.core.table.live_files import BucketKey
@@ -106,11 +106,20 @@ class CommitMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewBase:
+    """A base manifest list: of manifests that are there already, and after them those that ``entries`` give."""
+
+    manifests: Sequence[ManifestFile]
+    entries: Sequence[ManifestEntry] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """The content of a commit on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
 
     ``rewrite_base``: rewrite the base manifests without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
+    ``base``: the base manifest list instead of the head's; the caller knows that it stands for the same live files.
     ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
     ``follow``: return this draft for a newer head if none of its inputs has changed; None = plan again.
     ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
@@ -128,6 +137,7 @@ class Draft:
     next_row_id: int | None = None
     operation: Operation | None = None
     rewrite_base: bool = False
+    base: NewBase | None = None
     follow: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None
     conditions: Sequence[Condition] = ()

@@ -17,6 +17,13 @@ class MergeGroup:
     stop: int
 
 
+def is_small(manifest: ManifestFile, target_bytes: int) -> bool:
+    """Whether to merge a manifest with others. Half of the target, as manifests of about that size come out smaller:
+    merging them again would write the same ones each time.
+    """
+    return 2 * manifest.file_size < target_bytes
+
+
 def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_bytes: int) -> MergeGroup | None:
     """Choose the contiguous run of small manifests to merge, None while there are fewer than ``min_count`` of them.
 
@@ -26,7 +33,7 @@ def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_
     start = 0
     while start < len(rows):
         stop = start
-        while stop < len(rows) and rows[stop].file_size < target_bytes:
+        while stop < len(rows) and is_small(rows[stop], target_bytes):
             stop += 1
         if stop - start >= min_count and (best is None or stop - start > best.stop - best.start):
             best = MergeGroup(start, stop)

@@ -47,6 +47,8 @@ def base_rows(
     if head is None:
         return []
     prefix = f"manifest-{stamp}-base"
+    if draft.base is not None:
+        return [*draft.base.manifests, *add_manifests(files, prefix, draft.base.entries, draft.schema, options)]
     if draft.rewrite_base:
         return add_manifests(files, prefix, list(live_entries(table, head).values()), draft.schema, options)
     base, delta = read_lists(table, head)

@@ -103,6 +103,10 @@ class ManifestEntry(NamedTuple):
         """Return the DELETE of this ADD: only ``_KIND`` differs, or Paimon would not match them."""
         return self._replace(kind=FileKind.DELETE.value)
 
+    def added(self) -> ManifestEntry:
+        """Return the ADD of this entry."""
+        return self._replace(kind=FileKind.ADD.value)
+
 
 class EntryColumns(NamedTuple):
     """The fields of many manifest entries as columns: those that identify files, and those that an overview shows.

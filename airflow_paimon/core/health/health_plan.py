@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.commit.manifest_merge_plan import is_small
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestFile
 from airflow_paimon.core.health.files_plan import (
     DeletionFigures,
@@ -22,6 +23,7 @@ from airflow_paimon.core.health.files_plan import (
 COMPACT, COMPACT_CHAIN = "compact", "compact_chain_table"
 EXPIRE_SNAPSHOTS, EXPIRE_TAGS, EXPIRE_BRANCHES = "expire_snapshots", "expire_tags", "expire_branches"
 REMOVE_ORPHANS, CHECK_CHAIN = "remove_orphan_files", "check_chain_table"
+COMPACT_MANIFEST = "compact_manifest"
 
 MIN_FILES = 5
 """From so many small files of a bucket on ``compact`` writes them together by default."""
@@ -181,7 +183,7 @@ def plan_health(seen: Observed) -> TableHealth:
     manifests = ManifestFigures(
         count=len(seen.manifests),
         bytes=sum(m.file_size for m in seen.manifests),
-        small=sum(m.file_size < seen.manifest_target for m in seen.manifests),
+        small=sum(is_small(m, seen.manifest_target) for m in seen.manifests),
     )
     found = [
         *_of_files(files, seen.rules),
@@ -299,6 +301,7 @@ def _of_manifests(manifests: ManifestFigures, seen: Observed) -> Iterator[Reason
         f"{manifests.small:,} small manifests, which each plan of a read reads; commits merge them from "
         f"{seen.merge_min_count} on (manifest.merge-min-count)",
         *(manifests.small, limit, "manifests", 10),
+        operation=COMPACT_MANIFEST,
     )
 
 

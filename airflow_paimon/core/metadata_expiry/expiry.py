@@ -1,4 +1,5 @@
-"""expire_snapshots and expire_tags: move metadata into the trash; delete what only the trash names after a grace time.
+"""The run of every expiry, and expire_snapshots and expire_tags: move metadata into the trash; delete what only the
+trash names after a grace time.
 
 Two phases, so that a run that is killed leaves unreferenced files and never a dangling reference, and so that readers
 and creators of tags and branches that have read a file keep what it names for the grace time. Between the phases the
@@ -40,11 +41,12 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     keeps_changelogs,
     pins_of,
     plan_branch,
+    plan_changelogs,
 )
 from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
 from airflow_paimon.core.metadata_expiry.references import KnownLists
-from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots, TrashEntry
+from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root, Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
@@ -104,7 +106,7 @@ def every_branch(roots: Roots) -> tuple[str, ...]:
 
 def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
     parents = {b: _parent(context.table, b) for b in roots.branches}
-    known = [(view, found) for view in views if (found := _options(view)) is not None]
+    known = [(view, found) for view in views if (found := options_of(view)) is not None]
     unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
     roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
     plans, dead = [], []
@@ -114,8 +116,9 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
         plan = _plan_snapshots(context, request, roots, view, options, pins)
         plans.append(plan)
-        changelogs = _expired_changelogs(context, roots, view, options)
-        dead += [*changelogs, *plan.expired]
+        rule = changelog_rule(options, view.label, now_ms=context.now_ms)
+        changelogs = plan_changelogs(roots, view.branch_name, rule)
+        dead += [*changelogs.expired, *plan.expired]
         before |= _records(view, plan)
         decoupled = keeps_changelogs(options)
         if decoupled:
@@ -133,7 +136,8 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         first=tuple(Delete(path=consumer_path(context.table.branch(c.branch), c.name), reason=unread) for c in unused),
         before=before,
         after=tuple(after),
-        report=_report(plans) | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
+        report=expiry_report(plans, "snapshots")
+        | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
     )
 
 
@@ -144,7 +148,7 @@ def _records(view: Table, plan: BranchExpiry) -> dict[str, tuple[Action, ...]]:
     return {paths[number]: (action,) for number, action in missing.items()}
 
 
-def _options(view: Table) -> TableOptions | None:
+def options_of(view: Table) -> TableOptions | None:
     """The options of a branch; None if it has been deleted meanwhile."""
     try:
         return TableOptions(view.schema().options)
@@ -191,30 +195,26 @@ def _plan_snapshots(
     return plan_branch(view.branch_name, roots.of(view.branch_name, SNAPSHOT), rule, pins)
 
 
-def _expired_changelogs(context: Context, roots: Roots, view: Table, options: TableOptions) -> list[Root]:
-    """Long-lived changelogs past their retention; the newest one stays, and what a consumer is to read."""
-    branch = view.branch_name
-    changelogs = roots.of(branch, CHANGELOG)
-    if not changelogs:
-        return []
-    pins = [Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest one")]
-    pins += [Pin(snapshot_id=c.next_snapshot, reason=c.name) for c in roots.consumers if c.branch == branch]
-    known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
-    in_order = [known[i] for i in sorted(known)]
-    gone = plan_branch(branch, in_order, changelog_rule(options, context.now_ms), pins).expired
-    return [r for r in gone if r.kind == CHANGELOG]
-
-
-def _hints(view: Table, plan: BranchExpiry, changelogs: Sequence[Root], *, decoupled: bool) -> list[Action]:
+def _hints(view: Table, plan: BranchExpiry, changelogs: BranchExpiry, *, decoupled: bool) -> list[Action]:
     hints: list[tuple[str, int]] = []
     if plan.expired and decoupled:
         hints.append((f"{view.paths.changelog_dir}/{LATEST}", plan.expired[-1].snapshot.id))
-    if changelogs:
-        hints.append((f"{view.paths.changelog_dir}/{EARLIEST}", changelogs[-1].snapshot.id + 1))
     first = plan.first_kept.snapshot.id if plan.first_kept is not None else None
     if first is not None and (plan.expired or _is_below(view, first)):
         hints.append((view.paths.earliest_hint, first))
-    return [Replace(path=path, data=str(number).encode(), reason="hint") for path, number in hints]
+    found = [Replace(path=path, data=str(number).encode(), reason="hint") for path, number in hints]
+    return [*changelog_hints(view, changelogs), *found]
+
+
+def changelog_hints(view: Table, plan: BranchExpiry) -> list[Action]:
+    """Return what tells other engines which long-lived changelog is the oldest; without any, no hint stays."""
+    folder = view.paths.changelog_dir
+    if not plan.expired:
+        return []
+    if plan.first_kept is None:
+        return [Delete(path=f"{folder}/{name}", reason="no changelog is left") for name in (EARLIEST, LATEST)]
+    first = str(plan.first_kept.snapshot.id).encode()
+    return [Replace(path=f"{folder}/{EARLIEST}", data=first, reason="hint")]
 
 
 def _is_below(view: Table, first: int) -> bool:
@@ -224,12 +224,14 @@ def _is_below(view: Table, first: int) -> bool:
     return hint is not None and hint < first
 
 
-def _report(plans: Sequence[BranchExpiry]) -> dict[str, Any]:
+def expiry_report(plans: Sequence[BranchExpiry], what: str) -> dict[str, Any]:
+    """Return what of each branch expires, and why it is not more. ``what``: snapshots or changelogs."""
     ids = {p.branch: [r.snapshot.id for r in p.expired] for p in plans if p.expired}
     stopped = ((p.branch, p.first_kept, p.reason) for p in plans)
+    one = what.removesuffix("s")
     return {
-        "expired": {b: {"snapshots": len(gone), "from": gone[0], "to": gone[-1]} for b, gone in ids.items()},
-        "stopped_by": {b: f"snapshot {r.snapshot.id} stays: {why}" for b, r, why in stopped if r is not None},
+        "expired": {b: {what: len(gone), "from": gone[0], "to": gone[-1]} for b, gone in ids.items()},
+        "stopped_by": {b: f"{one} {r.snapshot.id} stays: {why}" for b, r, why in stopped if r is not None},
     }
 
 

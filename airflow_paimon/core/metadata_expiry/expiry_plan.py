@@ -7,7 +7,7 @@ zone, as Paimon stores them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
@@ -136,19 +136,65 @@ def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
 
 def keeps_changelogs(options: TableOptions) -> bool:
     """Whether changelogs live longer than snapshots: an expired snapshot then becomes a long-lived changelog."""
-    changelogs, (least, most) = changelog_rule(options, 0), _snapshot_numbers(options)
+    changelogs, (least, most) = changelog_rule(options, "", now_ms=0), _snapshot_numbers(options)
     longer = _retained(options, CHANGELOG) > _retained(options, SNAPSHOT)
     return changelogs.retain_min > least or changelogs.retain_max > most or longer
 
 
-def changelog_rule(options: TableOptions, now_ms: int) -> SnapshotRule:
-    """Return when long-lived changelogs expire: by the options only, counted from the newest snapshot."""
-    least, most = _snapshot_numbers(options)
-    return SnapshotRule(
-        retain_min=options.number("changelog.num-retained.min", least),
-        retain_max=options.number("changelog.num-retained.max", most),
-        cutoff_ms=now_ms - int(_retained(options, CHANGELOG).total_seconds() * 1000),
-    )
+def changelog_rule(
+    options: TableOptions,
+    where: str,
+    *,
+    now_ms: int,
+    older_than_ms: int | None = None,
+    retain_min: int | None = None,
+    retain_max: int | None = None,
+    max_deletes: int | None = None,
+) -> SnapshotRule:
+    """Return when long-lived changelogs expire, counted together with the snapshots after them, from the newest one.
+
+    Raises:
+        InvalidInputError: what was asked for, completed by the branch's options, contradicts itself.
+    """
+    snapshots = _snapshot_numbers(options)
+    least = retain_min if retain_min is not None else options.number("changelog.num-retained.min", snapshots[0])
+    most = retain_max if retain_max is not None else options.number("changelog.num-retained.max", snapshots[1])
+    if retain_min is None and retain_max is not None:
+        least = min(least, most)
+    if (retain_min is not None or retain_max is not None) and most < least:
+        raise InvalidInputError(
+            f"{where}: retain_min ({least}) must be at most retain_max ({most}); by default they are the options "
+            f"changelog.num-retained.min and .max"
+        )
+    if older_than_ms is None:
+        older_than_ms = now_ms - int(_retained(options, CHANGELOG).total_seconds() * 1000)
+    return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
+
+
+def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> BranchExpiry:
+    """Choose the long-lived changelogs of a branch that expire. What a consumer is to read stays, and the newest one.
+
+    ``rule`` None: all of them, the newest one too, but for what a consumer is to read.
+    """
+    changelogs = roots.of(branch, CHANGELOG)
+    pins = [
+        Pin(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
+        for c in roots.consumers
+        if c.branch == branch
+    ]
+    snapshots = {r.snapshot.id for r in roots.of(branch, SNAPSHOT)}
+    if rule is None:
+        first = min(pins, key=lambda pin: pin.snapshot_id, default=Pin(snapshot_id=UNLIMITED, reason=""))
+        gone = tuple(r for r in changelogs if r.snapshot.id < first.snapshot_id and r.snapshot.id not in snapshots)
+        kept = next((r for r in changelogs if r not in gone), None)
+        return BranchExpiry(branch=branch, expired=gone, first_kept=kept, reason=first.reason)
+    if changelogs:
+        pins.append(Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
+    known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
+    plan = plan_branch(branch, [known[i] for i in sorted(known)], rule, pins)
+    gone = tuple(r for r in plan.expired if r.kind == CHANGELOG)
+    kept = next((r for r in changelogs if r not in gone), None)
+    return replace(plan, expired=gone, first_kept=kept)
 
 
 def _snapshot_numbers(options: TableOptions) -> tuple[int, int]:

@@ -225,16 +225,23 @@ def _add_changelog(
     living: Sequence[RootNames],
     schema_of: Callable[[str, int], TableSchema],
 ) -> None:
-    """Add what changelog manifests add that no living root names."""
-    named = {m.file_name for n in living for m in (*n.changelog, *n.manifests)}
+    """Add what changelog manifests add that no living root names.
+
+    A changelog without a list of its own keeps the files of its delta, whose manifests are also those of later states:
+    a file that they add may have been deleted in a later delta, so the readers of each are looked for.
+    """
+    changelogs = {m.file_name for n in living for m in n.changelog}
+    states = {m.file_name for n in living for m in n.manifests}
     for one in found:
+        without_list = one.root.snapshot.changelog_manifest_list is None
+        named = changelogs if without_list else changelogs | states
         own = [m for m in one.changelog if m.file_name not in named]
         if not all(table.store.exists(manifest_path(m.file_name)) for m in own):
             continue
         entries = [e for part in read_entries(table, own) for e in part if e.kind == FileKind.ADD] if own else []
         new = {e.file.file_name for e in entries} - candidates.files.keys()
         candidates.changelog |= new
-        candidates.unheld |= new if one.root.snapshot.changelog_manifest_list is None else set()
+        candidates.unheld |= new if without_list else set()
         if entries:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), entries)
 

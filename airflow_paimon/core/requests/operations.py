@@ -167,6 +167,11 @@ _TABLE = (
         plan="data.compact:compact",
     ),
     Operation(
+        requests.CompactManifest,
+        "Merge the manifests of a branch into few, sorted by partition, without deleted entries.",
+        "core.manifests.compact_manifest:compact_manifest",
+    ),
+    Operation(
         requests.ExpireBranches,
         "Delete branches whose retention is over, unless they are protected or have unpublished commits.",
         "core.metadata_expiry.expire_branches:expire_branches",
@@ -248,6 +253,12 @@ _TABLE = (
         requests.ExpireSnapshots,
         "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expiry:expire_snapshots",
+        own_metadata=True,
+    ),
+    Operation(
+        requests.ExpireChangelogs,
+        "Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.",
+        "core.metadata_expiry.expire_changelogs:expire_changelogs",
         own_metadata=True,
     ),
     Operation(

@@ -437,6 +437,16 @@ class Compact(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompactManifest(Request):
+    operation = "compact_manifest"
+    branch: str = flag("Branch whose newest snapshot gets fewer manifests", "main")
+    manifest_sort_enabled: bool = switch(
+        "Also rewrite large manifests whose partitions overlap, so that a read of few partitions reads few of them; by "
+        "default the option manifest-sort.enabled"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExpireBranches(Request):
     operation = "expire_branches"
     older_than: str | None = flag("Also expire branches without a retention that were created longer ago, e.g. '30 d'")
@@ -636,6 +646,21 @@ class ExpireSnapshots(Expiry):
         "this young",
         RETRY_WINDOW,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpireChangelogs(Expiry):
+    operation = "expire_changelogs"
+    retain_min: int | None = flag(
+        "The newest snapshots and changelogs, counted together, that always stay; by default the option "
+        "changelog.num-retained.min",
+        minimum=1,
+    )
+    retain_max: int | None = flag(
+        "The most of these that stay, whatever their age; by default the option changelog.num-retained.max", minimum=1
+    )
+    max_deletes: int | None = flag("The most changelogs of a branch that expire in one run", minimum=1)
+    delete_all: bool = switch("Expire all long-lived changelogs, the newest one too, but for what a consumer needs")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,86 @@
+"""Which manifests of a snapshot to merge, and how the entries of the new ones are ordered. Pure.
+
+A manifest that is large and has only additions stays as it is, unless an entry of another one deletes what it adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.commit.manifest_merge_plan import is_small
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.table.partitions import StoredPartitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestChoice:
+    """The manifests of a snapshot, divided, each part in their order. ``rewritten`` empty: there is nothing to do."""
+
+    kept: tuple[ManifestFile, ...]
+    rewritten: tuple[ManifestFile, ...]
+
+
+def choose_manifests(
+    rows: Sequence[ManifestFile], target_bytes: int, partition_types: Sequence[DataType] | None
+) -> ManifestChoice:
+    """Choose those with deletions and the small ones, if there are several.
+
+    ``partition_types``: choose those, too, whose ranges of the first partition column overlap; None = leave them.
+    """
+    chosen = {m.file_name for m in rows if m.num_deleted_files or is_small(m, target_bytes)}
+    if partition_types:
+        chosen |= _overlapping([m for m in rows if m.file_name not in chosen], partition_types[0], partition_types)
+    rewritten = tuple(m for m in rows if m.file_name in chosen)
+    if len(rewritten) == 1 and not rewritten[0].num_deleted_files:
+        rewritten = ()
+    names = {m.file_name for m in rewritten}
+    return ManifestChoice(kept=tuple(m for m in rows if m.file_name not in names), rewritten=rewritten)
+
+
+def _overlapping(rows: Iterable[ManifestFile], first: DataType, types: Sequence[DataType]) -> set[str]:
+    """Return those that share more than one value of the first column with another: a read of it reads both."""
+    spans = [(*span, m.file_name) for m in rows if (span := _span(m, types)) is not None]
+    found: set[str] = set()
+    widest: tuple[Any, Any, str] | None = None  # that with the highest value so far
+    for low, high, name in sorted(spans):
+        if widest is not None and low < widest[1] and widest[0] < high:
+            found |= {name, widest[2]}
+        if widest is None or high > widest[1]:
+            widest = low, high, name
+    return found
+
+
+def _span(manifest: ManifestFile, types: Sequence[DataType]) -> tuple[Any, Any] | None:
+    try:
+        low = decode_row(manifest.partition_stats.min_values, types)[0]
+        high = decode_row(manifest.partition_stats.max_values, types)[0]
+    except PaimonError:
+        return None
+    return None if low is None or high is None else (low, high)
+
+
+def may_hold(manifest: ManifestFile, deleted: Sequence[ManifestEntry], stored: StoredPartitions) -> bool:
+    """Whether a manifest can have the additions of these deletions, by its partitions and buckets."""
+    low, high = manifest.min_bucket, manifest.max_bucket
+    if low is not None and high is not None and not any(low <= e.bucket <= high for e in deleted):
+        return False
+    return stored.those(e.partition for e in deleted).may_be_in(manifest)
+
+
+def in_order(entries: Iterable[ManifestEntry], stored: StoredPartitions) -> list[ManifestEntry]:
+    """Order entries by partition (nulls first) and bucket, so that a manifest holds few partitions; within a bucket
+    they stay as they are.
+    """
+    places: dict[bytes, tuple[tuple[bool, Any], ...]] = {}
+
+    def place(entry: ManifestEntry) -> tuple[tuple[tuple[bool, Any], ...], int]:
+        if entry.partition not in places:
+            places[entry.partition] = tuple((v is not None, v) for v in stored.values(entry.partition))
+        return places[entry.partition], entry.bucket
+
+    return sorted(entries, key=place)

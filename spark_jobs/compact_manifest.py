@@ -1,0 +1,6 @@
+"""Merge the manifests of a branch into few, sorted by partition. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("compact_manifest")
