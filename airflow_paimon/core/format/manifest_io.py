@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records, unknown_fields
+from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records
 from airflow_paimon.core.format.avro.encoder import encode_records
 from airflow_paimon.core.format.avro.record_filter import RecordFilter
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
@@ -100,14 +100,6 @@ def read_manifest_columns(data: bytes, *, name: str | None = None) -> EntryColum
 def read_manifest_names(data: bytes, *, name: str | None = None) -> EntryNames:
     """Decode only the names and sizes of a manifest's files; raises as ``read_manifest`` does."""
     return EntryNames(*decode_columns(data, _ENTRIES, _NAMES, name))
-
-
-def unknown_entry_fields(data: bytes, *, name: str | None = None) -> tuple[str, ...]:
-    """Name the fields of a later Paimon that have a value in a manifest; raises as ``read_manifest`` does.
-
-    Reading ignores them, and writing the entries anew would lose them.
-    """
-    return unknown_fields(data, _ENTRIES, name)
 
 
 def read_manifest_list(data: bytes, *, name: str | None = None) -> list[ManifestFile]:

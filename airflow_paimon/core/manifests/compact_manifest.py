@@ -102,13 +102,13 @@ def _compaction(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | Non
     kept, rewritten = choice.kept, choice.rewritten
     if not rewritten:
         return None
-    parts = dict(zip(rewritten, read_entries(view, rewritten, to_rewrite=True), strict=True))
+    parts = dict(zip(rewritten, read_entries(view, rewritten), strict=True))
     where = f"{view.label}: snapshot {head.id}"
     change = net_change((e for part in parts.values() for e in part), where)
     if change.deleted:  # of files that manifests to keep have added
         deleted = list(change.deleted.values())
         more = [m for m in kept if may_hold(m, deleted, stored)]
-        parts |= zip(more, read_entries(view, more, to_rewrite=True), strict=True)
+        parts |= zip(more, read_entries(view, more), strict=True)
         change = net_change((e for m in old if m in parts for e in parts[m]), where)
         kept = tuple(m for m in kept if m not in parts)
     if change.deleted:
@@ -197,7 +197,7 @@ class _Run:
             return None
         known = {m.file_name for m in found.old}
         try:
-            read_entries(self.view, [m for m in now if m.file_name not in known], to_rewrite=True)
+            read_entries(self.view, [m for m in now if m.file_name not in known])
             added, removed = changed_files(self.view, found.old, now)
         except FormatError:  # an expiry has deleted some of the old ones
             return None

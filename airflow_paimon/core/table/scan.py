@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import (
     DataFile,
     EntryColumns,
@@ -26,7 +26,6 @@ from airflow_paimon.core.format.manifest_io import (
     read_manifest_columns,
     read_manifest_list,
     read_manifest_names,
-    unknown_entry_fields,
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -146,23 +145,9 @@ def read_entries(
     table: Table,
     manifests: Sequence[ManifestFile],
     selection: Selection | None = None,
-    *,
-    to_rewrite: bool = False,
 ) -> list[list[ManifestEntry]]:
-    """Read manifests, one list of entries each, in order: at least those of the selected partitions (None: all).
-    ``to_rewrite``: they are written anew, all that they say.
-
-    Raises:
-        FormatError: one is missing or corrupt. UnsupportedFeatureError: to be written anew, with fields of a later
-            release.
-    """
+    """Read manifests, one list of entries each, in order: at least those of the selected partitions (None: all)."""
     blobs = _read_manifests(table, manifests)
-    for manifest, blob in zip(manifests, blobs, strict=True) if to_rewrite else ():
-        if lost := unknown_entry_fields(blob, name=f"{table.label}: {manifest.file_name}"):
-            raise UnsupportedFeatureError(
-                f"{table.label}: manifest {manifest.file_name} has fields of a later Paimon release "
-                f"({', '.join(lost)}) that rewriting would lose; nothing was changed. Use that release's own procedure"
-            )
     only = None if selection is None else in_partitions(selection)
     names = [f"{table.label}: {m.file_name}" for m in manifests]
     return [read_manifest(b, name=n, only=only) for n, b in zip(names, blobs, strict=True)]

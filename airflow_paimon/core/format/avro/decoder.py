@@ -83,49 +83,6 @@ def decode_columns(data: bytes, form: RecordForm, columns: Columns, name: str | 
     return out
 
 
-def unknown_fields(data: bytes, form: RecordForm, name: str | None) -> tuple[str, ...]:
-    """Return the paths of fields that ``form`` doesn't have and that have a value in some record: writing the records
-    anew would lose these. Raises as ``decode_records`` does.
-    """
-    with _naming(name):
-        stored = parse_avro_schema(read_container(data).schema)
-        lost, certain = _additional(stored, parse_avro_schema(form.schema), ())
-    if not lost and not certain:
-        return ()
-    places = {record: tuple(paths) for record, paths in lost.items()}
-    own = RecordForm(read_container(data).schema, {}, {})
-    columns = tuple((record, tuple(path[-1] for path in paths)) for record, paths in places.items())
-    values = decode_columns(data, own, columns, name)
-    paths = [path for some in places.values() for path in some]
-    found = [path for path, column in zip(paths, values, strict=True) if any(v is not None for v in column)]
-    return tuple(".".join(path) for path in (*found, *certain))
-
-
-_Path = tuple[str, ...]
-
-
-def _additional(stored: AvroType, wanted: AvroType, above: _Path) -> tuple[dict[str, list[_Path]], list[_Path]]:
-    """Return the paths of the fields that only the stored record has: of plain ones by record, and of nested ones."""
-    known = dict(wanted.fields)
-    plain: list[_Path] = []
-    inner: dict[str, list[_Path]] = {}
-    nested: list[_Path] = []
-    for field_name, stored_type in stored.fields:
-        path = (*above, field_name)
-        if field_name not in known:
-            (nested if _is_nested(stored_type) else plain).append(path)
-        elif stored_type.kind == "record":
-            more, deep = _additional(stored_type, known[field_name], path)
-            inner |= more
-            nested += deep
-    return ({stored.name: plain, **inner} if plain or inner else {}), nested
-
-
-def _is_nested(stored: AvroType) -> bool:
-    items = stored.items
-    return stored.kind in ("record", "map") or (items is not None and items.kind in ("record", "map", "array"))
-
-
 @contextmanager
 def _naming(name: str | None) -> Iterator[None]:
     prefix = f"{name}: " if name else ""
