@@ -19,7 +19,7 @@ _WRITES_MAIN = frozenset(
     {"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table", "erase_rows"}
 )
 _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "create_table_set", "delete_tag",
-                             "delete_branch", "rename_tag", "reset_consumer", "clear_consumers",
+                             "delete_branch", "rename_tag", "replace_tag", "reset_consumer", "clear_consumers",
                              "alter_branch", "diff_branches", "expire_branches", "expire_snapshots", "expire_tags",
                              "expire_changelogs", "compact_manifest",
                              "remove_orphan_files", "repair_table", "check_branch_data", "storage_usage",
@@ -27,7 +27,7 @@ _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "
                              "export_audit"})  # fmt: skip
 """Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
 _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch", "alter_branch",
-                            "create_table_set", "rename_tag", "reset_consumer", "clear_consumers",
+                            "create_table_set", "rename_tag", "replace_tag", "reset_consumer", "clear_consumers",
                             "expire_branches", "expire_snapshots", "expire_tags", "remove_orphan_files",
                             "expire_changelogs", "compact_manifest",
                             "storage_usage", "table_health", "plan_correction", "export_audit"})  # fmt: skip

@@ -38,6 +38,7 @@ __all__ = [
     "RenameBranchOperator",
     "RenameTagOperator",
     "ReplaceMainOperator",
+    "ReplaceTagOperator",
     "RollbackOperator",
 ]
 
@@ -213,6 +214,32 @@ class CreateTagOperator(PaimonOperator):
         if_exists: str = "fail",
         hold: str | None = None,
         held_by: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+
+class ReplaceTagOperator(PaimonOperator):
+    """
+    Give a tag that exists another snapshot and another retention. Refused for the tags that this package sets itself,
+    and for a tag that a branch or a table set needs or that is under a legal hold.
+
+    :param tag: the tag (templated)
+    :param branch: the branch that has it (templated)
+    :param snapshot: its new snapshot; the latest when left out (templated)
+    :param time_retained: how long it lives from now on, such as ``7 d``; for ever when left out (templated)
+    """
+
+    operation = "replace_tag"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        tag: str,
+        branch: str = "main",
+        snapshot: int | str | None = None,
+        time_retained: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -83,6 +83,7 @@ REFUSED = [
     ("create_tag --tag=t1", "already-exists", "choose another name, or if_exists=replace"),
     ("create_tag --tag=x --branch=empty", "not-found", "no snapshot to tag"),
     ("create_tag --tag=x --time-retained=week", "invalid-input", "write e.g. '7 d'"),
+    ("replace_tag --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
     ("delete_tag --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
     ("delete_tag --tag=airflow-paimon-branch-fix", "unsafe", "delete the branch first"),
     # publish and undo

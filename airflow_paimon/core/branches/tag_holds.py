@@ -1,8 +1,9 @@
 """Legal holds survive a deletion of their tag that began before: ``_airflow_paimon/holds/<branch>/<tag>.json``.
 
-No storage deletes a file only if nobody has changed it. So whoever holds a tag records that before the tag gets the
-hold, and whoever has deleted a tag looks for such a record afterwards: either the deletion came first, and the holder
-writes the tag anew, or the record is found, and the tag is put back.
+No storage deletes or replaces a file only if nobody has changed it. So whoever holds a tag records that before the tag
+gets the hold, and whoever has deleted a tag looks for such a record afterwards: either the deletion came first, and the
+holder writes the tag anew, or the record is found, and the tag is put back. Whoever has replaced a tag looks as well,
+and the holder looks at the tag between record and hold: of the two, the later one finds the other and is refused.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ def forget_hold(view: Table, name: str) -> None:
         execute(view, [Delete(path=_path(view, name), reason="the hold has ended")])
 
 
-def put_back_if_held(view: Table, deleted: Tag) -> Tag | None:
-    """Put a tag back that has got a hold while it was deleted; return it, None: it has none. Call it after that."""
+def put_back_if_held(view: Table, deleted: Tag, *, instead_of: Tag | None = None) -> Tag | None:
+    """Put a tag back that has got a hold while it was deleted; return it, None: it has none. Call it after that.
+
+    ``instead_of``: the tag by which it was not deleted but replaced.
+    """
     path = _path(view, deleted.name)
     data = read_present(view.store, [path]).get(path)
     if data is None:
@@ -44,8 +48,12 @@ def put_back_if_held(view: Table, deleted: Tag) -> Tag | None:
         return None
     if held.hold is None or held.snapshot.identity != deleted.snapshot.identity:
         return None  # of an earlier tag of this name, which another engine has deleted
+    path, reason = view.paths.tag(held.name), f"it {held.hold_text}"
+    if instead_of is not None and view.find_tag(held.name) == instead_of:
+        execute(view, [Replace(path=path, data=held.to_bytes(), reason=reason)])
+        return held
     with suppress(AlreadyExistsError):
-        execute(view, [PutNew(path=view.paths.tag(held.name), data=held.to_bytes(), reason=f"it {held.hold_text}")])
+        execute(view, [PutNew(path=path, data=held.to_bytes(), reason=reason)])
     return held
 
 

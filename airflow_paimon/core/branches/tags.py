@@ -1,4 +1,4 @@
-"""create_tag, delete_tag, and which tags can go."""
+"""create_tag, replace_tag, delete_tag, and which tags can go."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import CreateTag, DeleteTag
+from airflow_paimon.core.requests.requests import CreateTag, DeleteTag, ReplaceTag
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
@@ -35,6 +35,7 @@ from airflow_paimon.core.table.paths import (
 )
 from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
+from airflow_paimon.core.table.table_sets import version_of_tag
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +47,7 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
         AlreadyExistsError: the tag exists (with ``skip``: on another snapshot). NotFoundError: branch or snapshot.
     """
     name = check_tag_name(request.tag)
-    if name.startswith(RESERVED_TAG_PREFIX):
-        raise InvalidInputError(
-            f"{context.table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon "
-            f"itself; choose another name"
-        )
+    _refuse_own_name(context, name)
     if request.hold is not None and request.time_retained is not None:
         raise InvalidInputError(
             f"{context.table.name}: a tag under a legal hold has no retention, by which other engines would expire it; "
@@ -68,12 +65,78 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
     with attempt_of(context, request.branch) as tried:
         existing = view.find_tag(name)
         if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
+            if existing.hold is not None and not request.dry_run:
+                record_hold(view, existing)  # a first try that was killed may not have
             return _tagged(context, request, existing.snapshot, None, replayed=True)
         return _create_tag(context, request, view, existing)
 
 
+def _refuse_own_name(context: Context, name: str) -> None:
+    if name.startswith(RESERVED_TAG_PREFIX):
+        raise InvalidInputError(
+            f"{context.table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon "
+            f"itself; choose another name"
+        )
+
+
+def replace_tag(context: Context, request: ReplaceTag) -> OperationResult:
+    """Give a tag another snapshot (the latest when none is given) and another retention (none when none is given).
+
+    Raises:
+        NotFoundError: no such tag, branch or snapshot. UnsafeOperationError: as a deletion of the tag is refused, or
+            readers of a table set read it. ConflictError: the snapshot expired meanwhile.
+    """
+    _refuse_own_name(context, request.tag)
+    view = context.table.branch(request.branch).require()
+    with attempt_of(context, request.branch) as tried:
+        existing = view.tag(request.tag)
+        if tried.retried and _is_first_trys(request, existing, tried):
+            return _tagged(context, request, existing.snapshot, None, replayed=True)
+        tag = _tag(context, request, snapshot_to_tag(view, request.snapshot))
+        if tag.time_retained is None and existing == tag:
+            return _already_there(context, request, existing.snapshot)
+        return _replace_tag(context, request, view, tag, existing)
+
+
+def _replace_tag(
+    context: Context, request: CreateTag | ReplaceTag, view: Table, tag: Tag, existing: Tag
+) -> OperationResult:
+    check_deletable(view, existing)
+    refuse_tag_of_set(view, existing)
+    reason = f"names snapshot {tag.snapshot.id} of {view.branch_name} (replaces the existing tag)"
+    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
+    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
+    if not request.dry_run:
+        put_instead(view, action, tag, existing)
+    return _tagged(context, request, tag.snapshot, plan)
+
+
+def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag) -> None:
+    """Put a tag in the place of another one of its name. If that one gets a hold meanwhile, it is put back.
+
+    The hold of ``tag`` is recorded last: a record that is there before is one of ``existing``.
+
+    Raises:
+        UnsafeOperationError: it has got one. ConflictError: see ``check_held``.
+    """
+    execute(view, [action])
+    held = put_back_if_held(view, existing, instead_of=tag)
+    if held is not None:
+        check_deletable(view, held)  # refuses it
+    check_held(view, tag, existing)
+    if tag.hold is not None:
+        record_hold(view, tag)
+        if view.find_tag(tag.name) is None:  # it was deleted by somebody who has looked for a record before this one
+            execute(view, [action])
+
+
 def _tagged(
-    context: Context, request: CreateTag, snapshot: Snapshot, plan: Plan | None, *, replayed: bool = False
+    context: Context,
+    request: CreateTag | ReplaceTag,
+    snapshot: Snapshot,
+    plan: Plan | None,
+    *,
+    replayed: bool = False,
 ) -> OperationResult:
     details = {"tag": request.tag, "snapshot": snapshot.id, "time_retained": request.time_retained}
     details |= {} if request.hold is None else {"hold": request.hold, "held_by": request.held_by}
@@ -82,7 +145,13 @@ def _tagged(
     return context.result(plan, branch=request.branch, changed=True, **at, details=details)
 
 
-def _is_first_trys(request: CreateTag, tag: Tag, tried: Attempt) -> bool:
+def _already_there(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) -> OperationResult:
+    details = {"tag": request.tag, "snapshot": snapshot.id, "already_there": True}
+    at = {"before": snapshot.id, "after": snapshot.id}
+    return context.result(None, branch=request.branch, changed=False, **at, details=details)
+
+
+def _is_first_trys(request: CreateTag | ReplaceTag, tag: Tag, tried: Attempt) -> bool:
     retained = None if request.time_retained is None else parse_duration(request.time_retained, "time_retained")
     wanted = request.snapshot if request.snapshot is not None else tried.head
     same = tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == request.hold
@@ -91,45 +160,76 @@ def _is_first_trys(request: CreateTag, tag: Tag, tried: Attempt) -> bool:
 
 def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag | None) -> OperationResult:
     name = request.tag
-    snapshot = _snapshot_to_tag(view, request.snapshot)
+    snapshot = snapshot_to_tag(view, request.snapshot)
     tag = _tag(context, request, snapshot)
     if existing is not None and request.if_exists != "replace":
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
             if request.hold is not None and existing.hold is None:
-                return _hold(context, request, view, replace(tag, snapshot=existing.snapshot))
+                return _hold(context, request, view, replace(tag, snapshot=existing.snapshot), existing)
             _refuse_second_hold(view, existing, request)
-            details = {"tag": name, "snapshot": snapshot.id, "already_there": True}
-            at = {"before": snapshot.id, "after": snapshot.id}
-            return context.result(None, branch=request.branch, changed=False, **at, details=details)
+            return _already_there(context, request, snapshot)
         raise AlreadyExistsError(
             f"{view.label}: tag {name!r} exists, on snapshot {existing.snapshot.id} (asked for: {snapshot.id}); choose "
             f"another name, or if_exists=replace"
         )
     if existing is not None:
-        check_deletable(view, existing)
-    plan = _plan_create(request.operation, view, tag, exists=existing is not None)
+        return _replace_tag(context, request, view, tag, existing)
+    action = plan_put(view, tag)
+    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
         if tag.hold is not None:
             record_hold(view, tag)
-        elif existing is None:
+        else:
             forget_hold(view, tag.name)
         try:
             execute(view, plan.actions)
         except AlreadyExistsError:
             raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
-        check_held(view, tag, existing)
+        check_held(view, tag, None)
     return _tagged(context, request, snapshot, plan)
 
 
-def _hold(context: Context, request: CreateTag, view: Table, tag: Tag) -> OperationResult:
-    """Put a hold on a tag that exists. It loses its retention, by which other engines would expire it."""
+def plan_put(view: Table, tag: Tag) -> PutNew:
+    """Return the action that sets a tag which does not exist."""
+    reason = f"names snapshot {tag.snapshot.id} of {view.branch_name}"
+    return PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason, same_ok=True)
+
+
+def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing: Tag) -> OperationResult:
+    """Put a hold on a tag that exists. It loses its retention, by which other engines would expire it.
+
+    Once the hold is recorded, whoever replaces the tag finds the record; who has replaced it before is found here.
+
+    Raises:
+        ConflictError: the tag was replaced, or somebody else has put a hold on it, meanwhile.
+    """
     action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"it {tag.hold_text}")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
         record_hold(view, tag)
+        _refuse_changed(view, tag, existing)
         execute(view, plan.actions)
         check_held(view, tag, None)
+        _refuse_changed(view, tag, tag)
     return _tagged(context, request, tag.snapshot, plan)
+
+
+def _refuse_changed(view: Table, held: Tag, expected: Tag) -> None:
+    """Refuse a hold on a tag that has been changed; the record is then of what the tag has now.
+
+    Raises:
+        ConflictError: it was changed. One that was deleted gets its hold, and is there again.
+    """
+    now = view.find_tag(held.name)
+    if now in (expected, None):
+        return
+    if now is not None and now.hold is not None:
+        record_hold(view, now)
+    else:
+        forget_hold(view, held.name)
+    raise ConflictError(
+        f"{view.label}: tag {held.name!r} was changed while it was put under a hold; look at it, and try again"
+    )
 
 
 def _refuse_second_hold(view: Table, existing: Tag, request: CreateTag) -> None:
@@ -145,7 +245,8 @@ def _refuse_second_hold(view: Table, existing: Tag, request: CreateTag) -> None:
         )
 
 
-def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
+def snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
+    """Return a snapshot, also one that only a tag retains; the latest when none is given."""
     if snapshot_id is not None:
         try:
             return view.snapshot(snapshot_id)
@@ -160,7 +261,7 @@ def _snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
     return latest
 
 
-def _tag(context: Context, request: CreateTag, snapshot: Snapshot) -> Tag:
+def _tag(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) -> Tag:
     tag = Tag(name=request.tag, snapshot=snapshot, hold=request.hold, held_by=request.held_by)
     if request.time_retained is None:
         return tag
@@ -168,14 +269,6 @@ def _tag(context: Context, request: CreateTag, snapshot: Snapshot) -> Tag:
     if retained.total_seconds() <= 0:
         raise InvalidInputError(f"time_retained must be greater than 0, got {request.time_retained!r}")
     return replace(tag, create_time=context.now_local, time_retained=retained)
-
-
-def _plan_create(operation: str, view: Table, tag: Tag, *, exists: bool) -> Plan:
-    path, reason = view.paths.tag(tag.name), f"names snapshot {tag.snapshot.id} of {view.branch_name}"
-    action: Action = PutNew(path=path, data=tag.to_bytes(), reason=reason, same_ok=True)
-    if exists:
-        action = Replace(path=path, data=tag.to_bytes(), reason=f"{reason} (replaces the existing tag)")
-    return Plan(operation=operation, table=view.name, actions=(action,), summary={"tag": tag.name})
 
 
 def check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
@@ -272,6 +365,20 @@ def check_deletable(view: Table, tag: Tag) -> None:
         raise UnsafeOperationError(
             f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
             f"keeps its files; delete the branch first"
+        )
+
+
+def refuse_tag_of_set(view: Table, tag: Tag) -> None:
+    """Keep the tag of a version that readers of its table set may read: it goes with the version.
+
+    Raises:
+        UnsafeOperationError: names the version.
+    """
+    version = version_of_tag(view, tag)
+    if version is not None:
+        raise UnsafeOperationError(
+            f"{view.label}: tag {tag.name!r} is of version {version.number} of table set {version.name!r}, and goes "
+            f"when that is over (create_table_set --keep, --retention)"
         )
 
 

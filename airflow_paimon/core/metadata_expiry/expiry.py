@@ -18,7 +18,7 @@ from typing import Any
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
 from airflow_paimon.core.branches.tag_holds import any_hold, put_back_if_held
-from airflow_paimon.core.branches.tags import check_deletable
+from airflow_paimon.core.branches.tags import check_deletable, refuse_tag_of_set
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import (
@@ -29,7 +29,6 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchExpiry,
     Pin,
@@ -66,7 +65,6 @@ from airflow_paimon.core.table.paths import (
     hint_number,
 )
 from airflow_paimon.core.table.table import Table, parse_timestamp
-from airflow_paimon.core.table.table_sets import version_of_tag
 
 CONSUMER_EXPIRATION = "consumer.expiration-time"
 
@@ -288,26 +286,12 @@ def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagR
             assert root.tag is not None
             try:
                 check_deletable(view, root.tag)
-                _refuse_tag_of_set(view, root.tag)
+                refuse_tag_of_set(view, root.tag)
                 dead.append(root)
             except UnsafeOperationError as error:
                 needed.setdefault(branch, {})[root.name] = error.message
     report = {"expired": _by_branch(dead), "needed": needed}
     return Choice(dead=tuple(dead), reason="its retention has passed, or it is older than asked for", report=report)
-
-
-def _refuse_tag_of_set(view: Table, tag: Tag) -> None:
-    """Keep the tag of a version that readers of its table set may read: it goes with the version.
-
-    Raises:
-        UnsafeOperationError: names the version.
-    """
-    version = version_of_tag(view, tag)
-    if version is not None:
-        raise UnsafeOperationError(
-            f"{view.label}: tag {tag.name!r} is of version {version.number} of table set {version.name!r}, and goes "
-            f"when that is over (create_table_set --keep, --retention)"
-        )
 
 
 def _file_times(view: Table) -> dict[str, datetime]:

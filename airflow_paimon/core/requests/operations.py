@@ -81,6 +81,7 @@ _TABLE = (
         own_metadata=True,
     ),
     Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
+    Operation(requests.ReplaceTag, "Give a tag another snapshot and retention.", "core.branches.tags:replace_tag"),
     Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
     Operation(requests.RenameTag, "Rename a tag of a branch.", "core.branches.rename_tag:rename_tag"),
     Operation(

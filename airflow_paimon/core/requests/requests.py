@@ -163,6 +163,20 @@ class CreateTag(Request):
     held_by: str | None = flag("Who asked for the hold")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplaceTag(Request):
+    operation = "replace_tag"
+    if_exists: ClassVar[str] = "replace"
+    hold: ClassVar[str | None] = None
+    held_by: ClassVar[str | None] = None
+    tag: str = flag("Tag that gets another snapshot and another retention", "")
+    branch: str = flag("Branch that has the tag", "main")
+    snapshot: int | None = flag("Its new snapshot; by default the latest")
+    time_retained: str | None = flag(
+        "Its new retention, from now on, e.g. '7 d'; unlimited by default", may_be_blank=True
+    )
+
+
 SET_KEEP, SET_RETENTION = 10, "7 d"
 
 

@@ -41,6 +41,7 @@ def hold(table: Table, **values: Any) -> Any:
     [
         ("delete_tag", {"tag": "case"}),
         ("create_tag", {"tag": "case", "snapshot": 2, "if_exists": "replace"}),
+        ("replace_tag", {"tag": "case", "snapshot": 2}),
         ("delete_branch", {"branch": "fix", "force": True}),
         ("create_branch", {"branch": "fix", "tag": "case", "if_exists": "replace", "force": True}),
     ],
@@ -174,6 +175,73 @@ def test_a_hold_that_is_set_while_the_tag_is_deleted_stays(table: Table, monkeyp
     run(table, "create_tag", tag="month")
     run(table, "delete_tag", tag="month")
     assert "month" not in table.tag_names(), "a hold that was released comes back for no later tag"
+
+
+REPLACING = [
+    ("replace_tag", {"snapshot": 1}),
+    ("create_tag", {"snapshot": 1, "if_exists": "replace"}),
+    ("create_tag", {"snapshot": 1, "if_exists": "replace", "hold": "case 18"}),
+]
+
+
+@pytest.mark.parametrize(("operation", "values"), REPLACING, ids=["replace_tag", "create_tag", "with a hold"])
+def test_a_hold_that_is_set_while_the_tag_is_replaced_stays(
+    table: Table, monkeypatch: pytest.MonkeyPatch, operation: str, values: dict[str, Any]
+) -> None:
+    """Between the last look of the replacement and the replacement itself."""
+    run(table, "create_tag", tag="month", snapshot=2)
+    known, told = tags.execute, []
+
+    def late(view: Table, actions: Any) -> None:
+        if not told and any(a.path == "tag/tag-month" for a in actions):
+            told.append("now")
+            hold(table, tag="month", if_exists="skip")
+        known(view, actions)
+
+    monkeypatch.setattr(tags, "execute", late)
+    with pytest.raises(UnsafeOperationError, match=HELD):
+        run(table, operation, tag="month", **values)
+    assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 2)
+    monkeypatch.undo()
+    run(table, "delete_tag", tag="month", release_hold=True)
+    run(table, "create_tag", tag="month", snapshot=2)
+    assert run(table, operation, tag="month", **values).changed, "a hold that was released comes back for no later tag"
+
+
+@pytest.mark.parametrize(("operation", "values"), REPLACING, ids=["replace_tag", "create_tag", "with a hold"])
+def test_a_hold_on_a_tag_that_has_just_been_replaced_is_refused(
+    table: Table, monkeypatch: pytest.MonkeyPatch, operation: str, values: dict[str, Any]
+) -> None:
+    """It would be on the snapshot that the tag had before, and take the replacement back."""
+    run(table, "create_tag", tag="month", snapshot=2)
+    known = tags.record_hold
+
+    def late(view: Table, tag: Tag) -> None:
+        monkeypatch.setattr(tags, "record_hold", known)
+        run(table, operation, tag="month", **values)
+        known(view, tag)
+
+    monkeypatch.setattr(tags, "record_hold", late)
+    with pytest.raises(ConflictError, match="'month' was changed while it was put under a hold"):
+        hold(table, tag="month", if_exists="skip")
+    assert (table.tag("month").hold, table.tag("month").snapshot.id) == (values.get("hold"), 1)
+    assert any("month" in path for path in table.store.walk("_airflow_paimon/holds")) == ("hold" in values)
+
+
+def test_a_hold_by_replacement_survives_a_deletion_that_began_before(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion has looked for a record, and found none, before the replacement has written its own."""
+    run(table, "create_tag", tag="month", snapshot=2)
+    known = tags.record_hold
+
+    def late(view: Table, tag: Tag) -> None:
+        view.store.delete("tag/tag-month")
+        known(view, tag)
+
+    monkeypatch.setattr(tags, "record_hold", late)
+    hold(table, tag="month", snapshot=1, if_exists="replace")
+    assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 1)
 
 
 def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

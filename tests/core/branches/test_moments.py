@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, names, run
@@ -80,6 +81,36 @@ def test_a_tag_gets_another_name(table: Table) -> None:
     assert (now.snapshot, now.create_time, now.time_retained) == (
         before.snapshot, before.create_time, before.time_retained
     )  # fmt: skip
+
+
+def test_a_tag_gets_another_snapshot_and_retention(table: Table) -> None:
+    run(table, "create_tag", tag="old", snapshot=1, time_retained="7 d")
+    result = run(table, "replace_tag", tag="old", snapshot=2, time_retained="30 d")
+    assert result.changed
+    assert result.details == {"tag": "old", "snapshot": 2, "time_retained": "30 d"}
+    assert table.tag("old").snapshot.id == 2 and str(table.tag("old").time_retained) == "30 days, 0:00:00"
+    run(table, "replace_tag", tag="old")
+    assert table.tag("old") == Tag(name="old", snapshot=table.snapshot(3)), "the latest, for ever, as Paimon has it"
+    assert not run(table, "replace_tag", tag="old").changed
+    assert run(table, "replace_tag", tag="old", snapshot=1, dry_run=True).changed
+    assert table.tag("old").snapshot.id == 3
+
+
+def test_a_tag_that_can_t_be_replaced_is_named(table: Table) -> None:
+    run(table, "create_tag", tag="old", snapshot=2)
+    run(table, "create_branch", branch="fix", tag="old")
+    with pytest.raises(InvalidInputError, match="set by airflow-paimon itself"):
+        run(table, "replace_tag", tag="airflow-paimon-branch-fix", snapshot=3)
+    with pytest.raises(NotFoundError, match="no tag 'nope'"):
+        run(table, "replace_tag", tag="nope")
+    with pytest.raises(NotFoundError, match="no snapshot 9"):
+        run(table, "replace_tag", tag="old", snapshot=9)
+    with pytest.raises(InvalidInputError, match="time_retained must be greater than 0"):
+        run(table, "replace_tag", tag="old", time_retained="0 d")
+    table.store.delete("tag/tag-airflow-paimon-branch-fix")
+    with pytest.raises(UnsafeOperationError, match="branch 'fix' starts from snapshot 2, and only tag 'old'"):
+        run(table, "replace_tag", tag="old", snapshot=3)
+    assert table.tag("old").snapshot.id == 2
 
 
 def test_names_that_can_t_be_given_are_refused(table: Table) -> None:

@@ -27,10 +27,11 @@ def tagged() -> Table:
     [
         ("create_tag", MADE, {"old": 1, "new": 1}),
         ("create_tag", {**MADE, "tag": "old", "snapshot": 2, "if_exists": "replace"}, {"old": 2}),
+        ("replace_tag", {"tag": "old", "snapshot": 2, "time_retained": "7 d"}, {"old": 2}),
         ("delete_tag", {"tag": "old"}, {}),
         ("rename_tag", {"tag": "old", "to_tag": "new"}, {"new": 1}),
     ],
-    ids=["create", "replace", "delete", "rename"],
+    ids=["create", "replace", "replace_tag", "delete", "rename"],
 )
 def test_a_tag_operation_that_is_killed_is_done_once_by_its_retry(
     operation: str, values: dict[str, Any], tags: dict[str, int]

@@ -17,6 +17,7 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
     PaimonError,
+    UnsafeOperationError,
     UnsupportedCatalogError,
     UnsupportedFeatureError,
 )
@@ -478,6 +479,17 @@ def test_tags_of_a_version_expire_with_it_and_not_by_their_age(warehouse: str) -
     found = run(table, "expire_tags", include_unlimited=True, older_than="0 s", grace="0 s", writers_stopped=True)
     assert table.tag_names() == ["set-nightly-1"]
     assert "version 1 of table set 'nightly'" in found.details["needed"]["main"]["set-nightly-1"]
+
+
+def test_the_tag_of_a_version_keeps_its_snapshot(warehouse: str) -> None:
+    """Readers of the version would get other rows, without an error."""
+    make(warehouse)
+    load(warehouse)
+    table = open_table(warehouse, NAMES[0])
+    for operation, more in (("replace_tag", {}), ("create_tag", {"if_exists": "replace"})):
+        with pytest.raises(UnsafeOperationError, match="is of version 1 of table set 'nightly'"):
+            run(table, operation, tag="set-nightly-1", **more)
+    assert table.tag("set-nightly-1").snapshot.id == 1
 
 
 def test_texts_and_records_survive_the_way_there_and_back(tmp_path: Path) -> None:
