@@ -25,6 +25,7 @@ __all__ = [
     "SnapshotExpireOperator",
     "StorageUsageOperator",
     "TableHealthOperator",
+    "TagAutomaticCreationOperator",
     "TagExpireOperator",
 ]
 
@@ -493,6 +494,17 @@ def _freed(result: Mapping[str, Any]) -> list[str]:
     if found["trash"]["entries"]:
         lines.append(f"{found['trash']['entries']} entries wait in the trash until {found['trash']['next_due']}")
     return lines + [f"Warning: {warning}" for warning in found["warnings"]]
+
+
+class TagAutomaticCreationOperator(PaimonOperator):
+    """
+    Set the automatic tags of main that are due by the table's option ``tag.automatic-creation``, for all commits since
+    the last one, and expire those that are too many (``tag.num-retained-max``) or whose retention has passed.
+
+    Tags that a branch or a table set needs, or that are under a legal hold, stay. A table without the option gets none.
+    """
+
+    operation = "trigger_tag_automatic_creation"
 
 
 class ResetConsumerOperator(PaimonOperator):

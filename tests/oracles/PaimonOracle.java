@@ -766,6 +766,9 @@ public final class PaimonOracle {
                 TagTimeExpire expire = table.newTagAutoManager().getTagTimeExpire();
                 expire.withOlderThanTime(olderThan).expire().forEach(expired::add);
                 return answer;
+            case "automatic_tags":
+                table.newTagAutoManager().run();
+                return answer;
             case "remove_orphans":
                 CleanOrphanFilesResult result = new LocalOrphanFilesClean(
                                 table, request.path("older_than_ms").asLong(), request.path("dry_run").asBoolean())

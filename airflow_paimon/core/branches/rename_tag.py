@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
-from airflow_paimon.core.branches.tags import check_held
+from airflow_paimon.core.branches.tags import check_held, refuse_second_automatic
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
@@ -49,6 +49,8 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
         raise AlreadyExistsError(
             f"{view.label}: tag {request.to_tag!r} exists, on snapshot {taken.snapshot.id}; choose another name"
         )
+    if taken is None:
+        refuse_second_automatic(view, new, instead_of=tag.name)
     put = PutNew(path=view.paths.tag(new.name), data=new.to_bytes(), reason=f"renames {tag.name!r}", same_ok=True)
     gone = Delete(path=view.paths.tag(tag.name), reason=f"is called {new.name!r} from now on")
     plan = Plan(operation=request.operation, table=view.name, actions=(put, gone), summary={"tag": tag.name})

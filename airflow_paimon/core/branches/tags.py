@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
+from airflow_paimon.core.branches.success_files import makes_success_files, plan_deletions, plan_success_file
 from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -22,10 +23,10 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTag, DeleteTag, ReplaceTag
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import TableOptions, parse_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
@@ -36,6 +37,7 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
 from airflow_paimon.core.table.table_sets import version_of_tag
+from airflow_paimon.core.table.tag_periods import MODE, tag_rules
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
         AlreadyExistsError: the tag exists (with ``skip``: on another snapshot). NotFoundError: branch or snapshot.
     """
     name = check_tag_name(request.tag)
-    _refuse_own_name(context, name)
+    refuse_own_name(context.table, name)
     if request.hold is not None and request.time_retained is not None:
         raise InvalidInputError(
             f"{context.table.name}: a tag under a legal hold has no retention, by which other engines would expire it; "
@@ -71,11 +73,16 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
         return _create_tag(context, request, view, existing)
 
 
-def _refuse_own_name(context: Context, name: str) -> None:
+def refuse_own_name(table: Table, name: str) -> None:
+    """Refuse the names of the tags that this package sets itself, and finds by their names.
+
+    Raises:
+        InvalidInputError: it is one.
+    """
     if name.startswith(RESERVED_TAG_PREFIX):
         raise InvalidInputError(
-            f"{context.table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon "
-            f"itself; choose another name"
+            f"{table.name}: tags whose names start with {RESERVED_TAG_PREFIX} are set by airflow-paimon itself; choose "
+            f"another name"
         )
 
 
@@ -86,7 +93,7 @@ def replace_tag(context: Context, request: ReplaceTag) -> OperationResult:
         NotFoundError: no such tag, branch or snapshot. UnsafeOperationError: as a deletion of the tag is refused, or
             readers of a table set read it. ConflictError: the snapshot expired meanwhile.
     """
-    _refuse_own_name(context, request.tag)
+    refuse_own_name(context.table, request.tag)
     view = context.table.branch(request.branch).require()
     with attempt_of(context, request.branch) as tried:
         existing = view.tag(request.tag)
@@ -103,6 +110,7 @@ def _replace_tag(
 ) -> OperationResult:
     check_deletable(view, existing)
     refuse_tag_of_set(view, existing)
+    refuse_second_automatic(view, tag)
     reason = f"names snapshot {tag.snapshot.id} of {view.branch_name} (replaces the existing tag)"
     action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
@@ -174,18 +182,16 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
         )
     if existing is not None:
         return _replace_tag(context, request, view, tag, existing)
+    refuse_second_automatic(view, tag)
     action = plan_put(view, tag)
-    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
+    marks = [plan_success_file(view, name, context.now_ms)] if makes_success_files(view) else []
+    plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": tag.name})
     if not request.dry_run:
-        if tag.hold is not None:
-            record_hold(view, tag)
-        else:
-            forget_hold(view, tag.name)
         try:
-            execute(view, plan.actions)
+            put_tag(view, action, tag)
         except AlreadyExistsError:
             raise ConflictError(f"{view.label}: tag {name!r} was created by a concurrent operation") from None
-        check_held(view, tag, None)
+        execute(view, marks)
     return _tagged(context, request, snapshot, plan)
 
 
@@ -193,6 +199,43 @@ def plan_put(view: Table, tag: Tag) -> PutNew:
     """Return the action that sets a tag which does not exist."""
     reason = f"names snapshot {tag.snapshot.id} of {view.branch_name}"
     return PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason, same_ok=True)
+
+
+def put_tag(view: Table, action: Action, tag: Tag) -> None:
+    """Set a tag which does not exist.
+
+    Raises:
+        AlreadyExistsError: somebody else has just set another one. ConflictError: see ``check_held``.
+    """
+    if tag.hold is not None:
+        record_hold(view, tag)
+    else:
+        forget_hold(view, tag.name)
+    execute(view, [action])
+    check_held(view, tag, None)
+
+
+def refuse_second_automatic(view: Table, tag: Tag, *, instead_of: str | None = None) -> None:
+    """Refuse a second automatic tag, by its name, of a snapshot: Paimon's committer fails where it finds two.
+
+    ``instead_of``: the name of a tag that goes.
+
+    Raises:
+        AlreadyExistsError: names the other one.
+    """
+    try:
+        rules = tag_rules(TableOptions(view.schema().options), view.name)
+    except InvalidInputError:
+        return  # there are no automatic tags with such options
+    if rules.periods is None or not rules.is_automatic(tag.name):
+        return
+    same = (t.name for t in view.tags() if t.name not in (tag.name, instead_of) and t.snapshot.id == tag.snapshot.id)
+    other = next((name for name in same if rules.is_automatic(name)), None)
+    if other is not None:
+        raise AlreadyExistsError(
+            f"{view.label}: {tag.name!r} is the name of an automatic tag ({MODE}={rules.mode}), and snapshot "
+            f"{tag.snapshot.id} has the automatic tag {other!r}; choose another name"
+        )
 
 
 def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing: Tag) -> OperationResult:
@@ -317,14 +360,16 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
         existing = view.tag(request.tag)
     check_deletable(view, replace(existing, hold=None) if request.release_hold else existing)
     action = Delete(path=view.paths.tag(request.tag), reason="asked for")
-    plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": request.tag})
+    marks = plan_deletions(view, [request.tag])
+    plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": request.tag})
     if not request.dry_run:
         if request.release_hold:
             forget_hold(view, request.tag)
-        execute(view, plan.actions)
+        execute(view, [action])
         held = None if request.release_hold else put_back_if_held(view, existing)
         if held is not None:
             check_deletable(view, held)  # refuses it
+        execute(view, marks)
     return context.result(
         plan,
         branch=request.branch,

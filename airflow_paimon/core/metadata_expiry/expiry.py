@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
+from airflow_paimon.core.branches.success_files import plan_deletions
 from airflow_paimon.core.branches.tag_holds import any_hold, put_back_if_held
 from airflow_paimon.core.branches.tags import check_deletable, refuse_tag_of_set
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -269,29 +270,50 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     )
 
     def choose(roots: Roots) -> Choice:
-        return _choose_tags(table, roots, branches or every_branch(roots), rule)
+        return choose_tags(table, roots, branches or every_branch(roots), rule)
 
     return run_expiry(context, choose, operations_since_ms=context.now_ms)
 
 
-def _choose_tags(table: Table, roots: Roots, branches: Sequence[str], rule: TagRule) -> Choice:
+def choose_tags(
+    table: Table,
+    roots: Roots,
+    branches: Sequence[str],
+    rule: TagRule | None,
+    too_many: Callable[[Mapping[str, int]], Iterable[str]] | None = None,
+) -> Choice:
+    """Choose the tags that expire. ``rule`` None: none by its age. ``too_many``: of a branch's tags, with the ids of
+    their snapshots, the names of those that expire besides.
+    """
     dead: list[Root] = []
+    after: list[Action] = []
     needed: dict[str, dict[str, str]] = {}
     for branch in branches:
         view = table.branch(branch)
         tags = roots.of(branch, TAG)
-        kept = [r for r in tags if r.name.startswith(rule.prefix) and r.name.startswith(KEEP_TAG_PREFIX)]
-        spent = [r for r in kept if r.tag is not None and keep_tag_needed(view, r.tag) is None]
-        for root in (*spent, *expired_tags(tags, rule, _file_times(view) if rule.include_unlimited else {})):
+        due = [] if rule is None else _due_tags(view, tags, rule)
+        names = set(too_many({r.name: r.snapshot.id for r in tags}) if too_many is not None else ())
+        due += [r for r in tags if r.name in names and r not in due]
+        gone = []
+        for root in due:
             assert root.tag is not None
             try:
                 check_deletable(view, root.tag)
                 refuse_tag_of_set(view, root.tag)
-                dead.append(root)
+                gone.append(root)
             except UnsafeOperationError as error:
                 needed.setdefault(branch, {})[root.name] = error.message
+        dead += gone
+        after += plan_deletions(view, [r.name for r in gone]) if gone else []
     report = {"expired": _by_branch(dead), "needed": needed}
-    return Choice(dead=tuple(dead), reason="its retention has passed, or it is older than asked for", report=report)
+    reason = "its retention has passed, or it is older than asked for, or there are too many"
+    return Choice(dead=tuple(dead), reason=reason, after=tuple(after), report=report)
+
+
+def _due_tags(view: Table, tags: Sequence[Root], rule: TagRule) -> list[Root]:
+    kept = [r for r in tags if r.name.startswith(rule.prefix) and r.name.startswith(KEEP_TAG_PREFIX)]
+    spent = [r for r in kept if r.tag is not None and keep_tag_needed(view, r.tag) is None]
+    return [*spent, *expired_tags(tags, rule, _file_times(view) if rule.include_unlimited else {})]
 
 
 def _file_times(view: Table) -> dict[str, datetime]:
@@ -337,14 +359,31 @@ def run_expiry(
     request, table = context.request, context.table
     assert isinstance(request, Expiry)
     with attempt_of(context, request.branch, commits=False):
-        run = _Run(context, RootReader(table, operations_since_ms), grace_millis(table, request))
-        try:
-            plan, changed, details = run.execute(choose)
-        except PaimonError as error:
-            run.tell_done(error)
-            raise
+        done = expire(context, choose, operations_since_ms=operations_since_ms)
     head = table.branch(request.branch).latest_snapshot_id()
-    return context.result(plan, branch=request.branch, changed=changed, before=head, after=head, details=details)
+    at = {"before": head, "after": head}
+    return context.result(done.plan, branch=request.branch, changed=done.changed, **at, details=done.details)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an expiry has done, and what its result says of it."""
+
+    plan: Plan
+    changed: bool
+    details: Mapping[str, Any]
+
+
+def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None) -> Expired:
+    """Do what ``run_expiry`` does as a part of another operation; raises what that raises."""
+    request, table = context.request, context.table
+    assert isinstance(request, Expiry)
+    run = _Run(context, RootReader(table, operations_since_ms), grace_millis(table, request))
+    try:
+        return Expired(*run.execute(choose))
+    except PaimonError as error:
+        run.tell_done(error)
+        raise
 
 
 @dataclass(slots=True)

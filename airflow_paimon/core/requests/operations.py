@@ -268,6 +268,12 @@ _TABLE = (
         "core.metadata_expiry.expiry:expire_tags",
         own_metadata=True,
     ),
+    Operation(
+        requests.TriggerTagAutomaticCreation,
+        "Set the automatic tags of main that are due, and expire those that are too many.",
+        "core.metadata_expiry.automatic_tags:trigger_tag_automatic_creation",
+        own_metadata=True,
+    ),
 )
 OPERATIONS = {operation.request.operation: operation for operation in _TABLE}
 

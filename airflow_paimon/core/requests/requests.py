@@ -685,6 +685,11 @@ class ExpireTags(Expiry):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriggerTagAutomaticCreation(Request):
+    operation = "trigger_tag_automatic_creation"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplayBranch(Request):
     operation = "replay_branch"
     branch: str = flag("Branch of the table to write", "")

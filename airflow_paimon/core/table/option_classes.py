@@ -101,11 +101,18 @@ GROUPS: tuple[OptionGroup, ...] = (
         "snapshot.num-retained.min snapshot.num-retained.max snapshot.time-retained changelog.num-retained.min "
         "changelog.num-retained.max changelog.time-retained consumer.expiration-time partition.expiration-time "
         "partition.expiration-strategy partition.expiration-max-num partition.timestamp-pattern "
-        "partition.timestamp-formatter tag.default-time-retained tag.num-retained-max",
+        "partition.timestamp-formatter",
+    ),
+    _handled(
+        "automatic tags: set and expired by trigger_tag_automatic_creation and not by commits",
+        "tag.automatic-creation tag.creation-period tag.creation-period-duration tag.creation-delay "
+        "tag.period-formatter tag.num-retained-max tag.default-time-retained tag.automatic-completion "
+        "tag.batch.customized-name tag.time-expire-enabled tag.create-success-file sink.process-time-zone "
+        "sink.watermark-time-zone",
     ),
     _handled(
         "automatic actions of engines, which branches and stagings switch off",
-        "write-only write.compaction-skip tag.automatic-creation lookup-wait changelog-producer.lookup-wait",
+        "write-only write.compaction-skip lookup-wait changelog-producer.lookup-wait",
     ),
     _handled("a read from the latest snapshot; other modes are refused", "scan.mode log.scan"),
     _handled(
@@ -201,16 +208,16 @@ GROUPS: tuple[OptionGroup, ...] = (
         "changelog-producer.compaction-interval overwrite-upgrade clustering.* visibility-callback.*",
     ),
     _no_effect(
-        "when Paimon's committers retry, expire or tag by themselves; expiry and tags have jobs of their own here",
+        "when Paimon's committers retry or expire by themselves; expiry has jobs of its own here",
         "commit.* snapshot.clean-empty-directories snapshot.expire.* snapshot.ignore-empty-commit "
-        "partition.expiration-batch-size partition.expiration-check-interval tag.* consumer.changelog-only "
+        "partition.expiration-batch-size partition.expiration-check-interval consumer.changelog-only "
         "metastore.tag-to-partition.preview scan.plan-auto-tag-for-read.time-retained",
     ),
     _no_effect(
         "Java classes and marks that Paimon's committers call or leave",
         "commit.callback* commit.custom-listeners tag.callback* partition.mark-done* partition.end-input-to-done "
         "partition.idle-time-to-done partition.idle-time-to-report-statistic partition.time-interval "
-        "partition.sink-strategy tag.create-success-file commit.user-prefix",
+        "partition.sink-strategy commit.user-prefix",
     ),
     _no_effect(
         "Iceberg's copy of the metadata: Paimon brings it up to date with its next commit", "metadata.iceberg.*"

@@ -1,0 +1,178 @@
+"""trigger_tag_automatic_creation: what Paimon's committer does about tags after a commit, for all commits since.
+
+Commits of this package make no tags by themselves: a commit has landed whatever becomes of tags, and as a snapshot's
+own time or watermark decides, the tags are the same when this runs later, as long as the snapshots are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from airflow_paimon.core.branches.success_files import plan_success_file
+from airflow_paimon.core.branches.tags import (
+    check_deletable,
+    plan_put,
+    put_instead,
+    put_tag,
+    refuse_own_name,
+    refuse_tag_of_set,
+)
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
+from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
+    NewTags,
+    TimedSnapshot,
+    batch_tag_name,
+    beyond_most,
+    newest_automatic,
+    plan_new_tags,
+)
+from airflow_paimon.core.metadata_expiry.expiry import Choice, Expired, choose_tags, expire
+from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule
+from airflow_paimon.core.metadata_expiry.root_values import Roots
+from airflow_paimon.core.plan import Action, Plan, Replace
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import ExpireTags, TriggerTagAutomaticCreation
+from airflow_paimon.core.table.history import snapshots_there
+from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import MAIN, check_tag_name
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.tag_periods import BATCH, NONE, WATERMARK, TagRules, local_time, tag_rules
+
+_TO_PARTITION = "metastore.tag-to-partition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Put:
+    """A tag to set. ``existing``: the one that it replaces, in the mode batch."""
+
+    tag: Tag
+    action: Action
+    existing: Tag | None = None
+
+
+def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomaticCreation) -> OperationResult:
+    """Set main's automatic tags that are due, and expire those that are too many or whose retention has passed.
+
+    Raises:
+        InvalidInputError: an option has no value that Paimon would take. UnsupportedFeatureError: the tags would be
+            partitions of a metastore as well. ConflictError: a snapshot expired meanwhile; ``details.done`` lists the
+            tags that are set.
+    """
+    view = context.table
+    options = TableOptions(view.schema().options)
+    rules = tag_rules(options, view.name)
+    if rules.mode != NONE and options.text(_TO_PARTITION):
+        raise UnsupportedFeatureError(
+            f"{view.name}: the table option {_TO_PARTITION} makes a partition of the metastore of each automatic tag, "
+            f"which only Paimon's own committer does; let that make the tags, or reset the option"
+        )
+    with attempt_of(context, MAIN, commits=False):
+        new = _batch_tag(view, rules) if rules.mode == BATCH else _period_tags(view, rules)
+        puts = [_planned(context, view, rules, name, snapshot) for name, snapshot in new.tags]
+        marks = [plan_success_file(view, p.tag.name, context.now_ms) for p in puts if rules.success_files]
+        if not request.dry_run:
+            _set(view, puts)
+            execute(view, marks)
+        expired = _expire(context, rules, puts)
+    actions = (*(p.action for p in puts), *marks, *expired.plan.actions)
+    details = {
+        "mode": rules.mode,
+        "created": [{"tag": p.tag.name, "snapshot": p.tag.snapshot.id} for p in puts],
+        "skipped": dict(new.skipped),
+        "next": None if new.following is None or rules.periods is None else rules.periods.name_of(new.following),
+        **expired.details,
+    }
+    plan = Plan(operation=request.operation, table=view.name, actions=actions, summary={"mode": rules.mode})
+    head = view.latest_snapshot_id()
+    changed = bool(puts) or expired.changed
+    return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
+
+
+def _period_tags(view: Table, rules: TagRules) -> NewTags:
+    if rules.periods is None:
+        return NewTags()
+    names = view.tag_names()
+    tagged = {t.name: t.snapshot.id for t in view.tags() if rules.is_automatic(t.name)}
+    newest = newest_automatic(rules.periods, (name for name in names if name in tagged))
+    after = 0 if newest is None else tagged[newest]
+    snapshots = snapshots_there(view, [i for i in view.snapshot_ids() if i > after])
+    return plan_new_tags(rules, tagged, newest, [_timed(rules, s) for s in snapshots])
+
+
+def _timed(rules: TagRules, snapshot: Snapshot) -> TimedSnapshot:
+    millis = snapshot.watermark if rules.mode == WATERMARK else snapshot.time_millis
+    known = millis is not None and millis != NO_WATERMARK
+    return TimedSnapshot(snapshot=snapshot, time=local_time(millis or 0, rules.zone) if known else None)
+
+
+def _batch_tag(view: Table, rules: TagRules) -> NewTags:
+    """The tag that Paimon's Spark and Flink set, or replace, after each batch write: that of the latest snapshot."""
+    head = view.latest_snapshot()
+    time = None if head is None else local_time(head.time_millis, rules.zone)
+    if head is None or time is None:
+        return NewTags()
+    name = batch_tag_name(rules, time)
+    if rules.batch_name is not None:
+        refuse_own_name(view, check_tag_name(name))
+    existing = view.find_tag(name)
+    if existing is None:
+        return NewTags(tags=[(name, head)])
+    if existing.snapshot.identity == head.identity:
+        return NewTags()
+    try:
+        check_deletable(view, existing)
+        refuse_tag_of_set(view, existing)
+    except UnsafeOperationError as error:
+        return NewTags(skipped={name: error.message})
+    return NewTags(tags=[(name, head)])
+
+
+def _planned(context: Context, view: Table, rules: TagRules, name: str, snapshot: Snapshot) -> _Put:
+    tag = Tag(name=name, snapshot=snapshot)
+    if rules.retained is not None and rules.retained > timedelta():
+        tag = replace(tag, create_time=context.now_local, time_retained=rules.retained)
+    existing = view.find_tag(name) if rules.mode == BATCH else None
+    if existing is None:
+        return _Put(tag=tag, action=plan_put(view, tag))
+    reason = f"names snapshot {snapshot.id}, the latest (replaces the tag of snapshot {existing.snapshot.id})"
+    return _Put(
+        tag=tag,
+        action=Replace(path=view.paths.tag(name), data=tag.to_bytes(), reason=reason),
+        existing=existing,
+    )
+
+
+def _set(view: Table, puts: Sequence[_Put]) -> None:
+    done: list[str] = []
+    for put in puts:
+        try:
+            if put.existing is not None:
+                assert isinstance(put.action, Replace)
+                put_instead(view, put.action, put.tag, put.existing)
+            else:
+                put_tag(view, put.action, put.tag)
+        except AlreadyExistsError:
+            continue  # Paimon's committer, or another run, was faster
+        except (ConflictError, UnsafeOperationError) as error:
+            error.details["done"] = done
+            raise
+        done.append(put.tag.name)
+
+
+def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> Expired:
+    """Expire the tags that are too many, and those whose retention has passed, as ``expire_tags`` does."""
+    request, table = context.request, context.table.reading_tags_once()
+    asked = ExpireTags(warehouse=request.warehouse, table=request.table, now=request.now, dry_run=request.dry_run)
+    set_now = {put.tag.name: put.tag.snapshot.id for put in puts}
+
+    def choose(roots: Roots) -> Choice:
+        rule = TagRule(at=context.now_local) if rules.expire else None
+        return choose_tags(table, roots, (MAIN,), rule, lambda tagged: beyond_most(rules, {**tagged, **set_now}))
+
+    return expire(replace(context, request=asked), choose, operations_since_ms=context.now_ms)

@@ -1,0 +1,6 @@
+"""Set main's automatic tags that are due, and expire those that are too many. ``--help`` lists the flags."""
+
+from airflow_paimon.spark.launch import main
+
+if __name__ == "__main__":
+    main("trigger_tag_automatic_creation")
