@@ -24,13 +24,13 @@ _WRITES_NOTHING = frozenset({"check_table", "check_chain_table", "create_tag", "
                              "expire_changelogs", "compact_manifest",
                              "remove_orphan_files", "repair_table", "check_branch_data", "storage_usage",
                              "find_rows", "table_health", "plan_correction", "trigger_tag_automatic_creation",
-                             "export_audit"})  # fmt: skip
+                             "mark_partition_done", "export_audit"})  # fmt: skip
 """Rows and columns of a branch stay as they are, or, of a deleted one, are gone."""
 _READS_NOTHING = frozenset({"create_chain_table", "create_tag", "delete_tag", "delete_branch", "alter_branch",
                             "create_table_set", "rename_tag", "replace_tag", "reset_consumer", "clear_consumers",
                             "expire_branches", "expire_snapshots", "expire_tags", "remove_orphan_files",
-                            "expire_changelogs", "compact_manifest",
-                            "trigger_tag_automatic_creation",
+                            "expire_changelogs", "compact_manifest", "trigger_tag_automatic_creation",
+                            "mark_partition_done",
                             "storage_usage", "table_health", "plan_correction", "export_audit"})  # fmt: skip
 _READS_MAIN_TOO = frozenset({"rebase_branch", "merge_branch", "fast_forward", "replace_main", "correct_branch",
                              "check_branch_data"})  # fmt: skip

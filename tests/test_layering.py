@@ -214,7 +214,7 @@ def test_only_the_committer_mutates_storage() -> None:
 ROOMS = (
     "errors", "plan", "store", "format", "row_tracking", "catalogs", "table", "commit", "correction", "streaming",
     "requests", "manifests", "checks", "schema", "branches", "table_sets", "publish", "audit", "metadata_expiry",
-    "erasure", "partition_expiry", "check", "chain", "health",
+    "erasure", "partition_marks", "partition_expiry", "check", "chain", "health",
 )  # fmt: skip
 # Module -> the later rooms that it may import all the same, and why.
 UPWARD = {

@@ -18,6 +18,7 @@ __all__ = [
     "ClearConsumersOperator",
     "CompactManifestOperator",
     "CompactOperator",
+    "MarkPartitionDoneOperator",
     "PartitionExpireOperator",
     "RemoveOrphanFilesOperator",
     "RepairTableOperator",
@@ -494,6 +495,21 @@ def _freed(result: Mapping[str, Any]) -> list[str]:
     if found["trash"]["entries"]:
         lines.append(f"{found['trash']['entries']} entries wait in the trash until {found['trash']['next_due']}")
     return lines + [f"Warning: {warning}" for warning in found["warnings"]]
+
+
+class MarkPartitionDoneOperator(PaimonOperator):
+    """
+    Mark partitions of main as complete, for whoever waits for that: by the actions of the table's option
+    ``partition.mark-done-action``, a file ``_SUCCESS`` in the partition's folder without it.
+
+    :param partitions: the partitions, such as ``["dt=2025-01-01"]``; the last columns may be left out (templated)
+    """
+
+    operation = "mark_partition_done"
+
+    @keeps_arguments
+    def __init__(self, *, partitions: Sequence[str] | str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
 
 
 class TagAutomaticCreationOperator(PaimonOperator):

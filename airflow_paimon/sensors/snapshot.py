@@ -43,6 +43,8 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     :param partitions: these partitions hold files, such as ``["dt=2025-01-01"]``, not older than main's newest there
         (templated)
     :param allow_older_partitions: it is enough that the partitions hold files (templated)
+    :param marked_partitions: these partitions are marked as complete, as ``mark_partition_done`` and Paimon's writers
+        do it by a file ``_SUCCESS`` (templated)
     :param wait_for_branch: also wait for a branch that doesn't exist yet, instead of failing; without another condition
         until it exists and has a snapshot (templated)
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
@@ -61,6 +63,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         "partitions",
         "allow_older_partitions",
         "wait_for_branch",
+        "marked_partitions",
     )
     operator_extra_links = (TableLink(), AssetLink())
     ui_color = "#e8f0fe"
@@ -78,6 +81,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         partitions: Sequence[str] | str = (),
         allow_older_partitions: bool | str = False,
         wait_for_branch: bool | str = False,
+        marked_partitions: Sequence[str] | str = (),
         deferrable: bool = settings.DEFERRABLE,
         poke_interval: timedelta | float = settings.POKE_INTERVAL,
         **kwargs: Any,
@@ -93,6 +97,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         self.partitions = partitions
         self.allow_older_partitions = allow_older_partitions
         self.wait_for_branch = wait_for_branch
+        self.marked_partitions = marked_partitions
         self.deferrable = deferrable
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -146,6 +151,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
             partitions=as_list("partitions", self.partitions),
             allow_older_partitions=_flag("allow_older_partitions", self.allow_older_partitions),
             wait_for_branch=_flag("wait_for_branch", self.wait_for_branch),
+            marked_partitions=as_list("marked_partitions", self.marked_partitions),
         )
 
     def _look(self) -> Verdict:

@@ -76,6 +76,20 @@ def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag
 
 
 @pytest.mark.parametrize("deferrable", [False, True])
+def test_waits_for_a_partition_that_somebody_marks(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
+    main = make_table(warehouse)
+    append(main, "1")
+
+    def build() -> None:
+        SnapshotCatchUpSensor(task_id="wait", table="d.t", marked_partitions=["dt=1"], poke_interval=0.2,
+                              timeout=600, deferrable=deferrable)  # fmt: skip
+
+    with later(4, lambda: operate(main, "mark_partition_done", partitions=["dt=1"])):
+        done = run_dag(dag(f"sensor_mark_{deferrable}", build))
+    assert (done.state, done.xcom("wait")["waiting_for"]) == ("success", [])
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
 def test_what_will_never_come_true_fails_at_once(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     append(make_table(warehouse), "1")
     common: dict[str, Any] = {"poke_interval": 0.2, "timeout": 30, "deferrable": deferrable, "retries": 3}

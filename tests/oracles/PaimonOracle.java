@@ -53,6 +53,7 @@ import org.apache.paimon.manifest.ManifestCommittable;
 import org.apache.paimon.operation.BaseAppendFileStoreWrite;
 import org.apache.paimon.operation.CleanOrphanFilesResult;
 import org.apache.paimon.operation.LocalOrphanFilesClean;
+import org.apache.paimon.partition.actions.PartitionMarkDoneAction;
 import org.apache.paimon.options.ExpireConfig;
 import org.apache.paimon.options.Options;
 import org.apache.paimon.predicate.Predicate;
@@ -95,6 +96,7 @@ import org.apache.paimon.types.RowType;
 import org.apache.paimon.utils.InternalRowPartitionComputer;
 import org.apache.paimon.utils.JsonSerdeUtil;
 import org.apache.paimon.utils.Pair;
+import org.apache.paimon.utils.PartitionPathUtils;
 
 /**
  * Oracle O3: Paimon's own Java engine behind JSON lines. One request a line on stdin, one answer a line on stdout; ends
@@ -765,6 +767,17 @@ public final class PaimonOracle {
                 ArrayNode expired = answer.putArray("expired");
                 TagTimeExpire expire = table.newTagAutoManager().getTagTimeExpire();
                 expire.withOlderThanTime(olderThan).expire().forEach(expired::add);
+                return answer;
+            case "mark_partition_done":
+                LinkedHashMap<String, String> spec = new LinkedHashMap<>();
+                request.path("partition").fields().forEachRemaining(e -> spec.put(e.getKey(), e.getValue().asText()));
+                for (PartitionMarkDoneAction action : PartitionMarkDoneAction.createActions(
+                        PaimonOracle.class.getClassLoader(), table, table.coreOptions())) {
+                    for (String path : PartitionPathUtils.generatePartitionPaths(
+                            List.of(spec), table.store().partitionType())) {
+                        action.markDone(path);
+                    }
+                }
                 return answer;
             case "automatic_tags":
                 table.newTagAutoManager().run();

@@ -29,6 +29,7 @@ class CatchUpCondition:
     behind main's; with ``reference_time_ms``, behind that time instead.
     ``partitions``: specs (``dt=2025-01-01``, ``dt=2025-01-01/region=eu``, also partial) that must hold files;
     unless ``allow_older_partitions``, with files not older than main's newest in that partition.
+    ``marked_partitions``: partitions that are marked as complete (the file ``_SUCCESS``).
     ``wait_for_branch``: a branch that doesn't exist is waited for.
     """
 
@@ -39,6 +40,7 @@ class CatchUpCondition:
     partitions: tuple[str, ...] = ()
     allow_older_partitions: bool = False
     wait_for_branch: bool = False
+    marked_partitions: tuple[str, ...] = ()
 
     @property
     def needs_main(self) -> bool:
@@ -47,12 +49,13 @@ class CatchUpCondition:
         return (lags and self.reference_time_ms is None) or (bool(self.partitions) and not self.allow_older_partitions)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; ``CatchUpCondition(**values)`` reverses it, with ``partitions`` as a tuple."""
-        return {**asdict(self), "partitions": list(self.partitions)}
+        """Return plain JSON values; ``from_json`` reverses it."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> CatchUpCondition:
-        return CatchUpCondition(**{**values, "partitions": tuple(values.get("partitions", ()))})
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return CatchUpCondition(**plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +82,7 @@ class PartitionFiles:
 class CatchUpState:
     """The state read: heads are None for a branch without snapshots (or main's if not needed).
 
-    ``exists``: whether there is such a branch.
+    ``exists``: whether there is such a branch; ``unmarked``: which of the ``marked_partitions`` are not.
     """
 
     table: str
@@ -88,6 +91,7 @@ class CatchUpState:
     exists: bool = True
     main_head: Head | None = None
     partitions: tuple[PartitionFiles, ...] = ()
+    unmarked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +129,7 @@ def parse_condition(
     partitions: Sequence[str] = (),
     allow_older_partitions: bool = False,
     wait_for_branch: bool = False,
+    marked_partitions: Sequence[str] = (),
 ) -> CatchUpCondition:
     """Parse the arguments of a sensor: lags as ``10 min``, times as ISO with an offset or epoch ms.
 
@@ -143,15 +148,18 @@ def parse_condition(
         partitions=tuple(partitions),
         allow_older_partitions=allow_older_partitions,
         wait_for_branch=wait_for_branch,
+        marked_partitions=tuple(marked_partitions),
     )
     lags = condition.watermark_lag_ms is not None or condition.commit_lag_ms is not None
-    if not (lags or condition.partitions or condition.min_snapshot_id is not None or wait_for_branch):
+    named = (*condition.partitions, *condition.marked_partitions)
+    if not (lags or named or condition.min_snapshot_id is not None or wait_for_branch):
         raise InvalidInputError(
-            "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag, partitions, wait_for_branch"
+            "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag, partitions, "
+            "marked_partitions, wait_for_branch"
         )
     if condition.reference_time_ms is not None and not lags:
         raise InvalidInputError("reference_time needs max_watermark_lag or max_commit_lag ('0 s' for no lag at all)")
-    for spec in condition.partitions:
+    for spec in named:
         parse_partition_text(spec)
     return condition
 
@@ -168,6 +176,7 @@ def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
         *([f"snapshot {wanted} (the branch is at {head})"] if behind else []),
         *_lags_behind(condition, state, state.branch_head),
         *(text for files in state.partitions for text in _partition_behind(condition, files)),
+        *(f"partition {spec} to be marked as complete" for spec in state.unmarked),
     ]
     return Verdict(state=state, waiting_for=tuple(missing))
 
@@ -227,12 +236,21 @@ def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
         branch_head=_head(branch),
         main_head=_head(main),
         partitions=_partitions(table, branch, compared, condition.partitions) if branch is not None else (),
+        unmarked=_unmarked(table, condition.marked_partitions),
     )
 
 
 def check(table: Table, condition: CatchUpCondition) -> Verdict:
     """Gather and judge."""
     return judge(condition, gather(table, condition))
+
+
+def _unmarked(table: Table, specs: Sequence[str]) -> tuple[str, ...]:
+    if not specs:
+        return ()
+    from airflow_paimon.core.table.success_files import unmarked  # most pokes need none of these
+
+    return tuple(unmarked(table, specs))
 
 
 def _head(snapshot: Snapshot | None) -> Head | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -57,4 +57,20 @@ class Catalog(Protocol):
 
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         """Make a table known whose first schema lies in its folder. Nothing happens to one that is known."""
+        ...
+
+
+@runtime_checkable
+class PartitionCatalog(Protocol):
+    """A catalog whose server keeps partitions, for tables with the option ``metastore.partitioned-table``.
+
+    ``spec``: partition column to the text in the folder's name.
+    """
+
+    def mark_done(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        """Tell the server that a partition is complete. A server that has no such call is not an error, as in Java."""
+        ...
+
+    def add_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        """Add a partition; one that is there stays."""
         ...

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -89,6 +90,13 @@ class RestCatalog(Catalog):
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         """Nothing is left to do: the server made the table, and its first schema with it."""
 
+    def mark_done(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        with suppress(UnsupportedCatalogError):
+            self._client.post([*_partitions(database, table), "mark"], {"specs": [dict(spec)]})
+
+    def add_partition(self, database: str, table: str, spec: Mapping[str, str]) -> None:
+        self._client.post(_partitions(database, table), {"partitionSpecs": [dict(spec)], "ignoreIfExists": True})
+
     @property
     def _client(self) -> RestClient:
         return self._connected.client
@@ -124,6 +132,10 @@ class RestCatalog(Catalog):
             endpoint = connected.options.own.get("dlf.oss-endpoint")
             return TokenStore(connected.client, (database, table), path, own, endpoint=endpoint)
         return open_store(path, own)
+
+
+def _partitions(database: str, table: str) -> list[str]:
+    return ["databases", database, "tables", table, "partitions"]
 
 
 def _refusal(name: str, options: Mapping[str, str]) -> UnsupportedFeatureError | None:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
+    execute,
     find_landed,
     put_new,
     require_committable,
@@ -42,8 +43,9 @@ from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.properties import CUTOFF_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
+from airflow_paimon.core.table.success_files import plan_unmark
 from airflow_paimon.core.table.table import Table
 
 MAX_ROUNDS = 10
@@ -248,6 +250,7 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
     for number in range(first, first + MAX_ROUNDS):
         plan = latest or source.plan(cutoff)
         if not plan.steps:
+            _unmark(context, done)
             return _receipt(context, source, plan, done, replayed=bool(earlier))
         if operation_id and latest is None:
             plan = save_plan(context.table, operation_id, number, plan)
@@ -259,6 +262,7 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
                     commit = _execute(context, source, plan, step, number)
                     done.append(commit)
                 _look_again(context, source, plan, commit, done)
+            _unmark(context, done)
             return _receipt(context, source, plan, done, replayed=bool(earlier))
         except ConflictError as error:
             moved = _undone(context, source, plan, done) or error
@@ -355,6 +359,19 @@ def _look_again(context: Context, source: ExpirySource, plan: ExpiryPlan, commit
         done.remove(narrowed)
     put = f", and are back with snapshot {receipt.snapshot.id}" if receipt.snapshot is not None else ""
     raise ConflictError(f"{view.label}: the anchor of {len(keys)} partitions changed while they were dropped{put}")
+
+
+def _unmark(context: Context, done: Sequence[_Commit]) -> None:
+    """Delete the success files of the partitions that main has dropped; a branch shares the folders with main.
+
+    A chain table's partitions expire in two branches, and its marks stay.
+    """
+    table = context.table
+    for commit in done:
+        landed = None if commit.snapshot is None else table.find_snapshot(commit.snapshot)
+        if commit.step.branch == MAIN and landed is not None:
+            keys = [bytes.fromhex(d.key) for d in commit.step.drops]
+            execute(table, plan_unmark(table, keys, landed.time_millis))
 
 
 def _receipt(

@@ -251,6 +251,11 @@ _TABLE = (
         "core.partition_expiry.expire_partitions:expire_partitions",
     ),
     Operation(
+        requests.MarkPartitionDone,
+        "Mark partitions as complete, by the actions of the option partition.mark-done-action.",
+        "core.partition_marks.mark_done:mark_partition_done",
+    ),
+    Operation(
         requests.ExpireSnapshots,
         "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expiry:expire_snapshots",

@@ -690,6 +690,14 @@ class TriggerTagAutomaticCreation(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MarkPartitionDone(Request):
+    operation = "mark_partition_done"
+    partitions: tuple[str, ...] = texts(
+        "Complete partitions, e.g. dt=2025-01-01 (repeat, or several with semicolons); the last columns may be left out"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplayBranch(Request):
     operation = "replay_branch"
     branch: str = flag("Branch of the table to write", "")

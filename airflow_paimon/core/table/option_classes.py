@@ -104,6 +104,10 @@ GROUPS: tuple[OptionGroup, ...] = (
         "partition.timestamp-formatter",
     ),
     _handled(
+        "marks of complete partitions: set by mark_partition_done and not by commits; custom is refused there",
+        "partition.mark-done-action partition.mark-done-action.http.url partition.mark-done-action.http.params",
+    ),
+    _handled(
         "automatic tags: set and expired by trigger_tag_automatic_creation and not by commits",
         "tag.automatic-creation tag.creation-period tag.creation-period-duration tag.creation-delay "
         "tag.period-formatter tag.num-retained-max tag.default-time-retained tag.automatic-completion "

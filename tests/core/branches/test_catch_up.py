@@ -1,6 +1,7 @@
 """What "caught up" means, and what it costs to find out."""
 
 import dataclasses
+import json
 import uuid
 from datetime import timedelta
 from pathlib import Path
@@ -226,3 +227,16 @@ def test_partitions_of_a_real_branch(tmp_path: Path) -> None:
     assert not check(branch, parse_condition(partitions=["dt=2"])).caught_up
     with pytest.raises(InvalidInputError, match="partition column"):
         check(branch, parse_condition(partitions=["day=1"]))
+
+
+def test_partitions_that_are_to_be_marked_as_complete(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh")
+    append(table, "a")
+    condition = parse_condition(marked_partitions=["dt=a", "dt=b"])
+    assert CatchUpCondition.from_json(json.loads(json.dumps(condition.to_json()))) == condition
+    run(table, "mark_partition_done", partitions="dt=b")
+    assert check(table, condition).waiting_for == ("partition dt=a to be marked as complete",)
+    table.store.create("dt=a/_SUCCESS", b"")  # by another engine, whatever is in it
+    assert check(table, condition).caught_up
+    with pytest.raises(InvalidInputError, match="'day' is not a partition column"):
+        check(table, parse_condition(marked_partitions=["day=1"]))

@@ -1,0 +1,1 @@
+"""Marks that a partition is complete, for whoever waits for it."""

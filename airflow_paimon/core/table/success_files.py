@@ -1,0 +1,113 @@
+"""The file ``_SUCCESS`` in a partition's folder: one for all branches, as they share the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.success_file import modified_ms, success_file
+from airflow_paimon.core.plan import Delete, Replace
+from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_text import parse_partition_text
+from airflow_paimon.core.table.partitions import (
+    StoredPartitions,
+    format_partition,
+    parse_partition_spec,
+    partition_path,
+    partition_types,
+)
+from airflow_paimon.core.table.table import Table
+
+NAME = "_SUCCESS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionToMark:
+    """A partition, or all that begin with its values. ``folder``: relative to the table's; ``spec``: column to the text
+    in the folder's name.
+    """
+
+    text: str
+    folder: str
+    spec: Mapping[str, str]
+
+
+def partition_to_mark(schema: TableSchema, text: str, table: str) -> PartitionToMark:
+    """Parse ``dt=2025-01-01``; the last columns may be left out. ``table``: for messages.
+
+    Raises:
+        InvalidInputError: the table has no partitions, or none that could be called so.
+    """
+    if not schema.partition_keys:
+        raise InvalidInputError(f"{table} is not partitioned, so it has no partitions to mark")
+    types = partition_types(schema)
+    try:
+        spec = parse_partition_spec(text, schema.partition_keys, types)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{table}: {error.message}") from None
+    keys = schema.partition_keys[: len(spec)]
+    if tuple(spec) != tuple(keys):
+        raise InvalidInputError(
+            f"{table}: partition {text!r} leaves out a column before another one; the partition columns are "
+            f"{', '.join(schema.partition_keys)}, in this order"
+        )
+    values = [spec[key] for key in keys]
+    folder = partition_folder(schema, values)
+    shown = format_partition(values, keys, types[: len(keys)])
+    return PartitionToMark(text=shown, folder=folder, spec=parse_partition_text(folder))
+
+
+def unmarked(table: Table, texts: Sequence[str]) -> list[str]:
+    """Return those of some partitions that have no mark.
+
+    Raises:
+        InvalidInputError: see ``partition_to_mark``.
+    """
+    schema = table.schema()
+    paths = {text: f"{partition_to_mark(schema, text, table.name).folder}/{NAME}" for text in texts}
+    there = read_present(table.store, list(paths.values()))
+    return [text for text, path in paths.items() if path not in there]
+
+
+def partition_folder(schema: TableSchema, values: Sequence[Any]) -> str:
+    """Return the folder of a partition, or of all that begin with these values, relative to the table's.
+
+    Paimon puts its marks here, also where ``data-file.path-directory`` has the data elsewhere.
+    """
+    options, count = TableOptions(schema.options), len(values)
+    keys, types = schema.partition_keys[:count], partition_types(schema)[:count]
+    return partition_path(values, keys, types, options.partition_default_name, options.legacy_partition_name)
+
+
+def plan_success_files(table: Table, folders: Sequence[str], now_ms: int) -> list[Replace]:
+    """Mark partitions; one that is marked keeps the time of its first mark."""
+    paths = {folder: f"{folder}/{NAME}" for folder in folders}
+    there = read_present(table.store, list(paths.values()))
+    return [
+        Replace(path=path, data=success_file(there.get(path), now_ms, path), reason=f"{folder} is complete")
+        for folder, path in paths.items()
+    ]
+
+
+def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> list[Delete]:
+    """Plan the deletion of the marks of partitions that are gone; one that was set after that stays."""
+    schema = view.schema()
+    if not schema.partition_keys:
+        return []
+    values = StoredPartitions(schema).values
+    paths = [f"{partition_folder(schema, values(p))}/{NAME}" for p in partitions]
+    there = read_present(view.store, paths)
+    return [Delete(path=p, reason="its partition is gone") for p in paths if _is_older(there.get(p), p, before_ms)]
+
+
+def _is_older(data: bytes | None, path: str, before_ms: int) -> bool:
+    if data is None:
+        return False
+    try:
+        return modified_ms(data, path) <= before_ms
+    except FormatError:  # not one of Paimon's: Hadoop's are empty
+        return False
