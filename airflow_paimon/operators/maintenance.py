@@ -508,7 +508,7 @@ class MarkPartitionDoneOperator(PaimonOperator):
     operation = "mark_partition_done"
 
     @keeps_arguments
-    def __init__(self, *, partitions: Sequence[str] | str, **kwargs: Any) -> None:
+    def __init__(self, *, partitions: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.catalogs.base import PartitionCatalog
@@ -81,7 +82,7 @@ def _step(context: Context, action: str, options: TableOptions) -> Step:
         return lambda _: None
     if action == HTTP_REPORT:
         url, params = check_url(options.text(URL), table.name), options.given(PARAMS)
-        location = table.store.uri.replace("file:///", "file:/", 1)  # as Hadoop writes a path
+        location = re.sub("^file:///", "file:/", table.store.uri)  # as Hadoop writes a path
         return lambda marked: report(url, table.name, location, f"{marked.folder}/", params)
     if action == CUSTOM:
         raise UnsupportedFeatureError(
