@@ -1,6 +1,7 @@
 """Nightly maintenance of many tables: compact, expire branches, tags and snapshots, remove orphan files once a week.
 
-find_tables -> for each table: compact -> expire_branches -> expire_tags -> expire_snapshots -> remove_orphan_files;
+find_tables -> for each table: compact -> expire_branches -> trigger_tag_automatic_creation -> expire_tags ->
+expire_snapshots -> remove_orphan_files;
 then summary -> nothing_failed. With a budget find_tables measures the tables, and leaves those that need nothing.
 A step that fails ends the night of its own table: what is damaged is not deleted from.
 docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry run* first.
@@ -34,6 +35,7 @@ from airflow_paimon.operators.maintenance import (
     CompactOperator,
     RemoveOrphanFilesOperator,
     SnapshotExpireOperator,
+    TagAutomaticCreationOperator,
     TagExpireOperator,
 )
 from airflow_paimon.runbooks import table_maintenance as night
@@ -173,6 +175,15 @@ def only_as_planned(context: Context) -> None:
         skip(context, reason)
 
 
+def only_with_automatic_tags(context: Context) -> None:
+    """Skip a table without them."""
+    only_as_planned(context)
+    with in_airflows_terms():
+        reason = night.why_no_automatic_tags(context["params"], context["task"].table)
+    if reason is not None:
+        skip(context, reason)
+
+
 def why_no_time(context: Context) -> str | None:
     """Say that the budget's time is over."""
     return night.why_out_of_time(context["params"], context["dag_run"].start_date, datetime.now(UTC))
@@ -255,6 +266,9 @@ def maintain(table: str) -> None:
     idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
     planned: dict[str, Any] = {"pre_execute": only_as_planned, **here}
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
+    automatic = TagAutomaticCreationOperator(
+        task_id="trigger_tag_automatic_creation", **{**planned, "pre_execute": only_with_automatic_tags}
+    )
     tags = TagExpireOperator(task_id="expire_tags", **expiry, **planned)
     snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **planned)
     orphans = RemoveOrphanFilesOperator(
@@ -263,7 +277,7 @@ def maintain(table: str) -> None:
         pre_execute=only_on_its_day,
         **here,
     )
-    compact >> branches >> tags >> snapshots >> orphans
+    compact >> branches >> automatic >> tags >> snapshots >> orphans
 
 
 @task(multiple_outputs=False, trigger_rule="all_done", outlets=[FREED])

@@ -121,6 +121,7 @@ def _due(health: TableHealth, params: Mapping[str, Any]) -> set[str]:
     found = {
         "compact": params["compact"] and bool(_compacting(health, params)),
         "expire_branches": held.branches > 0,
+        "trigger_tag_automatic_creation": held.automatic_tags,
         "expire_tags": held.due_tags + held.keep_tags > 0,
         "expire_snapshots": held.due_snapshots + held.trash + held.changelogs + held.consumers > 0,
     }

@@ -24,8 +24,12 @@ from airflow_paimon.task_run import ERROR_KEY
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
-STEPS = ("compact", "expire_branches", "expire_tags", "expire_snapshots", "remove_orphan_files")
+STEPS = (
+    "compact", "expire_branches", "trigger_tag_automatic_creation", "expire_tags", "expire_snapshots",
+    "remove_orphan_files",
+)  # fmt: skip
 """The tasks of each table, in their order."""
+NO_AUTOMATIC_TAGS = "the table has no option tag.automatic-creation"
 SKIPPED = "skipped"
 """XCom key of a skipped task: the reason."""
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -239,6 +243,24 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
     )
 
 
+def why_no_automatic_tags(params: Mapping[str, Any], name: str) -> str | None:
+    """Say why a table gets no automatic tags: it has no such option, or one that can't be followed.
+
+    Raises:
+        PaimonError: the table is missing, or can't be read.
+    """
+    from airflow_paimon.core.metadata_expiry.automatic_tags import automatic_tag_rules
+    from airflow_paimon.core.table.options import TableOptions
+    from airflow_paimon.core.table.tag_periods import NONE
+
+    table = PaimonHook(params["paimon_conn_id"]).get_table(name)
+    try:
+        rules = automatic_tag_rules(TableOptions(table.schema().options), name)
+    except (InvalidInputError, UnsupportedFeatureError) as error:
+        return error.message
+    return NO_AUTOMATIC_TAGS if rules.mode == NONE else None
+
+
 def why_no_orphan_cleaning(day: str, when: datetime) -> str | None:
     """Say why orphan files stay on this day; None: they are removed."""
     today = DAYS[when.weekday()]
@@ -311,17 +333,17 @@ def _expiring_soon(night: TableNight) -> list[dict[str, Any]]:
 def _figures(night: TableNight) -> dict[str, Any]:
     details = {step: result["details"] for step, result in night.done.items()}
     compacted = details.get("compact", {})
-    tags = details.get("expire_tags", {})
+    tags = [details[step] for step in ("trigger_tag_automatic_creation", "expire_tags") if step in details]
     snapshots = details.get("expire_snapshots", {})
     orphans = details.get("remove_orphan_files", {})
-    reaped = [one["reaped"] for one in (tags, snapshots) if one]
+    reaped = [one["reaped"] for one in (*tags, snapshots) if one]
     kinds = ("data_files", "changelog_files", "metadata_files")
     return {
         "table": night.table,
         "compacted_files": compacted.get("files_before", 0),
         "compacted_to": compacted.get("files_after", 0),
         "snapshots": sum(one["snapshots"] for one in snapshots.get("expired", {}).values()),
-        "tags": sum(len(names) for names in tags.get("expired", {}).values()),
+        "tags": sum(len(names) for one in tags for names in one["expired"].values()),
         "branches": len(details.get("expire_branches", {}).get("expired", ())),
         "freed_files": sum(one[kind] for one in reaped for kind in kinds) + orphans.get("files", 0),
         "freed_bytes": sum(one["bytes"] for one in reaped) + orphans.get("bytes", 0),
@@ -392,4 +414,7 @@ def _notes(row: Mapping[str, Any]) -> str:
     failed = [f"**{escape(step)} failed**: {escape(why)}" for step, why in row["failed"].items()]
     compact = row["skipped"].get("compact")
     compact = None if compact == NOT_DUE else compact
-    return "; ".join([*failed, *([f"not compacted: {escape(compact)}"] if compact else [])])
+    tags = row["skipped"].get("trigger_tag_automatic_creation")
+    tags = None if tags in (NOT_DUE, NO_AUTOMATIC_TAGS) else tags
+    notes = [f"not compacted: {escape(compact)}"] if compact else []
+    return "; ".join([*failed, *notes, *([f"no automatic tags: {escape(tags)}"] if tags else [])])

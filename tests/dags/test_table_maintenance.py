@@ -204,6 +204,7 @@ def test_of_500_tables_only_the_sick_one_gets_work(many: Path, monkeypatch: pyte
     assert {step: states(run)[f"maintain.{step}[0]"] for step in night.STEPS} == {
         "compact": "skipped",
         "expire_branches": "skipped",
+        "trigger_tag_automatic_creation": "skipped",
         "expire_tags": "success",
         "expire_snapshots": "skipped",
         "remove_orphan_files": "skipped",
@@ -244,6 +245,23 @@ def test_a_notifier_that_is_not_there_is_refused_at_once(warehouse: Path) -> Non
     assert "has no notifier 'nobody'" in run.xcom("find_tables", key=ERROR_KEY)["message"]
 
 
+def test_automatic_tags_are_set_before_their_snapshots_expire(warehouse: Path) -> None:
+    option = {"tag.automatic-creation": "process-time"}
+    tagged = make_metadata_table(warehouse, "d.tagged", **option)
+    refused = make_metadata_table(warehouse, "d.refused", **option, **{"metastore.tag-to-partition": "dt"})
+    for table in (tagged, tagged, refused):
+        append(table, "a")
+    run = run_dag(DAG, {**AT_ONCE, "tables": ["d.*"], "compact": False, "retain_min": 1, "retain_max": 1})
+    assert run.state == "success"
+    assert run.xcom("find_tables") == ["d.refused", "d.tagged"]
+    found = [states(run)[f"maintain.trigger_tag_automatic_creation[{n}]"] for n in range(2)]
+    assert found == ["skipped", "success"]
+    assert tagged.snapshot_ids() == [2]
+    assert [tag.snapshot.id for tag in tagged.tags()] == [1] and not refused.tags()
+    markdown = run.xcom("summary", key="markdown")
+    assert "no automatic tags: d.refused: the table option metastore.tag-to-partition" in markdown
+
+
 def planned(names: list[str], when: datetime = MONDAY, **conf: Any) -> Any:
     found = night.measure(form(**conf), names, when)
     assert found is not None
@@ -252,7 +270,7 @@ def planned(names: list[str], when: datetime = MONDAY, **conf: Any) -> Any:
 
 def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> None:
     """Due snapshots, a tag, a branch with a retention, an entry of the trash, a changelog, a stream's consumer."""
-    names = ["snapshots", "tag", "branch", "trash", "changelog", "consumer", "fine", "gone"]
+    names = ["snapshots", "tag", "branch", "trash", "changelog", "consumer", "automatic", "fine", "gone"]
     tables = {}
     for name in names[:-1]:
         tables[name] = make_metadata_table(warehouse, f"d.{name}", **{"snapshot.num-retained.min": "1"})
@@ -266,6 +284,7 @@ def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> N
     (place(tables["changelog"]) / "changelog" / "snapshot-1").rename(
         place(tables["changelog"]) / "changelog" / "changelog-1"
     )
+    operate(tables["automatic"], "alter_table", change=["set tag.automatic-creation=process-time"])
     tables["consumer"].store.create("consumer/consumer-c", b'{"nextSnapshot": 2}')
     full = [f"d.{name}" for name in names]
     found = {p.table: set(night.STEPS) - set(p.skipped) for p in planned(full, budget="1 b").tables}
@@ -275,12 +294,13 @@ def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> N
         "d.trash": {"expire_snapshots"},
         "d.changelog": {"expire_snapshots"},
         "d.consumer": {"expire_snapshots"},
+        "d.automatic": {"trigger_tag_automatic_creation"},
         "d.gone": set(night.STEPS),
     }, "a table that isn't there, or can't be read, has all steps, and they say so"
     by_form = planned(["d.snapshots"], budget="1 b", older_than="0 s").tables
     assert [set(night.STEPS) - set(p.skipped) for p in by_form] == [{"expire_snapshots"}]
     on_sunday = planned(full, SUNDAY, budget="1 b").tables
-    assert len(on_sunday) == 8 and all("remove_orphan_files" not in p.skipped for p in on_sunday)
+    assert len(on_sunday) == 9 and all("remove_orphan_files" not in p.skipped for p in on_sunday)
 
 
 def test_the_worst_compactions_come_first_and_others_wait(warehouse: Path) -> None:
@@ -350,7 +370,10 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     assert files_on_disk(plain) == first
     assert states(dry)["maintain.compact[0]"] == "skipped"
     (planned,) = dry.xcom("summary")["by_table"]
-    assert planned["skipped"] == {"compact": "dry run: 3 files in 1 partition would be written again"}
+    assert planned["skipped"] == {
+        "compact": "dry run: 3 files in 1 partition would be written again",
+        "trigger_tag_automatic_creation": night.NO_AUTOMATIC_TAGS,
+    }
     assert (planned["tags"], planned["branches"]) == (1, 1)
 
     run = run_dag(DAG, conf)
@@ -361,8 +384,8 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     }  # fmt: skip
     by_table = [{step: found[f"maintain.{step}[{n}]"] for step in night.STEPS} for n in range(3)]
     assert by_table[0] == {"compact": "failed"} | dict.fromkeys(night.STEPS[1:], "upstream_failed")
-    assert by_table[1] == dict.fromkeys(night.STEPS, "success")
-    assert by_table[2] == dict.fromkeys(night.STEPS, "success")
+    done = dict.fromkeys(night.STEPS, "success") | {"trigger_tag_automatic_creation": "skipped"}
+    assert by_table[1:] == [done, done]
 
     assert everything(broken) == before, "nothing of a damaged table is deleted"
     for table in (keyed, plain):

@@ -28,6 +28,7 @@ from airflow_paimon.core.health.health_plan import (
     TableHealth,
     plan_health,
 )
+from airflow_paimon.core.metadata_expiry.automatic_tags import automatic_tags_due
 from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, expiry_rule
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
@@ -217,6 +218,7 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
         consumers=sum(len(v.consumers) for v in views),
         trash=len(main.store.walk(TRASH_DIR)),
         due_snapshots=sum(due.values()),
+        automatic_tags=_automatic_tags(views[0]),
         due_tags=sum(_is_due(t, records, now_ms) for v in views for t in v.tags),
         due_branches=sum(_is_over(record, now_ms) for record in records.values()),
         blocked_snapshots=sum(blocked.values()),
@@ -225,6 +227,11 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
         oldest=min(pins, key=_age, default=None),
         unlimited=min(unlimited, key=_age, default=None),
     )
+
+
+def _automatic_tags(main: _View) -> bool:
+    head = main.table.snapshot(main.ids[-1]) if main.ids else None
+    return main.options is not None and automatic_tags_due(main.options, main.table.name, main.tags, head)
 
 
 def _age(pin: Pin) -> tuple[int, str]:

@@ -21,7 +21,13 @@ from airflow_paimon.core.branches.tags import (
 )
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    UnsafeOperationError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
     NewTags,
@@ -65,13 +71,7 @@ def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomati
             tags that are set.
     """
     view = context.table
-    options = TableOptions(view.schema().options)
-    rules = tag_rules(options, view.name)
-    if rules.mode != NONE and options.text(_TO_PARTITION):
-        raise UnsupportedFeatureError(
-            f"{view.name}: the table option {_TO_PARTITION} makes a partition of the metastore of each automatic tag, "
-            f"which only Paimon's own committer does; let that make the tags, or reset the option"
-        )
+    rules = automatic_tag_rules(TableOptions(view.schema().options), view.name)
     with attempt_of(context, MAIN, commits=False):
         new = _batch_tag(view, rules) if rules.mode == BATCH else _period_tags(view, rules)
         puts = [_planned(context, view, rules, name, snapshot) for name, snapshot in new.tags]
@@ -92,6 +92,42 @@ def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomati
     head = view.latest_snapshot_id()
     changed = bool(puts) or expired.changed
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
+
+
+def automatic_tag_rules(options: TableOptions, table: str) -> TagRules:
+    """Read what a table's options say about automatic tags.
+
+    Raises:
+        InvalidInputError, UnsupportedFeatureError: as ``trigger_tag_automatic_creation``.
+    """
+    rules = tag_rules(options, table)
+    if rules.mode != NONE and options.text(_TO_PARTITION):
+        raise UnsupportedFeatureError(
+            f"{table}: the table option {_TO_PARTITION} makes a partition of the metastore of each automatic tag, "
+            f"which only Paimon's own committer does; let that make the tags, or reset the option"
+        )
+    return rules
+
+
+def automatic_tags_due(options: TableOptions, table: str, tags: Sequence[Tag], head: Snapshot | None) -> bool:
+    """Whether a run would set automatic tags, or expire some that are too many; looks at the newest snapshot only.
+
+    ``tags``: all of main's.
+    """
+    try:
+        rules = automatic_tag_rules(options, table)
+    except (InvalidInputError, UnsupportedFeatureError):
+        return False
+    tagged = {t.name: t.snapshot.id for t in tags if rules.is_automatic(t.name)}
+    if rules.mode == NONE or head is None:
+        return False
+    timed = _timed(rules, head)
+    if rules.mode == BATCH:
+        return timed.time is not None and tagged.get(batch_tag_name(rules, timed.time)) != head.id
+    assert rules.periods is not None
+    newest = newest_automatic(rules.periods, tagged)
+    later = [] if newest is not None and head.id <= tagged[newest] else [timed]
+    return bool(beyond_most(rules, tagged) or plan_new_tags(rules, tagged, newest, later).tags)
 
 
 def _period_tags(view: Table, rules: TagRules) -> NewTags:
