@@ -49,7 +49,8 @@ def put_back_if_held(view: Table, deleted: Tag, *, instead_of: Tag | None = None
     if held.hold is None or held.snapshot.identity != deleted.snapshot.identity:
         return None  # of an earlier tag of this name, which another engine has deleted
     path, reason = view.paths.tag(held.name), f"it {held.hold_text}"
-    if instead_of is not None and view.find_tag(held.name) == instead_of:
+    now = None if instead_of is None else view.find_tag(held.name)
+    if now is not None and (now.hold is None or now == instead_of):
         execute(view, [Replace(path=path, data=held.to_bytes(), reason=reason)])
         return held
     with suppress(AlreadyExistsError):

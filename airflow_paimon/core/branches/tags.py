@@ -115,14 +115,14 @@ def _replace_tag(
     action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
-        put_instead(view, action, tag, existing)
+        put_instead(view, action, tag, existing, context.now_local)
     return _tagged(context, request, tag.snapshot, plan)
 
 
-def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag) -> None:
+def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag, now: datetime) -> None:
     """Put a tag in the place of another one of its name. If that one gets a hold meanwhile, it is put back.
 
-    The hold of ``tag`` is recorded last: a record that is there before is one of ``existing``.
+    The hold of ``tag`` is recorded last: a record that is there before is one of ``existing``. ``now``: local time.
 
     Raises:
         UnsafeOperationError: it has got one. ConflictError: see ``check_held``.
@@ -131,7 +131,7 @@ def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag) -> None:
     held = put_back_if_held(view, existing, instead_of=tag)
     if held is not None:
         check_deletable(view, held)  # refuses it
-    check_held(view, tag, existing)
+    check_held(view, tag, existing, now)
     if tag.hold is not None:
         record_hold(view, tag)
         if view.find_tag(tag.name) is None:  # it was deleted by somebody who has looked for a record before this one
@@ -252,7 +252,11 @@ def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing:
         record_hold(view, tag)
         _refuse_changed(view, tag, existing)
         execute(view, plan.actions)
-        check_held(view, tag, None)
+        try:
+            check_held(view, tag, existing, context.now_local)
+        except ConflictError:
+            forget_hold(view, tag.name)
+            raise
         _refuse_changed(view, tag, tag)
     return _tagged(context, request, tag.snapshot, plan)
 
@@ -314,15 +318,19 @@ def _tag(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) 
     return replace(tag, create_time=context.now_local, time_retained=retained)
 
 
-def check_held(view: Table, tag: Tag, replaced: Tag | None) -> None:
+def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None = None) -> None:
     """Check, now that the tag is set, that no expiry has taken the snapshot before that; else take the tag back.
 
     An expiry takes the snapshot's file or tag away first, and looks at all tags then: so either it sees this one, or
-    what it took away is gone here.
+    what it took away is gone here. ``replaced``: the tag in whose place it is. If that was of the same snapshot, no
+    expiry had a reason to take it, unless its retention has passed ``now`` (local time).
     """
     snapshot = tag.snapshot
-    now = view.find_snapshot(snapshot.id)
-    held = now is not None and now.identity == snapshot.identity
+    same = replaced is not None and now is not None and replaced.snapshot.identity == snapshot.identity
+    end = replaced.expires_at() if replaced is not None else None
+    kept = same and (end is None or now is None or end > now)
+    found = view.find_snapshot(snapshot.id)
+    held = kept or (found is not None and found.identity == snapshot.identity)
     held = held or any(t.name != tag.name and t.snapshot.identity == snapshot.identity for t in view.tags())
     lost = lost_between(view, snapshot) if held else []
     if held and not lost:

@@ -77,7 +77,7 @@ def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomati
         puts = [_planned(context, view, rules, name, snapshot) for name, snapshot in new.tags]
         marks = [plan_success_file(view, p.tag.name, context.now_ms) for p in puts if rules.success_files]
         if not request.dry_run:
-            _set(view, puts)
+            _set(context, puts)
             execute(view, marks)
         expired = _expire(context, rules, puts)
     actions = (*(p.action for p in puts), *marks, *expired.plan.actions)
@@ -184,13 +184,14 @@ def _planned(context: Context, view: Table, rules: TagRules, name: str, snapshot
     )
 
 
-def _set(view: Table, puts: Sequence[_Put]) -> None:
+def _set(context: Context, puts: Sequence[_Put]) -> None:
+    view = context.table
     done: list[str] = []
     for put in puts:
         try:
             if put.existing is not None:
                 assert isinstance(put.action, Replace)
-                put_instead(view, put.action, put.tag, put.existing)
+                put_instead(view, put.action, put.tag, put.existing, context.now_local)
             else:
                 put_tag(view, put.action, put.tag)
         except AlreadyExistsError:

@@ -104,6 +104,37 @@ def test_a_tag_that_exists_can_be_held_and_loses_its_retention(table: Table) -> 
     assert run(table, "expire_tags", now=LATER).details["expired"] == {}
 
 
+def test_a_tag_whose_snapshot_has_expired_can_be_held_and_replaced(table: Table) -> None:
+    """Only the tag itself keeps the snapshot, which is gone otherwise."""
+    run(table, "create_tag", tag="month", snapshot=2)
+    run(table, "delete_tag", tag="inner", branch="fix", release_hold=True)
+    append(table, "c")
+    run(table, "delete_branch", branch="fix")
+    run(table, "expire_snapshots", retain_min=1, retain_max=1, now=LATER, grace="0 s", writers_stopped=True)
+    assert table.snapshot_ids() == [3]
+    run(table, "replace_tag", tag="month", snapshot=2, time_retained="7 d")
+    assert (table.tag("month").snapshot.id, str(table.tag("month").time_retained)) == (2, "7 days, 0:00:00")
+    assert hold(table, tag="month", snapshot=2, if_exists="skip").changed
+    assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 2)
+
+
+def test_a_tag_past_its_retention_is_not_the_only_thing_that_keeps_a_snapshot(table: Table) -> None:
+    """An expiry may have taken it a moment ago."""
+    run(table, "create_tag", tag="month", snapshot=2, time_retained="1 d")
+    before = table.store.read("tag/tag-month")
+    append(table, "c")
+    table.store.delete("snapshot/snapshot-2")
+    for operation, values in (
+        ("replace_tag", {"time_retained": "7 d"}),
+        ("create_tag", {"if_exists": "skip", "hold": "case 17"}),
+    ):
+        with pytest.raises(ConflictError, match="expired while it was tagged"):
+            run(table, operation, tag="month", snapshot=2, now=LATER, **values)
+        assert table.store.read("tag/tag-month") == before
+    run(table, "delete_tag", tag="month")
+    assert "month" not in table.tag_names(), "a hold that was refused comes back for nobody"
+
+
 def test_what_makes_no_sense_is_refused(table: Table) -> None:
     for values in ({"hold": "case", "time_retained": "1 d"}, {"held_by": "legal"}):
         with pytest.raises(InvalidInputError, match="hold"):
