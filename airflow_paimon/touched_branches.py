@@ -11,10 +11,11 @@ _OWN = {"create_branch": "from_branch", "diff_branches": "against", "correct_bra
         "replay_branch": "branch", "check_branch_data": "branch",
         "rename_branch": "branch", "rebase_branch": "branch", "merge_branch": "branch", "fast_forward": "branch",
         "replace_main": "branch",
-        "expire_partitions": "branch", "compact": "branch", "alter_table": "branch"}  # fmt: skip
+        "expire_partitions": "branch", "compact": "branch", "alter_table": "branch",
+        "rescale": "branch"}  # fmt: skip
 _WRITTEN = {"create_branch": "branch", "rename_branch": "to_branch", "rebase_branch": "to_branch",
             "correct_branch": "branch", "rollback_to": "branch", "expire_partitions": "branch", "compact": "branch",
-            "replay_branch": "branch", "alter_table": "branch"}  # fmt: skip
+            "replay_branch": "branch", "alter_table": "branch", "rescale": "branch"}  # fmt: skip
 _WRITES_MAIN = frozenset(
     {"merge_branch", "fast_forward", "replace_main", "create_chain_table", "alter_chain_table", "erase_rows"}
 )

@@ -23,7 +23,7 @@ MOST_KEYS = 1000
 """Of so many partitions at once: a rebuilt table would start a run for each partition that it ever had."""
 MOST_CHARACTERS = 250
 """Of a key; Airflow refuses longer ones."""
-_SAME_ROWS = frozenset({"create_branch", "rename_branch", "alter_table", "alter_chain_table", "compact"})
+_SAME_ROWS = frozenset({"create_branch", "rename_branch", "alter_table", "alter_chain_table", "compact", "rescale"})
 log = logging.getLogger(__name__)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "PartitionExpireOperator",
     "RemoveOrphanFilesOperator",
     "RepairTableOperator",
+    "RescaleOperator",
     "ResetConsumerOperator",
     "SnapshotExpireOperator",
     "StorageUsageOperator",
@@ -275,6 +276,48 @@ class CompactOperator(PaimonOperator):
             f"{found['files_before']} files became {found['files_after']} in {found['partitions']} partitions: "
             f"{found['rows']:,} rows, {found['deleted_rows']:,} deleted ones dropped"
         ]
+
+
+class RescaleOperator(PaimonOperator):
+    """
+    Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets: one commit,
+    which ``RollbackOperator`` undoes with ``snapshot=result["snapshot_before"]``.
+
+    No row changes. Partitions that have that number already stay as they are. Stop the writers of other engines to
+    these partitions first; writers of this package notice it and write their rows again.
+
+    :param bucket_num: how many buckets each partition gets; else the option ``bucket``, which becomes this number when
+        the whole table is rescaled (templated)
+    :param branch: branch to rescale (templated)
+    :param partitions: only these, ``k=v,...``; all when left out (templated)
+    """
+
+    operation = "rescale"
+
+    @keeps_arguments
+    def __init__(
+        self,
+        *,
+        bucket_num: int | str | None = None,
+        branch: str = "main",
+        partitions: Sequence[str] | str = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
+        found = result["details"]
+        number, warnings = found["bucket_num"], found.get("warnings", [])
+        if result["dry_run"]:
+            files, size = found["files_before"], size_text(found["bytes_before"])
+            line = (
+                f"{files} files ({size}) of {found['partitions']} partitions would be distributed to {number} buckets"
+            )
+        elif not found["partitions"]:
+            line = f"nothing to write: there is no partition that has not {number} buckets"
+        else:
+            line = f"{found['rows']:,} rows in {found['partitions']} partitions, now in {number} buckets each"
+        return [line, *warnings]
 
 
 class PartitionExpireOperator(PaimonOperator):

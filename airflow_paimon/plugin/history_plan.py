@@ -20,6 +20,7 @@ _WORDS = {
     "replace_main": "replacement of main",
     "correct_branch": "correction",
     "compact": "compaction",
+    "rescale": "rescale",
     "compact_chain_table": "compaction of a chain",
     "expire_partitions": "expiry of partitions",
     "fold": "rewrite before a publish",

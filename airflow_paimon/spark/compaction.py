@@ -1,4 +1,4 @@
-"""Runs the work of a compaction in Spark tasks."""
+"""Runs the work of a compaction, or of a rescale, in Spark tasks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def in_tasks(spark: SparkSession, name: str) -> RunTasks:
-    """Return what runs each work in a task. ``name``: the table's."""
+def in_tasks(spark: SparkSession, name: str, what: str = "compact") -> RunTasks:
+    """Return what runs each work in a task. ``name``: the table's; ``what`` is done with it, for people."""
 
     def run(works: Sequence[Work]) -> list[TaskOutput]:
         files = sum(len(w.files) for w in works)
         frame = map_tasks(spark, _groups(works, cores_of(spark)), lambda work: ship(lambda: [work.run()]), SCHEMA)
-        with task_errors(), progress(spark, f"compact {name}: {files} files"):
+        with task_errors(), progress(spark, f"{what} {name}: {files} files"):
             return collect(frame)
 
     return run
 
 
-def in_tasks_if_large(spark: SparkSession, name: str) -> RunTasks:
+def in_tasks_if_large(spark: SparkSession, name: str, what: str = "compact") -> RunTasks:
     """The same, but small work is done in this process."""
-    distributed = in_tasks(spark, name)
+    distributed = in_tasks(spark, name, what)
 
     def run(works: Sequence[Work]) -> Iterable[TaskOutput]:
         return (run_here if fits_in_process(f for w in works for f in w.files) else distributed)(works)

@@ -105,6 +105,7 @@ def find_all(
             findings += _guarded(view, check_keys.hash_index_findings(view, verify_files=verify_files, keys=keys))
             if verify_files:
                 findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
+                findings += _guarded(view, check_keys.bucket_count_findings(view))
                 findings += _guarded(view, check_files.file_findings(view))
                 findings += _guarded(view, check_files.vector_findings(view))
         elif view.branch_name not in records:

@@ -20,6 +20,7 @@ from airflow_paimon.core.plan import RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
+from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
@@ -73,6 +74,29 @@ def hash_index_findings(view: Table, *, verify_files: bool, keys: KeyHashes | No
             message=f"{view.label}: keys of {len(twice)} partitions are in two dynamic buckets, e.g. of "
             f"{name or '()'}: {why}",
             at_risk="reads return such a key twice; INSERT OVERWRITE of the partition's rows, each key once, helps",
+        )
+
+
+def bucket_count_findings(view: Table) -> Iterator[Finding]:
+    """Find partitions of the head with files for different numbers of fixed buckets."""
+    schema, head = view.schema(), view.latest_snapshot()
+    if head is None or TableOptions(schema.options).bucket < 1:
+        return
+    stored = StoredPartitions(schema)
+    entries = [e for e in live_entries(view, head).values() if e.total_buckets > 0]
+    mixed = recounted(entries, stored.canonical)
+    if mixed:
+        one = min(mixed, key=stored.text)
+        counts = sorted({e.total_buckets for e in entries if stored.canonical(e.partition) == one})
+        yield Finding(
+            kind="bucket-counts",
+            subject=view.branch_name,
+            severity=ERROR,
+            message=f"{view.label}: {len(mixed)} partitions have files for different numbers of buckets, e.g. "
+            f"{stored.text(one) or '()'} has files for {' and for '.join(map(str, counts))} buckets: a writer of "
+            f"another engine stayed open while it was rescaled",
+            at_risk="reads return a key twice that is in both, and writers refuse the partition; INSERT OVERWRITE of "
+            "the partition's rows, each key once, helps",
         )
 
 

@@ -251,6 +251,20 @@ class BucketsAreAsRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountsAreKept:
+    """No partition that gets new files has files for another number of buckets: a rescale came first."""
+
+    messages: Sequence[CommitMessage]
+
+    def check(self, at: HeadState) -> None:
+        new = [m for m in self.messages if m.new_files and m.total_buckets > 0]
+        counts = {at.stored.identity(m.partition): m.total_buckets for m in new}
+        for entry in (e for entries in at.buckets(m.partition for m in new).values() for e in entries):
+            if entry.total_buckets > 0 and entry.total_buckets != counts[at.stored.identity(entry.partition)]:
+                raise at.rescaled(entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VectorsAreAsRead:
     """These buckets have the deletion vectors that were ``read``: no other commit has deleted rows of them."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import (
+    CountsAreKept,
     HeadState,
     RunsAreAsRead,
     SchemaIs,
@@ -77,6 +78,7 @@ def commit_rewrite(
             conditions=(
                 SchemaIs(schema_id=read.schema.id, why=f"the table was altered while its rows were computed; {_AGAIN}"),
                 FilesAreAsRead(read=read, messages=messages),
+                CountsAreKept(messages=messages),
             ),
         )
 

@@ -171,9 +171,17 @@ def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, Man
 
 
 def check_bucket_counts(
-    table: str, sides: Sides, changes: Sequence[BucketChange], schema: TableSchema, target: str = MAIN
+    table: str,
+    sides: Sides,
+    changes: Sequence[BucketChange],
+    schema: TableSchema,
+    target: str = MAIN,
+    *,
+    by_file: bool = False,
 ) -> None:
     """Refuse if one side changed a partition's bucket count while the other side changed its rows.
+
+    ``by_file``: both sides' files of one bucket may be taken.
 
     Raises:
         ConflictError: rows of one key would be in two buckets.
@@ -187,7 +195,8 @@ def check_bucket_counts(
                 by_partition.setdefault(bucket.partition, set()).update(counts)
     for partition, counts in by_partition.items():
         touched = {b for b in sides.theirs.buckets | sides.ours.buckets if b.partition == partition}
-        if len(counts) > 1 and touched & taken and touched - taken:
+        both = by_file and touched & sides.theirs.buckets and touched & sides.ours.buckets
+        if len(counts) > 1 and (both or (touched & taken and touched - taken)):
             where = _names(schema, touched)
             raise ConflictError(
                 f"{table}: the number of buckets of {listed(where)} changed since the branch point, and both sides "

@@ -264,7 +264,7 @@ def _plan(
     check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
     planned = way.plan(g, logs)
     changes, by_file = planned.changes, planned.merge is not None
-    check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name)
+    check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
     high = _too_high(way, g, changes)
     if changes or planned.schemas.new or logs.pending is not None:
         _check_approved(main, request, g.head, changes, by_file=by_file)

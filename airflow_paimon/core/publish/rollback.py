@@ -139,6 +139,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
             "target_tag": request.tag,
             "head_snapshot": head.id,
             "keep_later": request.keep_later,
+            **_other_bucket_counts(schema, changes),
         },
         reason=f"back to snapshot {target.id}",
         merge=merge,
@@ -156,6 +157,21 @@ def _checks_that_return(view: Table, target: Snapshot, *, keep_later: bool) -> d
         back = None if undone_after is None else view.find_snapshot(int(undone_after) + 1)
     said = {} if back is None else back.properties
     return {name: said[name] for name in (CHECKS_PROPERTY, CHECKS_FORCED_PROPERTY) if name in said}
+
+
+def _other_bucket_counts(schema: TableSchema, changes: Sequence[BucketChange]) -> dict[str, list[str]]:
+    """Warn where what comes back was written before a rescale: options don't go back."""
+    now = TableOptions(schema.options).bucket
+    back = sorted({e.total_buckets for c in changes for e in c.add if e.total_buckets > 0} - {now})
+    if now < 1 or not back:
+        return {}
+    return {
+        "warnings": [
+            f"partitions that come back have {' or '.join(map(str, back))} buckets and the option bucket is {now}: "
+            f"Paimon's own writers refuse them until it is set back (alter_table --change 'set bucket={back[0]}'), or "
+            f"they are rescaled"
+        ]
+    }
 
 
 def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: Sequence[BucketChange]) -> None:

@@ -173,6 +173,13 @@ _TABLE = (
         "core.manifests.compact_manifest:compact_manifest",
     ),
     Operation(
+        requests.Rescale,
+        "Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.",
+        "spark.jobs.rescale:rescale",
+        "rows",
+        plan="data.rescale:rescale",
+    ),
+    Operation(
         requests.ExpireBranches,
         "Delete branches whose retention is over, unless they are protected or have unpublished commits.",
         "core.metadata_expiry.expire_branches:expire_branches",

@@ -461,6 +461,18 @@ class CompactManifest(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rescale(Request):
+    operation = "rescale"
+    branch: str = flag("Branch to rescale", "main")
+    bucket_num: int | None = flag(
+        "How many buckets each partition gets; by default the option bucket, which becomes this number when the whole "
+        "table is rescaled",
+        minimum=1,
+    )
+    partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat); the option stays")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExpireBranches(Request):
     operation = "expire_branches"
     older_than: str | None = flag("Also expire branches without a retention that were created longer ago, e.g. '30 d'")

@@ -170,6 +170,17 @@ def alter(context: Context, request: AlterTable) -> OperationResult:
     return _receipt(context, altered, plan, changes, changed)
 
 
+def set_option(context: Context, view: Table, key: str, value: str) -> bool:
+    """Set an option of a branch as one schema version. False: the newest version has it already.
+
+    Raises:
+        PaimonError: as ``alter`` does.
+    """
+    changes = [SetOption(key=key, value=value)]
+    check_alterable(view, changes)
+    return bool(_execute(context, view, _gather(view), changes)[1])
+
+
 def _gather(view: Table) -> Altered:
     return Altered(
         table=view.label, branch=view.branch_name, schemas=view.schemas(), snapshot=view.latest_snapshot_id()

@@ -19,6 +19,7 @@ from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.live_files import BucketSplit, group_by_bucket, recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY, RESCALE
 
 ALL = -1
 """All units of a snapshot."""
@@ -314,6 +315,8 @@ def changes_of(snapshot: Snapshot, rules: StreamRules, label: str) -> Source:
     """
     if rules.has_changelog and snapshot.changelog_manifest_list is not None:
         return Source.CHANGELOG
+    if snapshot.properties.get(OPERATION_PROPERTY) == RESCALE:  # of this package: no row changes
+        return Source.NOTHING
     if snapshot.commit_kind is CommitKind.OVERWRITE:
         return _of_overwrite(snapshot, rules, label)
     return Source.DELTA if snapshot.commit_kind is CommitKind.APPEND and not rules.has_changelog else Source.NOTHING

@@ -97,6 +97,14 @@ def check_mergeable(schema: TableSchema, *, table: str, branch: str) -> None:
     _refuse(table, "compact", _merge_file_problems(schema, branch))
 
 
+def check_rescalable(schema: TableSchema, *, table: str, branch: str) -> None:
+    """Refuse a table whose rows don't lie in a fixed number of buckets, or which this engine would store differently.
+
+    What is written is what a full compaction of the new buckets would leave.
+    """
+    _refuse(table, "rescale", _rescale_problems(schema, branch))
+
+
 def check_unclustered(schema: TableSchema, *, table: str) -> None:
     """Refuse an append table whose files Paimon keeps in the order of some columns: a compaction would mix them."""
     options = TableOptions(schema.options)
@@ -398,6 +406,28 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     if options.chain_table:
         yield from _merge_problems(options)
     yield from _producer_problems(options)
+
+
+def _rescale_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
+    options = TableOptions(schema.options)
+    if options.chain_table:
+        yield (
+            "chain tables (option chain-table.enabled), whose branches need the same number of buckets",
+            "make a new chain table with the other number and copy the rows",
+        )
+    if options.bucket == -1 and schema.primary_keys:
+        yield "tables with dynamic buckets (bucket=-1), which get more as they grow", "use compact"
+    if options.bucket == -1:
+        yield "append tables without buckets (bucket=-1)", "use compact, which writes small files together"
+    if options.bucket < 0:
+        yield f"tables with postponed buckets (bucket={options.bucket})", "use Paimon's own procedure sys.rescale"
+    if options.row_tracking:
+        yield "tables with option row-tracking.enabled=true", "use Paimon's own procedure sys.rescale"
+    for key in clustering_options(options):
+        yield f"tables with option {key}={options.text(key)}", "use Paimon's own procedure sys.rescale"
+    yield from _write_problems(schema, branch, False, True)
+    if schema.primary_keys:
+        yield from _merge_file_problems(schema, branch)
 
 
 _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})

@@ -106,9 +106,9 @@ def group_by_bucket(
     return groups
 
 
-def recounted(splits: Iterable[BucketSplit], form: Callable[[bytes], bytes]) -> set[bytes]:
-    """Return the partitions whose splits have different numbers of buckets, so that buckets can't be compared one by
-    one. ``form``: ``StoredPartitions.canonical``.
+def recounted(splits: Iterable[BucketSplit | ManifestEntry], form: Callable[[bytes], bytes]) -> set[bytes]:
+    """Return the partitions whose splits, or files, have different numbers of buckets, so that buckets can't be
+    compared one by one. ``form``: ``StoredPartitions.canonical``.
     """
     totals: dict[bytes, set[int]] = {}
     for split in splits:

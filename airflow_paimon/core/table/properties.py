@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 OPERATION_PROPERTY = "airflow-paimon.operation"
+RESCALE = "rescale"
+"""Of it: the snapshot changes no row, though it is an OVERWRITE."""
 OPERATION_ID_PROPERTY = "airflow-paimon.operation-id"
 DETAILS_PROPERTY = "airflow-paimon.details"
 """JSON of what the operation's result says, for a retry."""

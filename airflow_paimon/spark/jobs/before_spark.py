@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.requests import (
     EraseRows,
     ReplayBranch,
     Request,
+    Rescale,
 )
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
@@ -26,6 +27,7 @@ from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure, erase_rows
 from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.rescale import check_rescale, rescale
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
@@ -51,6 +53,9 @@ def run_before_spark(request: Request) -> OperationResult | None:
     elif isinstance(request, Compact):
         check_compact(context, request)
         return compact(context, request) if request.dry_run else None
+    elif isinstance(request, Rescale):
+        check_rescale(context, request)
+        return rescale(context, request) if request.dry_run else None
     elif isinstance(request, EraseRows):
         check_erasure(context.table, request)
         return erase_rows(context, request) if request.dry_run else None
