@@ -3,10 +3,11 @@
 One commit for all partitions. Commits to other partitions don't disturb it; a partition that somebody else has changed
 meanwhile is written again, the others are not. ``rollback_to`` before it undoes it.
 
-The option ``bucket`` says what new partitions get, and Paimon's own writers refuse a partition that has another number.
-So after the whole table was rescaled, the option follows, as a schema version of its own: after the commit, so that a
-rescale that fails changes nothing. In between, or if that fails, nothing is wrong but that Paimon's writers refuse; a
-retry with the same operation id completes it. Readers go by the count that is stored with each file.
+The option ``bucket`` says what new partitions get, and Paimon's own writers go by it: they refuse a partition that has
+another number, unless they meet empty buckets only. So after the whole table was rescaled, the option follows, as a
+schema version of its own: right after the commit, as the rows take long to write, and a rescale that fails changes
+nothing. A retry with the same operation id completes it; a rollback sets it back. Readers go by the count that is
+stored with each file.
 """
 
 from __future__ import annotations
@@ -173,7 +174,6 @@ class _Run:
         details = {
             **_said(found),
             "tasks": sum(len(own) for own in works.values()),
-            "option": found.option or found.option_before,
             **_warnings(found.scan.schema, found.bucket_num, self.request),
         }
         head = found.scan.snapshot
@@ -199,7 +199,6 @@ class _Run:
             details = json.loads(landed.properties[DETAILS_PROPERTY])
             before, after = landed.id - 1 or None, landed.id
         followed = self._follow(details["bucket_num"], landed)
-        details["option"] = details["bucket_num"] if not self.request.partitions else details["option_before"]
         details |= _warnings(self.view.schema(), details["bucket_num"], self.request)
         changed = landed is not None or followed or tried.retried
         if not changed:
@@ -311,6 +310,7 @@ def _said(found: _Gathered) -> dict[str, Any]:
         "bucket_num": found.bucket_num,
         "bucket_num_before": list(found.before),
         "option_before": found.option_before,
+        "option": found.option or found.option_before,
         "partitions": len(names),
         "partition_names": names[:_LISTED],
         "files_before": len(files),
@@ -324,8 +324,9 @@ def _warnings(schema: TableSchema, bucket_num: int, request: Rescale) -> dict[st
         return {}
     return {
         "warnings": [
-            f"option bucket is {option}: Paimon's own writers refuse partitions that have {bucket_num} buckets until "
-            f"it is {bucket_num}, too (alter_table --change 'set bucket={bucket_num}')"
+            f"the option bucket is {option}: stop Paimon's own writers of partitions that have {bucket_num} buckets "
+            f"until it is {bucket_num}, too (alter_table --change 'set bucket={bucket_num}'); they refuse them, or put "
+            f"a key into a second bucket"
         ]
     }
 

@@ -139,7 +139,7 @@ def test_only_the_chosen_partitions_and_then_the_others_by_the_option(tmp_path: 
     before, untouched = rows(table), {i for i in identifiers(table) if b"c" in i.partition}
     result = run(table, 5, partitions=["p=a", "p=b"])
     assert (option(table), result.details["option"]) == ("2", 2)
-    assert "Paimon's own writers refuse partitions that have 5 buckets" in result.details["warnings"][0]
+    assert "stop Paimon's own writers of partitions that have 5 buckets" in result.details["warnings"][0]
     assert counts(table) == {"a": {5}, "b": {5}, "c": {2}}
     assert untouched <= identifiers(table).keys()
     set_options(table, {"bucket": "3"})
@@ -309,12 +309,39 @@ def test_a_rollback_gives_the_old_files_back(tmp_path: Path, options: dict[str, 
     back = operate(table, "rollback_to", snapshot=result.snapshot_before, keep_later=keep_later)
     assert (shown(table), identifiers(table)) == (before, files)
     assert {i.file_name for i in read_index(table, table.latest_snapshot())} == {i.file_name for i in index}
-    (warning,) = back.details["warnings"]
-    assert "have 4 buckets and the option bucket is 2" in warning and "set bucket=4" in warning
+    assert (option(table), back.details["option"], "warnings" in back.details) == ("4", 4, False)
     put(table, ("x", 1, 3, "after"))
     assert ("x", 1, 3, "after") in shown(table) and counts(table) == {"x": {4}}
-    assert run(table).changed and counts(table) == {"x": {2}}
-    assert operate(table, "check_table", verify_files=True).details["ok"]
+    assert run(table, 2).changed and counts(table) == {"x": {2}}
+    assert operate(table, "check_table").details["ok"]
+
+
+def test_an_undo_leaves_an_option_that_somebody_has_set(tmp_path: Path) -> None:
+    table = of_engine(tmp_path, bucket="4")
+    put(table, *(("x", k, 1, "a") for k in range(20)))
+    set_options(table, {"bucket": "2"})
+    back = operate(table, "rollback_to", snapshot=run(table).snapshot_before)
+    (warning,) = back.details["warnings"]
+    assert "have 4 buckets and the option bucket is 2" in warning and "set bucket=4" in warning
+    assert (option(table), counts(table)) == ("2", {"x": {4}})
+    run(table, 3)
+    set_options(table, {"bucket": "5"})
+    assert "warnings" in operate(table, "rollback_to", snapshot=back.snapshot_after).details
+    assert option(table) == "5"
+
+
+def test_an_undo_of_several_rescales(tmp_path: Path) -> None:
+    table = of_engine(tmp_path, bucket="4")
+    put(table, *(("x", k, 1, "a") for k in range(20)))
+    first = run(table, 2)
+    put(table, ("x", 1, 2, "b"))
+    run(table, 7, partitions=["p=x"])
+    run(table, 3)
+    operate(table, "rollback_to", snapshot=first.snapshot_before, operation_id="op")
+    set_options(table, {"bucket": "3"})  # as a try that was killed before it would have left it
+    again = operate(table, "rollback_to", snapshot=first.snapshot_before, operation_id="op")
+    assert (option(table), again.details["option"], counts(table)) == ("4", 4, {"x": {4}})
+    assert {row[3] for row in shown(table)} == {"a"}
 
 
 def test_an_undo_that_would_drop_later_rows_is_refused(tmp_path: Path) -> None:

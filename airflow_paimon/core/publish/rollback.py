@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
+    PaimonError,
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.schema import TableSchema
@@ -35,6 +39,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.schema.tables import set_option
 from airflow_paimon.core.table.history import (
     Difference,
     difference,
@@ -45,9 +50,13 @@ from airflow_paimon.core.table.history import (
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
+    BUCKET_OPTION_PROPERTY,
     CHECKS_FORCED_PROPERTY,
     CHECKS_PROPERTY,
+    DETAILS_PROPERTY,
     KEEP_LATER_PROPERTY,
+    OPERATION_PROPERTY,
+    RESCALE,
     TARGET_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
@@ -76,7 +85,21 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
         target = _target(request, view)
         return lambda head: _plan(request, view, target, head)
 
-    return run_publication(context, view, make_decide, changelog=changelog)
+    return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog))
+
+
+def _with_option(context: Context, view: Table, result: OperationResult) -> OperationResult:
+    """Set the option ``bucket`` back after the rollback of a rescale; a retry does the same."""
+    landed = view.find_snapshot(result.snapshot_after or 0) if result.changed and not result.dry_run else None
+    number = landed.properties.get(BUCKET_OPTION_PROPERTY) if landed is not None else None
+    if landed is None or number is None:
+        return result
+    try:
+        set_option(context, view, "bucket", number)
+    except PaimonError as error:
+        error.details.setdefault("done", [landed.id])
+        raise
+    return replace(result, details={**result.details, "option": int(number)})
 
 
 def _target(request: RollbackTo, view: Table) -> Snapshot:
@@ -118,6 +141,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         check_moving_keys(view.label, changes, schema, whose)
         check_hash_indexes(view.label, changes, theirs, read_index(view, head), schema, whose)
     _check_row_ids(view, schema, target, changes)
+    option = _bucket_option(view, target, head, changes)
     return Decision(
         target=view,
         source=view,
@@ -132,6 +156,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         properties={
             TARGET_PROPERTY: str(target.id),
             KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",
+            **({} if option is None else {BUCKET_OPTION_PROPERTY: str(option)}),
             **_checks_that_return(view, target, keep_later=request.keep_later),
         },
         summary={
@@ -139,7 +164,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
             "target_tag": request.tag,
             "head_snapshot": head.id,
             "keep_later": request.keep_later,
-            **_other_bucket_counts(schema, changes),
+            **_told_of_buckets(schema, changes, option),
         },
         reason=f"back to snapshot {target.id}",
         merge=merge,
@@ -159,17 +184,41 @@ def _checks_that_return(view: Table, target: Snapshot, *, keep_later: bool) -> d
     return {name: said[name] for name in (CHECKS_PROPERTY, CHECKS_FORCED_PROPERTY) if name in said}
 
 
-def _other_bucket_counts(schema: TableSchema, changes: Sequence[BucketChange]) -> dict[str, list[str]]:
-    """Warn where what comes back was written before a rescale: options don't go back."""
+def _bucket_option(view: Table, target: Snapshot, head: Snapshot, changes: Sequence[BucketChange]) -> int | None:
+    """Return the number that the option ``bucket`` had before the rescales of the whole table that are undone; None:
+    there are none, or it was altered since.
+    """
+    if not _other_bucket_counts(view.schema(), changes):
+        return None
+    since = (s for number in range(target.id + 1, head.id + 1) if (s := view.find_snapshot(number)) is not None)
+    rescales = (s.properties for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE)
+    said = [json.loads(properties[DETAILS_PROPERTY]) for properties in rescales]
+    set_by = [one for one in said if one["option"] != one["option_before"]]
+    if not set_by or set_by[-1]["option"] != TableOptions(view.schema().options).bucket:
+        return None
+    return int(set_by[0]["option_before"])
+
+
+def _other_bucket_counts(schema: TableSchema, changes: Sequence[BucketChange]) -> list[int]:
+    """Return the numbers of buckets that come back and are not the option's."""
     now = TableOptions(schema.options).bucket
-    back = sorted({e.total_buckets for c in changes for e in c.add if e.total_buckets > 0} - {now})
-    if now < 1 or not back:
+    back = {e.total_buckets for c in changes for e in c.add if e.total_buckets > 0}
+    return sorted(back - {now}) if now > 0 else []
+
+
+def _told_of_buckets(schema: TableSchema, changes: Sequence[BucketChange], option: int | None) -> dict[str, Any]:
+    """Say that the option goes back to ``option``, or warn where what comes back was written before a rescale."""
+    if option is not None:
+        return {"option": option}
+    back = _other_bucket_counts(schema, changes)
+    if not back:
         return {}
     return {
         "warnings": [
-            f"partitions that come back have {' or '.join(map(str, back))} buckets and the option bucket is {now}: "
-            f"Paimon's own writers refuse them until it is set back (alter_table --change 'set bucket={back[0]}'), or "
-            f"they are rescaled"
+            f"partitions that come back have {' or '.join(map(str, back))} buckets and the option bucket is "
+            f"{TableOptions(schema.options).bucket}: stop Paimon's own writers of them until it is set back "
+            f"(alter_table --change 'set bucket={back[0]}') or they are rescaled; they refuse them, or put a key into "
+            f"a second bucket"
         ]
     }
 
