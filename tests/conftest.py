@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +248,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None):
         faults = _FAULTS_OF_WORKERS  # each worker looked after its own
     else:
+        resource_tracker._resource_tracker._stop()  # of spawned processes: else it stays until Python ends
         left = _wait_for_children()
         _end(left)
         faults = [f"left behind by a test, ended now: {pid} {command}" for pid, command in left.items()]

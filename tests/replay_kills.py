@@ -109,8 +109,13 @@ def start_job(warehouse: Path, mode: str) -> subprocess.Popen[bytes]:
     return start_program("replay_branch", warehouse, asked(mode))
 
 
-def start_program(operation: str, warehouse: Path, options: Mapping[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a job as a program, in a process group of its own."""
+_AS_IF_LARGE = "from airflow_paimon.data import scan; scan.LIMIT_BYTES = -1; "
+
+
+def start_program(
+    operation: str, warehouse: Path, options: Mapping[str, Any], *, as_if_large: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a job as a program, in a process group of its own. ``as_if_large``: in Spark, however small its files."""
     flags = [f"--warehouse={warehouse}"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -119,9 +124,15 @@ def start_program(operation: str, warehouse: Path, options: Mapping[str, Any]) -
     conf.mkdir(exist_ok=True)
     (conf / "spark-defaults.conf").write_text(f"{_SMALL_SPARK}spark.local.dir {warehouse.parent / 'local'}\n")
     env = {**os.environ, "SPARK_CONF_DIR": str(conf), "PYTHONPATH": str(REPO_ROOT)}
-    command = [sys.executable, str(job_path(operation)), *flags]
+    main = f"{_AS_IF_LARGE}from airflow_paimon.spark.launch import main; main({operation!r})"
+    program = ["-c", main] if as_if_large else [str(job_path(operation))]
     return subprocess.Popen(
-        command, cwd=REPO_ROOT, env=env, process_group=0, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, *program, *flags],
+        cwd=REPO_ROOT,
+        env=env,
+        process_group=0,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 

@@ -27,6 +27,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, landed_earlier, run_here
+from airflow_paimon.data.scan import fits_in_process
 from airflow_paimon.data.write import discard_files
 
 log = logging.getLogger(__name__)
@@ -69,12 +70,16 @@ def compact(
             raise
 
 
-def check_compact(context: Context, request: Compact) -> None:
-    """Check everything that can be checked without reading rows, before a session is started; raises as ``compact``."""
+def is_small_compaction(context: Context, request: Compact) -> bool:
+    """Check everything that can be checked without reading rows, before a session is started; raises as ``compact``.
+
+    True = this process compacts it faster than Spark would start.
+    """
     table = context.table.branch(request.branch).require()
-    _plan(table, request)
+    planned = _plan(table, request)
     if not request.dry_run:
         require_committable(table)
+    return fits_in_process(f for one in planned.groups for f in one.files)
 
 
 def _plan(table: Table, request: Compact) -> Planned:

@@ -33,7 +33,8 @@ class Operation:
         fold: For publishes: the function that folds buckets of the branch first, passed as third argument.
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
-        plan: Of an operation on rows: the function that makes a dry run's result of metadata alone, if any.
+        here: Of an operation on rows: the function that does without Spark, as ``function(context, request,
+            processes)``, if any. Its dry run reads metadata alone.
         own_metadata: It rewrites or deletes metadata files, which is not possible where a server keeps them.
     """
 
@@ -44,7 +45,7 @@ class Operation:
     connector: str | None = None
     fold: str | None = None
     on_rows: tuple[str, ...] = ()
-    plan: str | None = None
+    here: str | None = None
     own_metadata: bool = False
 
     @property
@@ -135,6 +136,7 @@ _TABLE = (
         "spark.jobs.diff_branches:diff_branches",
         "rows",
         connector="spark.connector.diff_branches:diff_branches",
+        here="data.plain:diff_branches",
     ),
     Operation(
         requests.CheckBranchData,
@@ -165,7 +167,7 @@ _TABLE = (
         "Write the small files of an append table together, and drop deleted rows.",
         "spark.jobs.compact:compact",
         "rows",
-        plan="data.compact:compact",
+        here="data.plain:compact",
     ),
     Operation(
         requests.CompactManifest,
@@ -211,7 +213,7 @@ _TABLE = (
         "Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.",
         "spark.jobs.erase_rows:erase_rows",
         "rows",
-        plan="data.erasure.erase_rows:erase_rows",
+        here="data.plain:erase_rows",
         own_metadata=True,
     ),
     Operation(
@@ -251,6 +253,7 @@ _TABLE = (
         "Compact partitions of a chain table into full ones in its snapshot branch.",
         "spark.jobs.compact_chain_table:compact_chain_table",
         "rows",
+        here="data.plain:compact_chain_table",
     ),
     Operation(
         requests.ExpirePartitions,
@@ -327,12 +330,33 @@ def plan_operation(request: Request) -> OperationResult:
     Raises:
         PaimonError: see the operation. UnsupportedFeatureError: its plan needs rows.
     """
-    from airflow_paimon.core.requests.context import open_context
-
-    plan = operation_of(request.operation).plan
-    if plan is None or not request.dry_run:
+    if operation_of(request.operation).here is None or not request.dry_run:
         raise UnsupportedFeatureError(f"{request.operation} has no plan without rows: run it as a Spark job")
-    result: OperationResult = resolve(plan)(open_context(request), request)
+    return run_here(request)
+
+
+def run_here(request: Request, processes: int = 1) -> OperationResult:
+    """Run any operation that does without Spark: in this process, or what reads and writes rows in so many.
+
+    Raises:
+        PaimonError: see each operation. UnsupportedFeatureError: it needs Spark.
+    """
+    from airflow_paimon.core.commit.landed import verified_commits
+    from airflow_paimon.core.requests.context import open_context
+    from airflow_paimon.core.table.table_sets import same_versions
+
+    operation = operation_of(request.operation)
+    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 1:
+        raise InvalidInputError(f"{request.operation}: processes is a number from 1 on, not {processes!r}")
+    if not operation.needs_spark:
+        return run_operation(request)
+    if operation.here is None or request.engine == "connector":
+        raise UnsupportedFeatureError(
+            f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
+            f"{request.operation} --help"
+        )
+    with verified_commits(), same_versions():
+        result: OperationResult = resolve(operation.here)(open_context(request), request, processes)
     return result
 
 

@@ -22,10 +22,11 @@ from airflow_paimon.core.requests.requests import (
 )
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
-from airflow_paimon.data.compact import check_compact, compact
+from airflow_paimon.data.compact import is_small_compaction
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure, erase_rows
+from airflow_paimon.data.plain import compact
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.rescale import check_rescale, rescale
 from airflow_paimon.spark.jobs.check_results import check_before_spark
@@ -51,8 +52,7 @@ def run_before_spark(request: Request) -> OperationResult | None:
         check_compaction(context, request)
         return compact_chain_table(context, request) if request.dry_run else None
     elif isinstance(request, Compact):
-        check_compact(context, request)
-        return compact(context, request) if request.dry_run else None
+        return compact(context, request) if is_small_compaction(context, request) or request.dry_run else None
     elif isinstance(request, Rescale):
         check_rescale(context, request)
         return rescale(context, request) if request.dry_run else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,11 @@ import pytest
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.operations import run_here
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import live_entries
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark import compaction
 from airflow_paimon.spark.datasource import register
@@ -28,7 +30,8 @@ from tests.data.chain.examples import mark_deleted
 from tests.data.row_statements import statement, with_ids
 from tests.data.tables import rows_of as data_rows
 from tests.data.test_compact import add, names, partitioned, wrong_count
-from tests.data.test_compact_keyed import COLUMNS, assert_merged, changes, keyed, rows, upsert
+from tests.data.test_compact_keyed import COLUMNS, assert_merged, changes, keyed, rows, stored, upsert
+from tests.randomness import chance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +91,32 @@ def test_buckets_of_key_tables_in_parallel_in_one_commit(spark: SparkSession, tm
     assert not run_spark_operation(spark, asked(tmp_path, operation_id="night", max_sorted_runs=5)).changed
 
 
+@pytest.mark.random
+def test_plain_python_leaves_the_rows_and_files_that_spark_leaves(spark: SparkSession, tmp_path: Path) -> None:
+    """Of the same random life, keyed and append, in one process and in two."""
+    random = chance("compact-plain")
+    kept = keyed(tmp_path / "0", **random.choice([{}, {"sequence.field": "s"}, {"target_file_size": "1 kb"}]))
+    for _ in range(random.randint(6, 9)):
+        given = [(random.choice("ab"), k, random.randrange(9), f"v{k}") for k in random.sample(range(60), 20)]
+        upsert(kept, *given, kind=random.choice(["+I", "+I", "-D"]))
+    loose = partitioned(tmp_path / "0", **{"row-tracking.enabled": "true"})
+    for i in range(random.randint(6, 9)):
+        add(loose, *((100 * i + n, f"d{random.randrange(3)}") for n in range(10)))
+    statement(loose, lambda row: {**row, "id": -row["id"]} if row["id"] % 7 == 3 else row)
+    folders = [Path(kept.store.uri.removeprefix("file://")).parents[1], tmp_path / "0" / "wh"]
+    for folder, name in zip(folders, (kept.name, loose.name), strict=True):
+        found = []
+        for way in ("spark", 1, 2):
+            copy = shutil.copytree(folder, tmp_path / f"{way}-{name}")
+            request = build_request("compact", {"warehouse": str(copy), "table": name, "min_files": 2})
+            result = run_spark_operation(spark, request) if way == "spark" else run_here(request, int(way))
+            table = open_table(str(copy), name)
+            content = stored(table) if name == kept.name else with_ids(table)
+            found.append((content, len(names(table)), {k: v for k, v in result.details.items() if "bytes" not in k}))
+        assert found[0] == found[1] == found[2]
+        assert found[0][2]["files_before"] > found[0][2]["files_after"]
+
+
 def test_writers_that_commit_between_plan_and_commit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +151,7 @@ def test_a_compaction_that_is_killed_when_it_has_written_files(spark: SparkSessi
     expected, head = rows(table), table.latest_snapshot_id()
     before = set(tmp_path.rglob("data-*"))
     options = {"table": "d.t", "operation_id": "op"}
-    job = replay_kills.start_program("compact", tmp_path / "warehouse", options)
+    job = replay_kills.start_program("compact", tmp_path / "warehouse", options, as_if_large=True)
     deadline = time.monotonic() + 900
     try:
         while not set(tmp_path.rglob("data-*")) - before and job.poll() is None and time.monotonic() < deadline:

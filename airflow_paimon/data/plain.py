@@ -1,0 +1,97 @@
+"""Operations on rows with neither Airflow nor Spark: in this process, or in several of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from typing import TypeVar
+
+from airflow_paimon.core.errors import StorageError, UnsupportedError
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import Compact, CompactChainTable, DiffBranches, EraseRows
+from airflow_paimon.data import compact as compact_files
+from airflow_paimon.data.chain import compact as compact_chain
+from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket
+from airflow_paimon.data.compaction_tasks import TaskOutput, Work
+from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.erasure import erase_rows as erasure
+
+W = TypeVar("W")
+R = TypeVar("R")
+
+_TASKS = 4
+"""Groups of files, or buckets, of one commit, for each process; or as many more as together are small."""
+_BYTES = 256 << 20
+
+
+def compact(context: Context, request: Compact, processes: int = 1) -> OperationResult:
+    """Compact small files; raises as ``airflow_paimon.data.compact`` says."""
+    return compact_files.compact(
+        *(context, request, partial(_outputs, processes)),
+        tasks_at_once=_TASKS * processes,
+        bytes_at_once=_BYTES * processes,
+    )
+
+
+def compact_chain_table(context: Context, request: CompactChainTable, processes: int = 1) -> OperationResult:
+    """Make partitions full; raises as ``airflow_paimon.data.chain.compact`` says."""
+
+    def run(compaction: Compaction, works: Sequence[BucketWork]) -> Iterator[BucketOutput]:
+        return _each(processes, partial(compact_bucket, compaction), works)
+
+    return compact_chain.compact_chain_table(
+        context, request, run, tasks_at_once=_TASKS * processes, bytes_at_once=_BYTES * processes
+    )
+
+
+def erase_rows(context: Context, request: EraseRows, processes: int = 1) -> OperationResult:
+    """Erase rows; raises as ``airflow_paimon.data.erasure.erase_rows`` says."""
+    return erasure.erase_rows(context, request, partial(_outputs, processes))
+
+
+def diff_branches(context: Context, request: DiffBranches, processes: int = 1) -> OperationResult:
+    """Compare branches where what differs is little; raises as ``small_diff``.
+
+    Raises:
+        UnsupportedError: it is too much for one process.
+    """
+    found = small_diff(context, request)
+    if found is None:
+        raise UnsupportedError(
+            f"{context.table.branch(request.branch).label}: what differs is too much for a diff in this process. Name "
+            f"partitions, or run the job diff_branches, which has Spark"
+        )
+    return found
+
+
+def _outputs(processes: int, works: Sequence[Work]) -> Iterator[TaskOutput]:
+    return _each(processes, _run, works)
+
+
+def _run(work: Work) -> TaskOutput:
+    return work.run()
+
+
+def _each(processes: int, function: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+    """Yield what a function returns of each work, in any processes. The first failure leaves out what hasn't begun.
+
+    Processes are spawned, as threads that Arrow and storages have started don't survive a fork.
+
+    Raises:
+        StorageError: a process was killed.
+    """
+    if min(processes, len(works)) == 1 or not works:
+        yield from map(function, works)
+        return
+    with ProcessPoolExecutor(min(processes, len(works)), get_context("spawn")) as pool:
+        try:
+            yield from pool.map(function, works)
+        except BrokenProcessPool as error:
+            raise StorageError(
+                f"One of {processes} processes was killed while it wrote files, maybe for want of memory, or it could "
+                f"not start: a script that asks for processes runs its work below if __name__ == '__main__'. What "
+                f"was committed stands; run it again, with fewer processes"
+            ) from error

@@ -1,0 +1,106 @@
+"""Operations on rows without Spark, in this process and in several."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import (
+    FormatError,
+    InvalidInputError,
+    PaimonError,
+    StorageError,
+    UnsupportedError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.operations import run_here
+from airflow_paimon.data import plain, scan
+from airflow_paimon.data.compaction_tasks import TaskOutput
+from airflow_paimon.spark.jobs.before_spark import run_before_spark
+from tests.data.test_compact import add, names, partitioned, rows_of, wrong_count
+
+
+def asked(folder: Path, operation: str = "compact", table: str = "d.p", **values: Any) -> Any:
+    return build_request(operation, {"warehouse": str(folder / "wh"), "table": table, **values})
+
+
+def test_many_small_partitions_are_one_commit(tmp_path: Path) -> None:
+    table = partitioned(tmp_path)
+    for i in range(5):
+        add(table, *((10 * i + day, f"d{day}") for day in range(9)))
+    before = rows_of(table)
+    result = run_here(asked(tmp_path))
+    assert (result.details["partitions"], result.details["snapshots"]) == (9, [6])
+    assert (rows_of(table), len(names(table))) == (before, 9)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_refusal_changes_nothing_and_is_the_operations(tmp_path: Path, processes: int) -> None:
+    table = wrong_count(tmp_path)
+    with pytest.raises(FormatError, match="hold 6 rows where their manifest says 7"):
+        run_here(asked(tmp_path, table=table.name), processes)
+    assert table.latest_snapshot_id() == 6
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Work in which the process dies."""
+
+    files: tuple[DataFile, ...] = ()
+
+    def run(self) -> TaskOutput:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_process_that_is_killed_is_an_error_that_says_so() -> None:
+    with pytest.raises(StorageError, match="One of 2 processes was killed"):
+        list(plain._outputs(2, [Killed(), Killed()]))
+
+
+@pytest.mark.parametrize("processes", [0, -1, True, "2"])
+def test_processes_is_a_number(tmp_path: Path, processes: Any) -> None:
+    with pytest.raises(InvalidInputError, match="processes is a number from 1 on"):
+        run_here(asked(tmp_path), processes)
+
+
+def test_what_needs_spark_says_so_before_anything_is_looked_at(tmp_path: Path) -> None:
+    for request in (asked(tmp_path, "correct_branch", branch="b", sql="x.sql"), asked(tmp_path, engine="connector")):
+        with pytest.raises(UnsupportedFeatureError, match="python -m airflow_paimon job"):
+            run_here(request)
+
+
+def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = partitioned(tmp_path)
+    for i in range(5):
+        add(table, (i, "a"))
+    before = rows_of(table)
+    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)
+    assert run_before_spark(asked(tmp_path)) is None
+    assert len(names(table)) == 5
+    monkeypatch.undo()
+    done = run_before_spark(asked(tmp_path, operation_id="op"))
+    assert done is not None and done.details["files_before"] == 5
+    assert (rows_of(table), len(names(table))) == (before, 1)
+    again = run_before_spark(asked(tmp_path, operation_id="op"))
+    assert again is not None and again.details == done.details
+
+
+def test_a_diff_of_much_names_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = partitioned(tmp_path)
+    add(table, (1, "a"))
+    run_here(asked(tmp_path, "create_branch", branch="fix", snapshot=1))
+    add(table.branch("fix"), (2, "a"))
+    diff = asked(tmp_path, "diff_branches", branch="fix")
+    assert run_here(diff).details["total"]["added"] == 1
+    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)
+    with pytest.raises(UnsupportedError, match="run the job diff_branches") as refused:
+        run_here(diff)
+    assert isinstance(refused.value, PaimonError)
