@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product thorough stream-kills reach compose-test options check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,9 @@ compose-test: venv ## build the image, start docker/compose.yaml and correct the
 
 options: venv ## renew the list of table options by Paimon's sources (FILE=a folder, a jar of sources, or one *Options.java)
 	@$(PY) -m tests.paimon_options $(FILE)
+
+functions: venv ## renew the Python functions by the table of operations
+	@$(PY) -m tests.python_functions
 
 check: venv ## ruff, format, mypy
 	@failed=0

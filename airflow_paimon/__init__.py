@@ -1,36 +1,76 @@
 """Airflow provider for the life of an Apache Paimon table. Importing this package imports nothing heavy."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.replace_main import main_state
     from airflow_paimon.core.schema.tables import create_table
+    from airflow_paimon.notebook.functions import *  # noqa: F403
+    from airflow_paimon.notebook.operation import Result
     from airflow_paimon.notebook.table import open_table
     from airflow_paimon.notebook.table_set import open_table_set
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "create_table", "main_state", "open_table", "open_table_set"]
+__all__ = [  # noqa: F405
+    "Result",
+    "__version__",
+    "alter_branch",
+    "alter_chain_table",
+    "alter_table",
+    "check_chain_table",
+    "check_table",
+    "clear_consumers",
+    "compact",
+    "compact_chain_table",
+    "create_branch",
+    "create_chain_table",
+    "create_table",
+    "create_table_set",
+    "create_tag",
+    "delete_branch",
+    "delete_tag",
+    "diff_branches",
+    "erase_rows",
+    "expire_branches",
+    "expire_partitions",
+    "expire_snapshots",
+    "expire_tags",
+    "export_audit",
+    "fast_forward",
+    "find_rows",
+    "main_state",
+    "merge_branch",
+    "open_table",
+    "open_table_set",
+    "plan_correction",
+    "rebase_branch",
+    "remove_orphan_files",
+    "rename_branch",
+    "rename_tag",
+    "repair_table",
+    "replace_main",
+    "reset_consumer",
+    "rollback_to",
+    "storage_usage",
+    "table_health",
+]
+
+_PLACES = {
+    "Result": "notebook.operation",
+    "create_table": "core.schema.tables",
+    "main_state": "core.publish.replace_main",
+    "open_table": "notebook.table",
+    "open_table_set": "notebook.table_set",
+}
+"""Where the names are that are no functions of operations."""
 
 
 def __getattr__(name: str) -> Any:
     # PEP 562: Airflow imports this package in every process that lists providers; the core comes only when asked for.
-    if name == "open_table":
-        from airflow_paimon.notebook.table import open_table
-
-        return open_table
-    if name == "open_table_set":
-        from airflow_paimon.notebook.table_set import open_table_set
-
-        return open_table_set
-    if name == "create_table":
-        from airflow_paimon.core.schema.tables import create_table
-
-        return create_table
-    if name == "main_state":
-        from airflow_paimon.core.publish.replace_main import main_state
-
-        return main_state
+    if name in __all__:
+        return getattr(import_module(f"airflow_paimon.{_PLACES.get(name, 'notebook.functions')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import tomllib
 import venv
 import zipfile
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from tests.conftest import REPO_ROOT
 from tests.distributions import build, differing, findings, unpacked
 
 DOCS = REPO_ROOT / "docs"
+QUICK_START = (DOCS / "quickstart.md").read_text()
 _EPOCH = "1700000000"
 _POINTERS = re.compile(
     r"docs/([\w-]+(?:/[\w-]+)?)\.md"  # a text that becomes a link
@@ -179,6 +181,63 @@ def test_the_metadata_describes_the_project_and_invents_no_address(wheel: Path) 
     assert shown.startswith("<h1>airflow-paimon</h1>")
     assert "&lt;" not in re.sub(r"<(code|pre)>.*?</\1>", "", shown, flags=re.DOTALL), "raw HTML is not rendered"
     assert metadata.get_all("Project-URL") is None, "the repository's address is not known"
+
+
+def test_the_tool_runs_on_the_five_packages_that_the_quick_start_names(installed: Installed, tmp_path: Path) -> None:
+    """Nothing else that is installed can be imported: no Airflow, no Spark, nor what these bring."""
+    named = re.findall(r'"([^"]+)"', re.search(r"^pip install (\"pyarrow.*)$", QUICK_START, re.MULTILINE)[1])  # type: ignore[index]
+    project = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text())["project"]
+    for_airflow = ("apache-airflow", "markdown-it-py", "pyyaml")  # the last two: the page, and rules in forms
+    assert sorted(named) == sorted(d for d in project["dependencies"] if not d.startswith(for_airflow))
+    packages = [re.match(r"[\w-]+", name)[0] for name in named]  # type: ignore[index]
+    code = f"""
+        import contextlib, importlib.machinery, importlib.util, io, json, os, runpy
+        lent, allowed = {sysconfig.get_path("purelib")!r}, {[*packages, "backports", "airflow_paimon"]!r}
+
+        class Named(importlib.machinery.PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                found = super().find_spec(name, path, target)
+                place = str(getattr(found, "origin", None) or getattr(found, "submodule_search_locations", ""))
+                return None if lent in place and name.partition(".")[0] not in allowed else found
+
+        sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Named
+        assert not any(map(importlib.util.find_spec, ("airflow", "pyspark", "yaml", "markdown_it", "pandas")))
+        import airflow_paimon, airflow_paimon.cli.main
+        from airflow_paimon.bundled import job_path
+        import pyarrow as pa
+        from airflow_paimon.data import read_arrow, write_arrow
+
+        assert all(callable(getattr(airflow_paimon, n)) for n in airflow_paimon.__all__ if n != "__version__")
+        warehouse = {str(tmp_path)!r}
+        orders = airflow_paimon.create_table(warehouse, "d.t", [("id", "INT"), ("dt", "STRING")], partition_keys=["dt"])
+        orders = airflow_paimon.open_table(warehouse, "d.t")
+        for i in range(6):
+            write_arrow(orders, pa.table({{"id": pa.array([i], pa.int32()), "dt": ["2026-01-01"]}}))
+        airflow_paimon.create_branch(orders, "fix", snapshot=6)
+        write_arrow(orders.branch("fix"), pa.table({{"id": pa.array([9], pa.int32()), "dt": ["2026-01-01"]}}))
+        airflow_paimon.merge_branch(orders, "fix")
+        airflow_paimon.delete_branch(orders, "fix")
+        files = airflow_paimon.compact(orders, processes=2).details["files_before"]
+        expired = airflow_paimon.expire_snapshots(orders, retain_min=1, retain_max=2).changed
+        rows = read_arrow(orders).num_rows
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert airflow_paimon.cli.main.run(["count", "--warehouse", warehouse, "--table", "d.t"]) == 0
+        codes = []
+        for job in ("check_table", "compact"):
+            sys.argv = [job, "--warehouse=" + warehouse, "--table=d.t"]
+            kept = os.dup(1)
+            try:
+                with open("/dev/null", "w") as nowhere:
+                    os.dup2(nowhere.fileno(), 1)
+                    runpy.run_path(str(job_path(job)), run_name="__main__")
+            except SystemExit as end:
+                codes.append(end.code)
+            finally:
+                os.dup2(kept, 1)
+        print(json.dumps([files, expired, rows, codes, sorted({{"airflow", "pyspark"}} & set(sys.modules))]))
+    """
+    assert installed.run(code) == [7, True, 7, [0, 0], []]
 
 
 def test_every_installed_job_says_how_it_is_called(installed: Installed) -> None:

@@ -52,7 +52,7 @@ def erase_rows(context: Context, request: EraseRows, processes: int = 1) -> Oper
     return erasure.erase_rows(context, request, partial(_outputs, processes))
 
 
-def diff_branches(context: Context, request: DiffBranches, processes: int = 1) -> OperationResult:
+def diff_branches(context: Context, request: DiffBranches) -> OperationResult:
     """Compare branches where what differs is little; raises as ``small_diff``.
 
     Raises:

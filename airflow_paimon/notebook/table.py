@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_paimon.notebook.shown import Diff
 
 
+@dataclass(frozen=True, repr=False)
 class ReadableTable(Table):
     """A view of one branch of a table, whose rows can be read in this process and which a notebook shows.
 
@@ -39,9 +42,11 @@ class ReadableTable(Table):
 
     Rows come in no particular order. Columns of the option ``airflow-paimon.masked-columns`` are hidden in what is
     shown (``head``, ``diff``), not in what is read.
+
+    ``place``: the warehouse and storage options by which it was opened, unless that was by path.
     """
 
-    __slots__ = ()
+    place: tuple[str, Mapping[str, Any] | None] | None = field(default=None, compare=False)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
@@ -269,7 +274,8 @@ def open_table(
         InvalidInputError: both or neither of (warehouse, name) and path, or a malformed name.
     """
     found = open_core_table(warehouse, name, branch, storage_options, path=path)
-    return ReadableTable(found.store, found.name, found.branch_name, found.catalog)
+    place = None if warehouse is None else (os.fspath(warehouse), storage_options)
+    return ReadableTable(found.store, found.name, found.branch_name, found.catalog, place=place)
 
 
 def _version(snapshot: int | None, tag: str | None) -> int | str | None:

@@ -33,8 +33,8 @@ class Operation:
         fold: For publishes: the function that folds buckets of the branch first, passed as third argument.
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
-        here: Of an operation on rows: the function that does without Spark, as ``function(context, request,
-            processes)``, if any. Its dry run reads metadata alone.
+        here: Of an operation on rows: the function that does without Spark, if any, as ``function(context,
+            request)``; with ``processes`` as third argument, if it has one. Its dry run reads metadata alone.
         own_metadata: It rewrites or deletes metadata files, which is not possible where a server keeps them.
     """
 
@@ -356,7 +356,8 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
             f"{request.operation} --help"
         )
     with verified_commits(), same_versions():
-        result: OperationResult = resolve(operation.here)(open_context(request), request, processes)
+        more = (processes,) if processes > 1 else ()
+        result: OperationResult = resolve(operation.here)(open_context(request), request, *more)
     return result
 
 

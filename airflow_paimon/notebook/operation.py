@@ -1,0 +1,82 @@
+"""What the functions of operations have in common: arguments become a request, its result a typed value."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.requests.operations import operation_of, run_here
+from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.notebook.table import ReadableTable
+
+D = TypeVar("D", bound=Mapping[str, Any])
+
+_COMMON = frozenset(f.name for f in dataclasses.fields(Request))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(OperationResult, Generic[D]):
+    """The result of an operation, which its job prints; ``to_json`` gives that.
+
+    ``details`` is a dict whose keys and types a type checker knows (``airflow_paimon.core.requests.details``).
+    """
+
+    details: D
+
+
+def perform(operation: str, given: dict[str, Any]) -> Result[Any]:
+    """Run an operation with the arguments of its function.
+
+    Raises:
+        InvalidInputError: neither an opened table nor a warehouse and a name, or a wrong value.
+        PaimonError: see the operation.
+    """
+    values = dict(given)
+    processes = values.pop("processes", 1)
+    if not isinstance(values["table"], str):
+        values |= _opened(operation, values)
+    elif values["warehouse"] is None:
+        raise InvalidInputError(
+            f"{operation}: give warehouse= with the name {values['table']!r}, or what open_table returned"
+        )
+    result = run_here(build_request(operation, values), processes)
+    return Result(**{f.name: getattr(result, f.name) for f in dataclasses.fields(result)})
+
+
+def _opened(operation: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where an opened table lies. A branch stays in its name, which is refused: it would be taken for main."""
+    table = values["table"]
+    if not isinstance(table, Table):
+        raise InvalidInputError(f"{operation}: table is db.table or what open_table returned, not {table!r}")
+    if values["warehouse"] is not None or values["storage_options"] is not None:
+        raise InvalidInputError(f"{operation}: an opened table knows its warehouse and its storage_options")
+    if not isinstance(table, ReadableTable) or table.place is None:
+        raise InvalidInputError(
+            f"{operation}: {table.label} was not opened by airflow_paimon.open_table(warehouse, name); do that, or "
+            f"give its name and warehouse="
+        )
+    branch = "" if table.branch_name == MAIN else f"$branch_{table.branch_name}"
+    return {"table": f"{table.name}{branch}", "warehouse": table.place[0], "storage_options": table.place[1]}
+
+
+def describe(name: str, function: Callable[..., Any]) -> None:
+    """Add the arguments of an operation to the text of its function, as its job's ``--help`` has them."""
+    known = {f.name: _in_python(f.metadata["help"]) for f in dataclasses.fields(operation_of(name).request)}
+    known["processes"] = "How many processes of this machine read and write rows; a script needs a __main__ guard"
+    names = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+    lines = "\n".join(f"        {argument}: {known[argument]}." for argument in names if argument not in _COMMON)
+    function.__doc__ = f"{function.__doc__}\n    Args:\n{lines}\n" if lines else function.__doc__
+
+
+def _in_python(text: str) -> str:
+    """Reword the help of a flag: flags are arguments, and a list is not repeated. A star is none of markup."""
+    named = re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), text.replace(" (repeat)", ""))
+    return re.sub(r"'([^' ]*\*[^' ]*)'", r"``\1``", named)

@@ -1,0 +1,211 @@
+"""The functions of operations: the same arguments as the jobs', the same results, and examples that are true."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import json
+import shutil
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import airflow_paimon
+from airflow_paimon import (
+    Result,
+    compact,
+    create_branch,
+    create_table,
+    create_tag,
+    open_table,
+)
+from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.requests.details import DETAILS
+from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.core.table.table import open_table as open_core_table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.notebook import functions, operation
+from tests import python_functions
+from tests.conftest import REPO_ROOT
+
+NAMES = sorted(functions.__all__)
+
+
+def test_the_functions_are_those_that_the_table_of_operations_makes() -> None:
+    assert python_functions.PATH.read_text() == python_functions.source(), "make functions"
+
+
+def test_every_operation_has_a_function_unless_it_runs_sql_of_the_user() -> None:
+    without = set(OPERATIONS) - set(NAMES)
+    assert without == {"check_branch_data", "correct_branch", "replay_branch"}
+    assert set(NAMES) <= set(airflow_paimon.__all__)
+    assert all(getattr(airflow_paimon, name) is getattr(functions, name) for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_function_takes_what_its_job_takes(name: str) -> None:
+    request = OPERATIONS[name].request
+    parameters = inspect.signature(getattr(functions, name)).parameters
+    specs = {f.name: f for f in fields(request) if f.name != "engine"}
+    assert set(parameters) - {"processes"} == set(specs)
+    for spec in specs.values():
+        found = parameters[spec.name]
+        required = spec.default == "" and spec.name != "warehouse"
+        assert (found.default is found.empty) == required, spec.name
+        assert (found.kind == found.KEYWORD_ONLY) != required, spec.name
+        assert required or found.default == (spec.default or None) or found.default == spec.default, spec.name
+    assert f"    Example:\n        >>> {name}(" in (getattr(functions, name).__doc__ or "")
+    own = [p for p in parameters if p not in python_functions.COMMON]
+    assert all(f"\n        {p}: " in (getattr(functions, name).__doc__ or "") for p in own)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse with what the examples name."""
+    folder = tmp_path_factory.mktemp("examples") / "warehouse"
+    columns = [("id", "BIGINT NOT NULL"), ("dt", "STRING NOT NULL"), ("amount", "DOUBLE")]
+    keys = {"partition_keys": ["dt"], "primary_keys": ["dt", "id"]}
+    orders = create_table(str(folder), "sales.orders", columns, **keys, options={"bucket": "2"})  # type: ignore[arg-type]
+    for number in range(1, 4):
+        day = "2026-05-02" if number == 3 else "2026-05-01"
+        write_arrow(orders, rows(*((i, number * 10.0) for i in range(1, 5)), day=day))
+        if number == 2:
+            create_tag("sales.orders", "before_fix", warehouse=str(folder))
+    create_branch("sales.orders", "fix", tag="before_fix", warehouse=str(folder))
+    write_arrow(orders.branch("fix"), rows((1, 99.0)))
+    customers = create_table(str(folder), "sales.customers", [("id", "BIGINT")])
+    write_arrow(customers, pa.table({"id": [1]}))
+    (folder / "sales.db" / "orders" / "consumer").mkdir()
+    (folder / "sales.db" / "orders" / "consumer" / "consumer-dashboard").write_text('{"nextSnapshot":2}')
+    nights = [("id", "BIGINT NOT NULL"), ("dt", "STRING NOT NULL"), ("v", "STRING")]
+    for name in ("nights", "days"):
+        create_table(str(folder), f"sales.{name}", nights, **keys, options={"bucket": "1"})  # type: ignore[arg-type]
+    functions.create_chain_table(
+        "sales.days", timestamp_pattern="$dt", timestamp_formatter="yyyyMMdd", sequence_field=["v"],
+        warehouse=str(folder),
+    )  # fmt: skip
+    for day in ("20260501", "20260502"):
+        days = open_table(str(folder), "sales.days", "delta")
+        write_arrow(days, pa.table({"id": [1], "dt": [day], "v": [day]}), "overwrite", {"dt": day})
+    return folder
+
+
+def rows(*pairs: tuple[int, float], day: str = "2026-05-01") -> pa.Table:
+    return pa.table({"id": [i for i, _ in pairs], "dt": [day] * len(pairs), "amount": [a for _, a in pairs]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_a_function_is_true(
+    name: str, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = shutil.copytree(stored, tmp_path / "warehouse")
+    monkeypatch.chdir(tmp_path)
+    Path("fix.sql").write_text("UPDATE branch SET amount = 0 WHERE id = 1")
+    results: list[Result[Any]] = []
+    performed = operation.perform
+    monkeypatch.setattr(functions, "perform", lambda *given: results.append(performed(*given)) or results[-1])
+    tables = {table: open_table(str(warehouse), f"sales.{table}") for table in ("orders", "days", "nights")}
+    text = (getattr(functions, name).__doc__ or "").replace("/data/warehouse", str(warehouse))
+    test = doctest.DocTestParser().get_doctest(text, {**vars(functions), **tables}, name, None, None)
+    said: list[str] = []
+    assert doctest.DocTestRunner().run(test, out=said.append) == (0, 1), "".join(said)
+    (result,) = results
+    assert result.operation == name
+    assert faults(DETAILS.get(name), result.details) == []
+    json.dumps(result.to_json())
+
+
+def faults(details: Any, values: Mapping[str, Any]) -> list[str]:
+    """Say which entries of details have no type, or another one."""
+    if details is None:
+        return []
+    hints = typing.get_type_hints(details)
+    unknown = [name for name in values if name not in hints]
+    return unknown + [
+        f"{name}: {values[name]!r}" for name in values if name in hints and not is_of(hints[name], values[name])
+    ]
+
+
+def is_of(hint: Any, value: Any) -> bool:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin is UnionType:
+        return any(is_of(one, value) for one in inner)
+    if origin is list:
+        return isinstance(value, list | tuple) and all(is_of(inner[0], one) for one in value)
+    if origin is dict:
+        return isinstance(value, Mapping) and all(is_of(inner[1], one) for one in value.values())
+    return type(value) is hint
+
+
+def test_every_entry_of_details_is_one_that_something_makes() -> None:
+    made = {
+        text
+        for path in (REPO_ROOT / "airflow_paimon").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for text in words(node)
+        if path.name != "details.py"
+    }
+    entries = {name for details in DETAILS.values() for name in typing.get_type_hints(details)}
+    of_properties = {"branch_identity", "branch_reason"}  # of a landed snapshot, without their prefix
+    assert entries - made == of_properties
+
+
+def words(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    if isinstance(node, ast.keyword) and node.arg:
+        return [node.arg]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def test_a_table_by_name_and_an_opened_one_are_the_same_operation(stored: Path, tmp_path: Path) -> None:
+    warehouse = str(shutil.copytree(stored, tmp_path / "warehouse"))
+    one = create_tag(open_table(warehouse, "sales.orders"), "x", operation_id="op")
+    again = create_tag("sales.orders", "x", operation_id="op", warehouse=warehouse)
+    assert one.details["snapshot"] == again.details["snapshot"] == 3
+    with pytest.raises(AlreadyExistsError):
+        create_tag("sales.orders", "x", warehouse=warehouse)
+
+
+def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    create_table(warehouse, "d.t", [("id", "INT")])
+    table = open_table(warehouse, "d.t")
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: create_tag("d.t", "x"), "give warehouse= with the name 'd.t'"),
+        (lambda: create_tag(3, "x"), "table is db.table or what open_table returned"),  # type: ignore[arg-type]
+        (lambda: create_tag(table, "x", warehouse=warehouse), "an opened table knows its warehouse"),
+        (lambda: create_tag(open_core_table(warehouse, "d.t"), "x"), "was not opened by airflow_paimon.open_table"),
+        (lambda: create_tag(open_table(path=f"{warehouse}/d.db/t"), "x"), "was not opened by"),
+        (lambda: create_tag(table.branch("b"), "x"), "give the table as d.t and the branch as branch='b'"),
+        (lambda: compact(table, processes=0), "processes is a number from 1 on"),
+        (lambda: compact(table, min_files=1), "at least 2"),
+    ]
+    for call, says in refused:
+        with pytest.raises(InvalidInputError, match=says):
+            call()
+    assert table.tag_names() == []
+
+
+def test_a_dry_run_changes_nothing_and_an_error_is_the_operations(stored: Path, tmp_path: Path) -> None:
+    warehouse = str(shutil.copytree(stored, tmp_path / "warehouse"))
+    orders = open_table(warehouse, "sales.orders")
+    planned = functions.fast_forward(orders, "fix", discard_main=True, dry_run=True)
+    assert planned.changed and planned.dry_run and planned.details["plan"]["plan_id"] == planned.plan_id
+    assert orders.latest_snapshot_id() == 3
+    with pytest.raises(UnsafeOperationError):
+        functions.fast_forward(orders, "fix")
+    done = functions.fast_forward(orders, "fix", discard_main=True, changelog="none")
+    assert (done.snapshot_before, done.snapshot_after) == (3, 4)
+    assert read_arrow(orders).sort_by("id")["amount"].to_pylist() == [99.0, 20.0, 20.0, 20.0]
+    back = functions.rollback_to(orders, tag=done.details["undo_tag"])
+    assert back.details["target_snapshot"] == 3
