@@ -73,7 +73,7 @@ def describe(name: str, function: Callable[..., Any]) -> None:
     known["processes"] = "How many processes of this machine read and write rows; a script needs a __main__ guard"
     names = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
     lines = "\n".join(f"        {argument}: {known[argument]}." for argument in names if argument not in _COMMON)
-    function.__doc__ = f"{function.__doc__}\n    Args:\n{lines}\n" if lines else function.__doc__
+    function.__doc__ = f"{function.__doc__ or ''}\n    Args:\n{lines}\n" if lines else function.__doc__
 
 
 def _in_python(text: str) -> str:

@@ -47,6 +47,8 @@ def test_every_operation_has_a_function_unless_it_runs_sql_of_the_user() -> None
     assert without == {"check_branch_data", "correct_branch", "replay_branch"}
     assert set(NAMES) <= set(airflow_paimon.__all__)
     assert all(getattr(airflow_paimon, name) is getattr(functions, name) for name in NAMES)
+    page = (REPO_ROOT / "docs" / "reference" / "python.md").read_text()
+    assert [name for name in NAMES if f".. autofunction:: airflow_paimon.{name}\n" not in page] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -209,3 +211,14 @@ def test_a_dry_run_changes_nothing_and_an_error_is_the_operations(stored: Path, 
     assert read_arrow(orders).sort_by("id")["amount"].to_pylist() == [99.0, 20.0, 20.0, 20.0]
     back = functions.rollback_to(orders, tag=done.details["undo_tag"])
     assert back.details["target_snapshot"] == 3
+
+
+def test_a_chain_is_compacted_alike_in_one_process_and_in_two(stored: Path, tmp_path: Path) -> None:
+    found = []
+    for processes in (1, 2):
+        warehouse = str(shutil.copytree(stored, tmp_path / str(processes)))
+        days = open_table(warehouse, "sales.days")
+        done = functions.compact_chain_table(days, partition=["dt=20260501", "dt=20260502"], processes=processes)
+        found.append((done.details["counts"], read_arrow(days.branch("snapshot")).sort_by("dt").to_pylist()))
+    assert found[0] == found[1]
+    assert [row["v"] for row in found[0][1]] == ["20260501", "20260502"]
