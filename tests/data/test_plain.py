@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,17 @@ def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path, monkeypa
     assert (rows_of(table), len(names(table))) == (before, 1)
     again = run_before_spark(asked(tmp_path, operation_id="op"))
     assert again is not None and again.details == done.details
+
+
+def test_the_job_compacts_whatever_its_size_where_no_spark_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = partitioned(tmp_path)
+    for i in range(5):
+        add(table, (i, "a"))
+    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    done = run_before_spark(asked(tmp_path))
+    assert done is not None and done.details["files_before"] == 5
+    assert len(names(table)) == 1
 
 
 def test_a_diff_of_much_names_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

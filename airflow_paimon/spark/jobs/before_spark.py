@@ -5,6 +5,8 @@ Imports no pyspark: under plain ``python`` a wrong request is answered in the ti
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from airflow_paimon.core.correction.checks import check_is_query
 from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
@@ -21,12 +23,12 @@ from airflow_paimon.core.requests.requests import (
     Rescale,
 )
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.data.chain.compact import check_compaction, compact_chain_table
+from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import is_small_compaction
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
-from airflow_paimon.data.erasure.erase_rows import check_erasure, erase_rows
-from airflow_paimon.data.plain import compact
+from airflow_paimon.data.erasure.erase_rows import check_erasure
+from airflow_paimon.data.plain import compact, compact_chain_table, erase_rows
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.rescale import check_rescale, rescale
 from airflow_paimon.spark.jobs.check_results import check_before_spark
@@ -37,28 +39,30 @@ from airflow_paimon.spark.statements.views import viewed_table
 
 
 def run_before_spark(request: Request) -> OperationResult | None:
-    """Check a request as far as that goes without Spark. Gives the result where no session is needed for it.
+    """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, or where
+    no Spark is installed and this process can do the work.
 
     Raises:
         PaimonError: as the operation does.
     """
     check_engine(request)
     context = open_context(request)
+    here = request.dry_run or find_spec("pyspark") is None
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
     elif isinstance(request, ReplayBranch):
         return check_replay(context, request)
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
-        return compact_chain_table(context, request) if request.dry_run else None
+        return compact_chain_table(context, request) if here else None
     elif isinstance(request, Compact):
-        return compact(context, request) if is_small_compaction(context, request) or request.dry_run else None
+        return compact(context, request) if is_small_compaction(context, request) or here else None
     elif isinstance(request, Rescale):
         check_rescale(context, request)
         return rescale(context, request) if request.dry_run else None
     elif isinstance(request, EraseRows):
         check_erasure(context.table, request)
-        return erase_rows(context, request) if request.dry_run else None
+        return erase_rows(context, request) if here else None
     elif isinstance(request, CheckBranchData):
         return check_before_spark(context, request)
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
