@@ -23,7 +23,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
 from airflow_paimon.data.chain.scan import is_chain_read
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.layers import PinnedLayers, pin_layers, plan_pinned
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import KIND_FIELD, ReadSplit, TableRead
 
@@ -66,10 +66,17 @@ def plan_system_table(
         InvalidInputError: see ``read_system_table``.
     """
     kind = check_system_table(table, name)
+    at = {key: asked.pop(key, None) for key in ("version", "timestamp")}
+    return plan_pinned_system_table(pin_layers(table, **at), kind, columns=columns, **asked)
+
+
+def plan_pinned_system_table(
+    pinned: PinnedLayers, kind: str, *, columns: Sequence[str] | None = None, **asked: Any
+) -> list[tuple[TableRead, list[ReadSplit]]]:
+    """Plan a read of ``audit_log`` or ``ro`` of a pinned state; ``asked``: the other arguments of ``plan_pinned``."""
     if kind == READ_OPTIMIZED:
-        return plan_table_read(table, columns=columns, top_level=True, **asked)
-    layers = plan_table_read(table, **asked)
-    return [(_with_kinds(read, columns), splits) for read, splits in layers]
+        return plan_pinned(pinned, columns=columns, top_level=True, **asked)
+    return [(_with_kinds(read, columns), splits) for read, splits in plan_pinned(pinned, **asked)]
 
 
 def check_system_table(table: Table, name: str) -> str:

@@ -56,6 +56,11 @@ def inspect(table: Table, system_table: str, version: int | str | Snapshot | Non
     return _WHOLE[name](table.require())
 
 
+def takes_version(system_table: str) -> bool:
+    """Whether a system table shows one snapshot, so that ``inspect`` takes a version for it."""
+    return system_table.lower() in _BY_SNAPSHOT
+
+
 _Columns = Mapping[str, tuple[pa.DataType, Callable[[Any], Any]]]
 """Each column with its type, and how its value follows from what a row describes."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement
 
@@ -14,9 +14,20 @@ _OWN_NAMES = re.compile(r", `__airflow_paimon_\w+`|`__airflow_paimon_\w+`, ")
 """Columns that rows are found by: among the names that Spark suggests for an unknown one."""
 
 
-@contextmanager
-def statement_errors(statement: Statement) -> Iterator[None]:
+_UNKNOWN_TABLE = "[TABLE_OR_VIEW_NOT_FOUND]"
+
+
+def statement_errors(statement: Statement) -> AbstractContextManager[None]:
     """Raise what Spark says of the statement as ``InvalidInputError``, in one line, with the position."""
+    return sql_errors(f"{statement.kind} on {statement.target.text}")
+
+
+@contextmanager
+def sql_errors(what: str, missing: type[PaimonError] = InvalidInputError) -> Iterator[None]:
+    """Raise what Spark says of SQL as ``InvalidInputError``, in one line, with the position; ``what`` comes before it.
+
+    ``missing``: the error for a table that neither the warehouse nor Spark has.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, PySparkException
 
@@ -30,5 +41,5 @@ def statement_errors(statement: Statement) -> Iterator[None]:
         fault = first_line(text) if isinstance(error, AnalysisException) else fault_of_query(error)
         if fault is None:
             raise
-        said = f"{statement.kind} on {statement.target.text}: {_OWN_NAMES.sub('', fault_at(text, fault))}"
-        raise InvalidInputError(said) from None
+        kind = missing if fault.startswith(_UNKNOWN_TABLE) else InvalidInputError
+        raise kind(f"{what}: {_OWN_NAMES.sub('', fault_at(text, fault))}") from None

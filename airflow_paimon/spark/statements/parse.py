@@ -71,10 +71,15 @@ def parse_plan(spark: SparkSession, text: str) -> Any:
 
 def is_command(spark: SparkSession, text: str) -> bool:
     """Whether a text that Spark can parse changes or shows something (DROP, ALTER, SET, SHOW, ...), so is no query."""
+    return is_command_plan(spark, parse_plan(spark, text))
+
+
+def is_command_plan(spark: SparkSession, plan: Any) -> bool:
+    """Whether a parsed plan is that of a command."""
     from py4j.java_gateway import is_instance_of
 
     kinds = ("Command", "ParsedStatement")
-    plan, gateway = parse_plan(spark, text), spark.sparkContext._gateway
+    gateway = spark.sparkContext._gateway
     return any(is_instance_of(gateway, plan, f"org.apache.spark.sql.catalyst.plans.logical.{k}") for k in kinds)
 
 

@@ -1,4 +1,4 @@
-"""``sql``: one UPDATE, DELETE, MERGE or INSERT on a Paimon table, parsed and evaluated by Spark, as one commit."""
+"""``sql``: one statement on the tables of a warehouse, parsed and evaluated by Spark: one result, or one commit."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
+from airflow_paimon.spark.statements.other import Asked, run_other
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
-from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
+from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import TRIES, commit_statement
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
-from airflow_paimon.spark.statements.views import plan_view, registered
+from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
 from airflow_paimon.spark.tasks import cores_of
 from airflow_paimon.spark.write import write_files
 
@@ -54,12 +55,15 @@ def sql(
     *,
     on_stale: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Run one UPDATE, DELETE FROM, MERGE INTO, INSERT INTO or INSERT OVERWRITE on ``db.t`` or ``db.`t$branch_b```.
+) -> Any:
+    """Run one statement on ``db.t`` or ``db.`t$branch_b```.
 
-    Returns the operation's result (docs/design.md, One result), with the rows updated, deleted and inserted, and the
-    files and bytes rewritten and kept. Spark parses the statement and evaluates it, as one commit: semantics and errors
-    are Spark's. On a table with a primary key the touched buckets are written again, on others the touched files.
+    A SELECT returns a DataFrame: its tables' states are chosen now, and Spark reads the rows when it is asked for them.
+
+    UPDATE, DELETE FROM, MERGE INTO, INSERT INTO and INSERT OVERWRITE are one commit, and return the operation's result
+    (docs/design.md, One result) as a dict, with the rows updated, deleted and inserted, and the files and bytes
+    rewritten and kept. Spark parses the statement and evaluates it: semantics and errors are Spark's. On a table with a
+    primary key the touched buckets are written again, on others the touched files.
 
     Args:
         views: Further tables by the name that the statement gives them: ``db.t``, ``db.t$branch_b`` or either with
@@ -77,14 +81,34 @@ def sql(
         NotFoundError: no such table or branch. UnsupportedFeatureError: a table or form that is not written here.
         ConflictError: other writers kept changing the same files.
     """
+    if not isinstance(statement, str):
+        raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
+    parsed = parse_statement(spark, statement)
+    if parsed is not None:
+        return _change(spark, warehouse, parsed, views or {}, operation_id, all_rows, on_stale, storage_options)
+    asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options)
+    return run_other(asked)
+
+
+def _change(
+    spark: SparkSession,
+    warehouse: str,
+    parsed: Statement,
+    views: Mapping[str, Any],
+    operation_id: str | None,
+    all_rows: bool,
+    on_stale: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Run a statement that changes rows."""
     started = time.monotonic()
-    parsed = _parsed(spark, statement)
+    statement = parsed.text
     table = open_table(warehouse, table_of(parsed.target), storage_options=storage_options).require()
     check_operation_id(table, operation_id)
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     check_statement(parsed, table.schema(), all_rows=all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
-    named = _check_views(parsed, views or {})
+    named = _check_views(parsed, views)
     asked = {"statement": statement, "all_rows": all_rows, "views": {n: _text(v) for n, v in named.items()}}
     asked |= {} if policy is None else {"on_stale": policy}
     figures: dict[str, Any] = {}
@@ -110,30 +134,15 @@ def sql(
     return write_result(table, OPERATION, written, details, started)
 
 
-def _parsed(spark: SparkSession, statement: str) -> Statement:
-    if not isinstance(statement, str):
-        raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
-    parsed = parse_statement(spark, statement)
-    if parsed is None:
-        raise InvalidInputError(f"sql takes one {TAKEN}; spark.sql() runs other statements")
-    return parsed
-
-
 def _check_views(statement: Statement, views: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse names that are not names, and one that would hide the target."""
-    for name, view in views.items():
-        if not isinstance(name, str) or not name.isidentifier():
-            raise InvalidInputError(f"A view needs a plain name, such as fixes, not {name!r}")
-        if not isinstance(view, str) and not hasattr(view, "createTempView"):
-            raise InvalidInputError(f"The view {name!r} has to be a table such as db.t, or a DataFrame, not {view!r}")
-        target = statement.target
+    check_view_names(views)
+    target = statement.target
+    for name in views:
         if name.lower() == (target.alias or target.name[-1]).lower():
             raise InvalidInputError(
                 f"The view {name!r} would hide the target {target.text}{target.at.where}; give another name"
             )
-    lower = [n.lower() for n in views]
-    if len(set(lower)) < len(lower):
-        raise InvalidInputError("Two views have the same name but for case; give each a name of its own")
     return views
 
 

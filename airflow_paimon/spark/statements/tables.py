@@ -50,7 +50,7 @@ class NamedTables:
         spark: SparkSession,
         find: Callable[[str], Table],
         read: Read,
-        own: Table,
+        own: Table | None,
         own_views: Collection[str] = (),
     ) -> None:
         """``find`` opens a table by name. ``own``: the table that is changed; ``own_views``: further names of it."""
@@ -178,7 +178,7 @@ class NamedTables:
         parts = [str(p) for p in sequence_items(relation.multipartIdentifier())]
         if len(parts) == 1:
             self._plain.add(parts[0].lower())
-        if len(parts) != 2:
+        if len(parts) != 2 or any("`" in part or part != part.strip() for part in parts):
             return plan
         at = fragment_of(relation)
         try:
@@ -187,6 +187,10 @@ class NamedTables:
             raise type(error)(f"{error.message}{at.where}", details=error.details) from None
         if frame is None:
             return plan
+        return self._named_plan(parts, frame)
+
+    def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
+        """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""
         catalyst = self._jvm.org.apache.spark.sql.catalyst
         identifier = catalyst.AliasIdentifier(parts[1], self._sequence(parts[:1]))
         analyzed: Any = frame._jdf
@@ -194,27 +198,14 @@ class NamedTables:
 
     def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
         name, version = split_version(text)
-        try:
-            table = self._find(name)
-        except InvalidInputError:
-            if "$" in name:
-                raise
-            return None  # a name that only Spark's catalogs can have
-        except NotPaimonError:
+        table = self._opened(name)
+        if table is None:
             return None
-        if not table.branch(MAIN).exists():
-            return None
-        table.require()
-        time = None
-        if travel is not None and version is not None:
-            raise InvalidInputError(f"{text}: give the version after @ or with VERSION AS OF, not both")
-        if travel is not None and travel.version().isDefined():
-            version = parse_version(str(travel.version().get()))
-        elif travel is not None:
-            time = self._millis(travel.timestamp().get(), text)
+        version, time = self._moment(table, text, version, travel)
         if (
             version is None
             and time is None
+            and self._own is not None
             and (table.name, table.branch_name) == (self._own.name, self._own.branch_name)
         ):
             return self._own_rows(own)
@@ -223,6 +214,33 @@ class NamedTables:
             self._frames[key] = self._read(table, version, time)
             self._named.append(table)
         return self._frames[key]
+
+    def _opened(self, name: str) -> Table | None:
+        """Return the table of a name, None if only Spark's catalogs can have it."""
+        try:
+            table = self._find(name)
+        except InvalidInputError:
+            if "$" in name:
+                raise
+            return None
+        except NotPaimonError:
+            return None
+        return table.require() if table.branch(MAIN).exists() else None
+
+    def _moment(
+        self, table: Table, text: str, version: int | str | None, travel: Any
+    ) -> tuple[int | str | None, int | None]:
+        """Return the version or the time (epoch milliseconds) that a name with ``@`` or AS OF asks for."""
+        if travel is None:
+            return version, None
+        if version is not None:
+            raise InvalidInputError(f"{text}: give the version after @ or with VERSION AS OF, not both")
+        if not travel.version().isDefined():
+            return None, self._millis(travel.timestamp().get(), text)
+        asked = str(travel.version().get())
+        version = parse_version(asked)
+        # Paimon looks for a tag first, also where the name is a number
+        return (asked if isinstance(version, int) and table.find_tag(asked) is not None else version), None
 
     def _millis(self, expression: Any, text: str) -> int:
         from pyspark.sql import functions as sf

@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+def check_view_names(views: Mapping[str, Any]) -> None:
+    """Refuse names that SQL can't write plainly, and views that are neither a table's name nor a DataFrame.
+
+    Raises:
+        InvalidInputError: names the view.
+    """
+    for name, view in views.items():
+        if not isinstance(name, str) or not name.isidentifier():
+            raise InvalidInputError(f"A view needs a plain name, such as fixes, not {name!r}")
+        if not isinstance(view, str) and not hasattr(view, "createTempView"):
+            raise InvalidInputError(f"The view {name!r} has to be a table such as db.t, or a DataFrame, not {view!r}")
+    lower = [n.lower() for n in views]
+    if len(set(lower)) < len(lower):
+        raise InvalidInputError("Two views have the same name but for case; give each a name of its own")
+
+
 @contextmanager
 def registered(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
     """Give DataFrames names in SQL inside the context.

@@ -1,0 +1,181 @@
+"""A SELECT on the tables of a warehouse, as a DataFrame: each table in one state, however often it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.inspect import inspect, takes_version
+from airflow_paimon.core.table.paths import Identifier, parse_identifier
+from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
+from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain, plan_pinned_chain
+from airflow_paimon.data.layers import PinnedLayers, pin_layers, plan_pinned
+from airflow_paimon.data.row_columns import ROW_COLUMNS
+from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_system_table, plan_pinned_system_table
+from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.statements.errors import sql_errors
+from airflow_paimon.spark.statements.local_rows import arrow_frame
+from airflow_paimon.spark.statements.parse import kind_of, planned_frame, sequence_items
+from airflow_paimon.spark.statements.statement_plan import Fragment
+from airflow_paimon.spark.statements.tables import NamedTables, Own
+from airflow_paimon.spark.statements.views import check_view_names, registered, view_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_HIDDEN = "__metadata_col"
+"""What marks a column that ``*`` leaves out, in the metadata of an attribute (Spark's METADATA_COL_ATTR_KEY)."""
+_WRITES = ("InsertIntoDir", "InsertIntoStatement")
+
+
+def select(
+    spark: SparkSession,
+    warehouse: str,
+    plan: Any,
+    text: str,
+    views: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None,
+) -> DataFrame:
+    """Return the rows of a parsed query. The tables' states are chosen now, their rows are read when Spark asks.
+
+    Raises:
+        InvalidInputError: what Spark says is wrong, with its position. NotFoundError: no such table, branch or version.
+    """
+    check_view_names(views)
+    tables = QueryTables(spark, warehouse, text, storage_options)
+    with sql_errors("SELECT", NotFoundError), ExitStack() as stack:
+        frames = {name: tables.view(view) if isinstance(view, str) else view for name, view in views.items()}
+        stack.enter_context(registered(spark, frames))
+        return planned_frame(spark, tables.plan(plan, _no_target))
+
+
+def is_query(plan: Any) -> bool:
+    """Whether a plan that is no command writes nothing either: INSERT OVERWRITE DIRECTORY is no command to Spark."""
+    return kind_of(plan) not in _WRITES and all(is_query(child) for child in sequence_items(plan.children()))
+
+
+def _no_target() -> DataFrame:
+    raise AssertionError("a query has no target")
+
+
+class QueryTables(NamedTables):
+    """The tables that a query names, their system tables included; ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` are not part of
+    ``*``.
+    """
+
+    def __init__(
+        self, spark: SparkSession, warehouse: str, text: str, storage_options: Mapping[str, Any] | None
+    ) -> None:
+        def find(name: str) -> Table:
+            return open_table(warehouse, name, storage_options=storage_options)
+
+        super().__init__(spark, find, self._rows, None)
+        self._text = text
+        self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
+        self._states: dict[tuple[str, str, int | str | None, int | None], PinnedLayers | PinnedChain] = {}
+        self._system: dict[tuple[Identifier, int | str | None, int | None], DataFrame] = {}
+
+    def view(self, text: str) -> DataFrame:
+        """Return the rows of ``db.t``, ``db.t$branch_b``, a system table of them, or either with ``@VERSION``.
+
+        Raises:
+            NotFoundError: no such table, branch or version. InvalidInputError: not of that form.
+        """
+        found = self._frame(text, None, Fragment(), _no_target)
+        if found is None:
+            name, _ = split_version(text)
+            parse_identifier(name)
+            raise self._find(name.partition("$")[0]).missing()
+        return found
+
+    def _plan(self, plan: Any, own: Own) -> Any:
+        """Put columns that ``*`` leaves out above the alias, which would not pass them on."""
+        named = ("UnresolvedRelation", "RelationTimeTravel")
+        if not self._with_ids or kind_of(plan) != "SubqueryAlias" or kind_of(plan.child()) not in named:
+            return super()._plan(plan, own)
+        found = self._relation(plan.child(), own)
+        hides = kind_of(found) == "Project"
+        aliased = plan.withNewChildren(self._sequence([found.child() if hides else found]))
+        return self._hiding(aliased) if hides else aliased
+
+    def _named_plan(self, parts: Any, frame: DataFrame) -> Any:
+        plan = super()._named_plan(parts, frame)
+        return self._hiding(plan) if self._with_ids and set(ROW_COLUMNS) & set(frame.columns) else plan
+
+    def _hiding(self, plan: Any) -> Any:
+        """Return a plan whose row columns a query finds by their names only, as with Paimon's connector."""
+        output = sequence_items(plan.output())
+        shown = [a for a in output if a.name() not in ROW_COLUMNS]
+        make = self._jvm.org.apache.spark.sql.types.MetadataBuilder
+        hidden = [
+            a.withMetadata(make().withMetadata(a.metadata()).putString(_HIDDEN, a.name()).build())
+            for a in output
+            if a.name() in ROW_COLUMNS
+        ]
+        project = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._sequence(shown), plan)
+        companion = getattr(self._jvm, "org.apache.spark.sql.catalyst.plans.logical.Project$")
+        project.setTagValue(getattr(companion, "MODULE$").hiddenOutputTag(), self._sequence(hidden))
+        return project
+
+    def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
+        name, version = split_version(text)
+        if name.count("$"):
+            identifier = parse_identifier(name)
+            if identifier.system_table is not None:
+                return self._system_frame(identifier, text, version, travel)
+        found = super()._frame(text, travel, at, own)
+        if self._with_ids and found is not None and set(ROW_COLUMNS) & set(found.columns):
+            self._frames.clear()  # two relations can't have the same hidden columns: the next one gets its own
+        return found
+
+    def _system_frame(
+        self, identifier: Identifier, text: str, version: int | str | None, travel: Any
+    ) -> DataFrame | None:
+        table = self._opened(str(replace(identifier, system_table=None)))
+        if table is None:
+            return None
+        version, time = self._moment(table, text, version, travel)
+        key = (identifier, version, time)
+        if key not in self._system:
+            self._system[key] = self._system_rows(table, str(identifier.system_table), version, time)
+        return self._system[key]
+
+    def _system_rows(self, table: Table, system: str, version: int | str | None, time: int | None) -> DataFrame:
+        if system.lower() in (AUDIT_LOG, READ_OPTIMIZED):
+            kind = check_system_table(table, system)
+            state = self._state(table, version, time)
+            assert isinstance(state, PinnedLayers)
+            return view_frame(self._spark, plan_pinned_system_table(state, kind))
+        if takes_version(system):
+            view, snapshot = self._snapshot(table, version, time)
+            return arrow_frame(self._spark, inspect(view, system, snapshot))
+        if version is not None or time is not None:
+            raise InvalidInputError(f"{table.label}: ${system} takes no version")
+        return arrow_frame(self._spark, inspect(table, system))
+
+    def _snapshot(self, table: Table, version: int | str | None, time: int | None) -> tuple[Table, Snapshot | None]:
+        """Return the snapshot that the table's rows are read at as well."""
+        try:
+            state = self._state(table, version, time)
+        except UnsupportedFeatureError:  # its rows are not read here
+            return resolve_version(table, version, time)
+        plans = [state.state.main] if isinstance(state, PinnedChain) else state.plans
+        plan = next(p for p in plans if p.table.branch_name == table.branch_name or len(plans) == 1)
+        return plan.table, plan.snapshot
+
+    def _state(self, table: Table, version: int | str | None, time: int | None) -> PinnedLayers | PinnedChain:
+        key = (table.name, table.branch_name, version, time)
+        if key not in self._states:
+            pin = pin_chain if is_chain_read(table, version) else pin_layers
+            self._states[key] = pin(table, version, time)
+        return self._states[key]
+
+    def _rows(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
+        state = self._state(table, version, time)
+        if isinstance(state, PinnedChain):
+            return view_frame(self._spark, plan_pinned_chain(state))
+        return view_frame(self._spark, plan_pinned(state, columns=view_columns(state.plans[0].schema, self._text)))
