@@ -176,7 +176,7 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         "DELETE FROM d.t WHERE k = 1; DELETE FROM d.t WHERE k = 2": r"PARSE_SYNTAX_ERROR.*\(line 1, position 30\)",
         "UPDATE d.t SET WHERE k = 1": "can't parse",
         "-- nothing": "can't parse",
-        "SELECT * FROM d.t": "takes one UPDATE",
+        "TRUNCATE TABLE d.t": "takes one SELECT",
         "DROP TABLE d.t": "takes one UPDATE",
         "FROM twice INSERT INTO d.t SELECT 1, 'x', 1, dt INSERT INTO d.u SELECT 1, 'x', 1, dt": "more than one target",
         "UPDATE t SET v = 'x' WHERE k = 1": "not a table of this warehouse",

@@ -22,6 +22,8 @@ from tests.core.tables import run
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+STRANGE = "cannot be found|Syntax error in the attribute name"
+"""What Spark says of names that can't be a table of ours."""
 COLUMNS = (("k", "INT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
 
 

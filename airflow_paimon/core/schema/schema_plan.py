@@ -85,8 +85,23 @@ class MoveColumn:
     after: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommentTable:
+    """``comment``: None = none."""
+
+    comment: str | None
+
+
 SchemaChange = (
-    SetOption | RemoveOption | AddColumn | DropColumn | RenameColumn | WidenColumn | CommentColumn | MoveColumn
+    SetOption
+    | RemoveOption
+    | AddColumn
+    | DropColumn
+    | RenameColumn
+    | WidenColumn
+    | CommentColumn
+    | MoveColumn
+    | CommentTable
 )
 
 
@@ -309,6 +324,10 @@ def _move(schema: TableSchema, change: MoveColumn, has_data: bool) -> TableSchem
     return replace(schema, fields=_insert(rest, field, change.after))
 
 
+def _comment_table(schema: TableSchema, change: CommentTable, has_data: bool) -> TableSchema:
+    return replace(schema, comment=change.comment)
+
+
 _STEPS: Mapping[type, Callable[..., TableSchema]] = {
     SetOption: _set_option,
     RemoveOption: _remove_option,
@@ -318,6 +337,7 @@ _STEPS: Mapping[type, Callable[..., TableSchema]] = {
     WidenColumn: _widen,
     CommentColumn: _comment,
     MoveColumn: _move,
+    CommentTable: _comment_table,
 }
 
 

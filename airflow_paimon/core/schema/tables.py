@@ -152,8 +152,16 @@ def alter(context: Context, request: AlterTable) -> OperationResult:
         InvalidInputError: a rule is broken, or the branch belongs to a chain table. UnsafeOperationError: the option
             keeps a branch's files from expiring. ConflictError: concurrent schema changes kept winning.
     """
+    return alter_by(context, request, [parse_change(text) for text in request.change])
+
+
+def alter_by(context: Context, request: AlterTable, changes: Sequence[SchemaChange]) -> OperationResult:
+    """Run ``alter_table`` with changes that are no texts; the texts of the request only tell it from others.
+
+    Raises:
+        PaimonError: as ``alter``.
+    """
     view = context.table.branch(request.branch).require()
-    changes = [parse_change(text) for text in request.change]
     check_alterable(view, changes)
     if request.dry_run:
         altered = _gather(view)

@@ -322,15 +322,28 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
     return _build(columns, groups.items())
 
 
+def partition_values(table: Table, snapshot: Snapshot | None) -> list[dict[str, str]]:
+    """Return the partitions of a snapshot that hold files, each as texts by column, as ``$partitions`` shows them."""
+    schema = table.schema()
+    stored = StoredPartitions(schema)
+    found = {stored.canonical(p): p for p in live_columns(table, snapshot).partitions}
+    return [_shown_values(schema, stored.values(p)) for p in found.values()]
+
+
 def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
-    """``p=2025-01-31``, nothing escaped; null and blank values show as the default partition's name, as in Paimon."""
+    """``p=2025-01-31``, nothing escaped."""
+    return "/".join(f"{key}={text}" for key, text in _shown_values(schema, values).items())
+
+
+def _shown_values(schema: TableSchema, values: Sequence[Any]) -> dict[str, str]:
+    """Null and blank values show as the default partition's name, as in Paimon."""
     types = partition_types(schema)
     default = TableOptions(schema.options).partition_default_name
-    parts = []
+    shown = {}
     for key, kind, value in zip(schema.partition_keys, types, values, strict=True):
         blank = value is None or (isinstance(value, str) and not value.strip())
-        parts.append(f"{key}={default if blank else readable_value(value, kind)}")
-    return "/".join(parts)
+        shown[key] = default if blank else str(readable_value(value, kind))
+    return shown
 
 
 _WHOLE: Mapping[str, Callable[[Table], pa.Table]] = {

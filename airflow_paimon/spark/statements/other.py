@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.spark.statements.parse import is_command_plan, parse_plan
+from airflow_paimon.spark.statements import alter, create, show
+from airflow_paimon.spark.statements.asked import Asked
+from airflow_paimon.spark.statements.parse import is_command_plan, kind_of, parse_plan
 from airflow_paimon.spark.statements.select import is_query, select
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What ``sql`` was called with."""
-
-    spark: SparkSession
-    warehouse: str
-    statement: str
-    views: Mapping[str, Any]
-    operation_id: str | None
-    all_rows: bool
-    storage_options: Mapping[str, Any] | None
+TAKEN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DESCRIBE or SHOW"
+_RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN}
 
 
 def run_other(asked: Asked) -> Any:
@@ -34,9 +22,11 @@ def run_other(asked: Asked) -> Any:
         InvalidInputError: it is none that ``sql`` runs.
     """
     plan = parse_plan(asked.spark, asked.statement)
+    run = _RUN.get(kind_of(plan))
+    if run is not None:
+        return run(asked, plan)
     if not is_command_plan(asked.spark, plan) and is_query(plan):
         return select(asked.spark, asked.warehouse, plan, asked.statement, asked.views, asked.storage_options)
     raise InvalidInputError(
-        "sql takes one SELECT, UPDATE, DELETE FROM, MERGE INTO, INSERT INTO or INSERT OVERWRITE; spark.sql() runs "
-        "other statements"
+        f"sql doesn't run this statement: it takes one {TAKEN} on tables of the warehouse; spark.sql() runs others"
     )

@@ -15,9 +15,8 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.made_by import statement_properties
-from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import live_entries, plan_snapshot
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY
+from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
@@ -25,12 +24,16 @@ from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_r
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
-from airflow_paimon.spark.statements.other import Asked, run_other
+from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
+from airflow_paimon.spark.statements.other import run_other
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import TRIES, commit_statement
+from airflow_paimon.spark.statements.show import show_list
+from airflow_paimon.spark.statements.show_text import parse_show_list
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
@@ -39,9 +42,6 @@ from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-OPERATION = "sql"
-"""Snapshot property with the result's details, by which a retry gives the first try's result."""
 
 
 @same_versions()
@@ -83,11 +83,14 @@ def sql(
     """
     if not isinstance(statement, str):
         raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
-    parsed = parse_statement(spark, statement)
-    if parsed is not None:
-        return _change(spark, warehouse, parsed, views or {}, operation_id, all_rows, on_stale, storage_options)
     asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options)
-    return run_other(asked)
+    shown = parse_show_list(statement)
+    if shown is not None:
+        return show_list(asked, shown)
+    parsed = parse_statement(spark, statement)
+    if parsed is None:
+        return run_other(asked)
+    return _change(spark, warehouse, parsed, views or {}, operation_id, all_rows, on_stale, storage_options)
 
 
 def _change(
@@ -124,7 +127,7 @@ def _change(
 
     def report(landed: Snapshot | None) -> Mapping[str, Any]:
         if landed is not None and not figures:
-            figures.update(json.loads(landed.properties.get(DETAILS_PROPERTY, "{}")) or _inserted(table, landed))
+            figures.update(json.loads(landed.properties.get(DETAILS_PROPERTY, "{}")) or landed_figures(table, landed))
         return report_write(table, landed)
 
     run = in_tasks_if_large(spark, table.name)
@@ -178,7 +181,7 @@ def _run(
 ) -> tuple[Receipt, Mapping[str, Any]]:
     if statement.insert is not None:
         return _insert(spark, statement, table, tables, identity, on_stale)
-    made = _made_of(table, statement)
+    made = made_of(table, statement.text)
 
     def described(outcome: Outcome) -> Mapping[str, str]:
         return {**made, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
@@ -208,40 +211,9 @@ def _insert(
     receipt, _ = commit_in_tries(
         *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own),
         tasks=cores_of(spark),
-        properties=_made_of(table, statement),
+        properties=made_of(table, statement.text),
     )
     if receipt.replayed:
         return receipt, {}
     notes = [] if receipt.snapshot else [f"{statement.kind} on {statement.target.text}: its query returned no rows"]
-    return receipt, {**_figures(table, receipt.before, receipt.snapshot), **({"notes": notes} if notes else {})}
-
-
-def _inserted(table: Table, landed: Snapshot) -> Mapping[str, Any]:
-    """Return the figures of an INSERT of an earlier try; none when the snapshot before it has expired."""
-    if landed.id - 1 in table.snapshot_ids():
-        return _figures(table, table.snapshot(landed.id - 1), landed)
-    return {} if landed.id > 1 else _figures(table, None, landed)
-
-
-def _figures(table: Table, before: Snapshot | None, after: Snapshot | None) -> Mapping[str, Any]:
-    """Say what an INSERT did, from the files of the snapshots before and after it. ``after``: None = no commit."""
-    old = live_entries(table, before)
-    now = live_entries(table, after) if after is not None else old
-    new = [e.file for i, e in now.items() if i not in old]
-    gone = [e.file for i, e in old.items() if i not in now]
-    return {
-        "rows_updated": 0,
-        "rows_deleted": sum(f.row_count for f in gone),
-        "rows_inserted": sum(f.row_count for f in new),
-        "files_added": len(new),
-        "bytes_added": sum(f.file_size for f in new),
-        "files_rewritten": len(gone),
-        "bytes_rewritten": sum(f.file_size for f in gone),
-        "files_kept": len(old) - len(gone),
-        "bytes_kept": sum(e.file.file_size for e in old.values()) - sum(f.file_size for f in gone),
-    }
-
-
-def _made_of(table: Table, statement: Statement) -> dict[str, str]:
-    """Return the snapshot properties that say what was run."""
-    return {OPERATION_PROPERTY: OPERATION, **statement_properties(table, statement.text)}
+    return receipt, {**figures_of(table, receipt.before, receipt.snapshot), **({"notes": notes} if notes else {})}

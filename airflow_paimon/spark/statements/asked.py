@@ -1,0 +1,72 @@
+"""What ``sql`` was called with, and the tables that a statement's plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.paths import Identifier, parse_identifier
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.spark.statements.parse import sequence_items
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What ``sql`` was called with."""
+
+    spark: SparkSession
+    warehouse: str
+    statement: str
+    views: Mapping[str, Any]
+    operation_id: str | None
+    all_rows: bool
+    storage_options: Mapping[str, Any] | None
+
+    def table(self, what: str, parts: Sequence[str]) -> Table:
+        """Open the table that a statement names, on the branch that it names.
+
+        Raises:
+            NotFoundError: no such table or branch. InvalidInputError: not a table's name.
+        """
+        name = str(identifier_of(what, parts))
+        return open_table(self.warehouse, name, storage_options=self.storage_options).require()
+
+
+def identifier_of(what: str, parts: Sequence[str]) -> Identifier:
+    """Return the table that a name means. ``what``: the statement, for the error.
+
+    Raises:
+        InvalidInputError: not of two parts, or not a table's name.
+    """
+    shown = ".".join(parts)
+    if len(parts) != 2:
+        raise InvalidInputError(
+            f"{what}: {shown!r} is not a table of this warehouse: name it as db.t, or as db.`t$branch_b` for a branch "
+            f"of it"
+        )
+    if any("`" in part or part != part.strip() for part in parts):
+        raise InvalidInputError(f"{what}: {shown!r} can't be the name of a table")
+    return parse_identifier(shown)
+
+
+def parts_of(node: Any) -> tuple[str, ...]:
+    """Return the parts of the name that an unresolved table, view or namespace has; none = the current namespace."""
+    kind = str(node.getClass().getSimpleName())
+    if kind == "UnresolvedIdentifier":
+        return tuple(map(str, sequence_items(node.nameParts())))
+    return () if kind == "CurrentNamespace$" else tuple(map(str, sequence_items(node.multipartIdentifier())))
+
+
+def option_of(option: Any) -> Any:
+    """Return what a Scala option holds, None if nothing."""
+    return option.get() if option.isDefined() else None
+
+
+def mapping_of(scala_map: Any) -> dict[str, str]:
+    """Return a Scala map of texts."""
+    return {str(p._1()): str(p._2()) for p in sequence_items(scala_map.toSeq())}
