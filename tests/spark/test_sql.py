@@ -177,7 +177,7 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         "UPDATE d.t SET WHERE k = 1": "can't parse",
         "-- nothing": "can't parse",
         "TRUNCATE TABLE d.t": "takes one SELECT",
-        "DROP TABLE d.t": "takes one UPDATE",
+        "DROP TABLE d.t": "confirm with all_rows=True",
         "FROM twice INSERT INTO d.t SELECT 1, 'x', 1, dt INSERT INTO d.u SELECT 1, 'x', 1, dt": "more than one target",
         "UPDATE t SET v = 'x' WHERE k = 1": "not a table of this warehouse",
         f"MERGE INTO d.t USING twice s {on} WHEN MATCHED THEN UPDATE SET v = 'x'": "more than once",

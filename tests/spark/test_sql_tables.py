@@ -13,6 +13,7 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
     PaimonError,
+    UnsafeOperationError,
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.schema import TableSchema
@@ -268,3 +269,34 @@ def test_what_create_table_refuses_makes_nothing(spark: SparkSession, tmp_path: 
     with pytest.raises(PaimonError, match=said):
         sql(spark, str(tmp_path), text)
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_drop_table(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    sql(spark, warehouse, "CREATE TABLE d.t AS SELECT 1 AS k")
+    table = open_table(warehouse, "d.t")
+    with pytest.raises(InvalidInputError, match=r"confirm with all_rows=True"):
+        sql(spark, warehouse, "DROP TABLE d.t")
+    run(table, "create_tag", tag="one")
+    with pytest.raises(UnsafeOperationError, match="tags one"):
+        sql(spark, warehouse, "DROP TABLE d.t", all_rows=True)
+    run(table, "delete_tag", tag="one")
+    for text, said in (
+        ("DROP TABLE d.`t$branch_b`", "deleted by delete_branch"),
+        ("DROP TABLE d.`t$snapshots`", "deleted by delete_branch"),
+        ("DROP TABLE d.`../d.db/t`", "not of the form"),
+        ("DROP TABLE d", r"name it as db\.t"),
+        ("DROP TABLE d.t; DROP TABLE d.u", "Syntax error"),
+        ("DROP DATABASE d", "sql doesn't run"),
+        ("DROP VIEW d.t", "sql doesn't run"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            sql(spark, warehouse, text, all_rows=True)
+    assert read_arrow(table).num_rows == 1
+    dropped = sql(spark, warehouse, "DROP TABLE d.t", all_rows=True)
+    assert (dropped["changed"], dropped["snapshot_before"], dropped["details"]) == (
+        True, 1, {"statement": "DROP TABLE"})  # fmt: skip
+    assert not (tmp_path / "d.db/t").exists()
+    with pytest.raises(NotFoundError, match=r"no table d\.t"):
+        sql(spark, warehouse, "DROP TABLE d.t", all_rows=True)
+    assert sql(spark, warehouse, "DROP TABLE IF EXISTS d.t PURGE", all_rows=True)["changed"] is False

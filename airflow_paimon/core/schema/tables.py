@@ -17,6 +17,7 @@ from airflow_paimon.core.plan import Plan, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterTable
 from airflow_paimon.core.schema.alter_plan import Altered, OpenBranch, has_made, plan_alter_table, publishable
+from airflow_paimon.core.schema.drop_table import refuse_being_dropped
 from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, check_opening, new_schema
@@ -55,6 +56,7 @@ def create_table(
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{name}: a table can't be created through a branch; use create_branch")
     require_committable(table)
+    refuse_being_dropped(table)
     schema = new_schema(
         columns,
         partition_keys=partition_keys,

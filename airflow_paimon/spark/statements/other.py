@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.spark.statements import alter, create, show
+from airflow_paimon.spark.statements import alter, create, drop, show
 from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.parse import is_command_plan, kind_of, parse_plan
 from airflow_paimon.spark.statements.select import is_query, select
 
-TAKEN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DESCRIBE or SHOW"
-_RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN}
+TAKEN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, DESCRIBE or SHOW"
+_RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN, **drop.RUN}
 
 
 def run_other(asked: Asked) -> Any:

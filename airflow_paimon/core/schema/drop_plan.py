@@ -1,0 +1,80 @@
+"""Plans the drop of a table: hide it from every engine, look again, remove its files (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.plan import Delete, DeleteTree, FileAction, PutNew, Replace
+from airflow_paimon.core.table.paths import PRIVATE_DIR, BranchPaths
+
+RECORD = f"{PRIVATE_DIR}/dropping.json"
+"""Lies in a table while it is being dropped: what brings it back, and tells a later try what is left to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropping:
+    """The table as it was when the drop began. ``schemas``: their files by id; ``snapshot``: its newest, None without.
+
+    Valid as long as the newest snapshot is this one. ``removing``: files are gone, so it can't be undone any more.
+    """
+
+    schemas: Mapping[int, str]
+    snapshot: str | None
+    removing: bool = False
+
+    def to_bytes(self) -> bytes:
+        """Return the record's content."""
+        schemas = {str(number): text for number, text in sorted(self.schemas.items())}
+        return json.dumps({"schemas": schemas, "snapshot": self.snapshot, "removing": self.removing}, indent=2).encode()
+
+
+def parse_dropping(data: bytes, table: str) -> Dropping:
+    """Parse the record.
+
+    Raises:
+        FormatError: it is not one.
+    """
+    try:
+        raw = json.loads(data)
+        schemas = {int(number): str(text) for number, text in raw["schemas"].items()}
+        snapshot, removing = raw["snapshot"], raw["removing"] is True
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"{table}: {RECORD} can't be read ({error}); restore or delete it") from None
+    return Dropping(schemas=schemas, snapshot=None if snapshot is None else str(snapshot), removing=removing)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPlan:
+    """Actions in the table's folder, but for ``remove``, which is in the warehouse's. ``mark``: no way back from it."""
+
+    hide: tuple[FileAction, ...]
+    undo: tuple[FileAction, ...]
+    mark: FileAction
+    remove: tuple[FileAction, ...]
+
+
+def plan_drop(dropping: Dropping, folder: str) -> DropPlan:
+    """Plan the drop of a table that was so. ``folder``: the table's below the warehouse.
+
+    The newest schema goes last, so that no engine takes an older one for it, and comes back first. Snapshots go before
+    all else: a table that is created in the same place while files are left must not show them.
+    """
+    paths = BranchPaths()
+    numbers = sorted(dropping.schemas)
+    hide = [Delete(path=paths.schema(n), reason="no engine sees the table without") for n in numbers]
+    undo = [
+        PutNew(path=paths.schema(n), data=dropping.schemas[n].encode(), reason="as it was", same_ok=True)
+        for n in reversed(numbers)
+    ]
+    return DropPlan(
+        hide=(PutNew(path=RECORD, data=dropping.to_bytes(), reason="what brings it back", same_ok=True), *hide),
+        undo=(*undo, Delete(path=RECORD, reason="the table stays")),
+        mark=Replace(path=RECORD, data=replace(dropping, removing=True).to_bytes(), reason="its files go from here on"),
+        remove=(
+            DeleteTree(path=f"{folder}/{paths.snapshot_dir}", reason="nothing is to be read of them"),
+            DeleteTree(path=folder, reason="the table is dropped"),
+        ),
+    )

@@ -1,0 +1,128 @@
+"""drop_table: a table's whole folder, in a warehouse that is its own catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
+from airflow_paimon.core.commit.committer import execute, require_committable
+from airflow_paimon.core.errors import (
+    ConflictError,
+    UnsafeOperationError,
+    UnsupportedCatalogError,
+    UnsupportedFeatureError,
+)
+from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, parse_dropping, plan_drop
+from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.table.consumers import read_consumers
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import Table
+
+_EXTERNAL = "data-file.external-paths"
+_SHOWN = 10
+
+
+def drop_table(table: Table) -> bool:
+    """Delete a table with all its snapshots and files; nothing brings it back. False: there is none.
+
+    It is refused as long as somebody has said that they need something of it: a branch, a tag (so a legal hold, a
+    version of a table set, the undo of a publish) or a consumer. A commit that comes meanwhile is a conflict, and the
+    table stays. An interrupted drop is finished by running it again.
+
+    Raises:
+        UnsafeOperationError: a branch, tag or consumer is left; the message names them. ConflictError: it was written
+            meanwhile; nothing was deleted. UnsupportedCatalogError: a catalog that has to forget the table as well.
+    """
+    if table.catalog is None or not isinstance(table.catalog, FilesystemCatalog):
+        where = table.store.uri if table.catalog is None else table.catalog.label
+        raise UnsupportedCatalogError(
+            f"{table.name}: DROP TABLE is not executed in {where}, which has to forget the table together with its "
+            f"files; drop it with Paimon's own engines"
+        )
+    record = read_if_there(table.store, RECORD)
+    if record is None and not table.exists():
+        return False
+    require_committable(table)
+    dropping = _gather(table) if record is None else parse_dropping(record, table.name)
+    database, _, short = table.name.partition(".")
+    plan = plan_drop(dropping, f"{database}.db/{short}")
+    if not dropping.removing:
+        _hide(table, dropping, plan, begun=record is not None)
+        execute(table, [plan.mark])
+    execute(Table(table.catalog.warehouse, table.name), plan.remove)
+    return True
+
+
+def _hide(table: Table, dropping: Dropping, plan: DropPlan, *, begun: bool) -> None:
+    """Take the table from the sight of every engine, unless somebody needs or has changed it; ``begun``: by an earlier
+    try, whose work is undone then.
+    """
+    if not begun:
+        _refuse_needed(table, dropping)
+    try:
+        execute(table, plan.hide)
+        _refuse_needed(table, dropping)
+    except (ConflictError, UnsafeOperationError):
+        execute(table, plan.undo)
+        raise
+
+
+def _refuse_needed(table: Table, dropping: Dropping) -> None:
+    """Refuse if somebody has said that they need something of the table, or has written to it meanwhile.
+
+    Raises:
+        UnsafeOperationError: names what is left. ConflictError: it was written.
+    """
+    main = table.branch(MAIN)
+    left = {
+        "branches": main.branch_names(),
+        "tags": main.tag_names(),
+        "consumers": [c.name for c in read_consumers(main)],
+    }
+    named = [f"{what} {_some(names)}" for what, names in left.items() if names]
+    if named:
+        raise UnsafeOperationError(
+            f"{table.name} has {' and '.join(named)}, so it is still needed and was not dropped; delete them first "
+            f"with delete_branch, delete_tag and reset_consumer",
+            details={what: names for what, names in left.items() if names},
+        )
+    newest = _newest(table)
+    if (None if newest is None else newest.decode()) != dropping.snapshot:
+        raise ConflictError(
+            f"{table.name} was written meanwhile, so it was not dropped; stop its writers and try again"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
+
+
+def refuse_being_dropped(table: Table) -> None:
+    """Refuse to create a table where another is being dropped: it would show that one's snapshots.
+
+    Raises:
+        ConflictError: says how the drop is finished.
+    """
+    if table.store.exists(RECORD):
+        raise ConflictError(
+            f"{table.name} is being dropped, or that was interrupted; run DROP TABLE {table.name} again to finish it"
+        )
+
+
+def _gather(table: Table) -> Dropping:
+    schemas = table.schema_ids()
+    texts = table.store.read_many([table.paths.schema(n) for n in schemas])
+    if _EXTERNAL in table.schema().options:
+        raise UnsupportedFeatureError(
+            f"{table.name}: files lie outside of its folder ({_EXTERNAL}); drop it with Paimon's own engines"
+        )
+    newest = _newest(table)
+    return Dropping(
+        schemas={n: t.decode() for n, t in zip(schemas, texts, strict=True)},
+        snapshot=None if newest is None else newest.decode(),
+    )
+
+
+def _newest(table: Table) -> bytes | None:
+    number = table.latest_snapshot_id()
+    return None if number is None else read_if_there(table.store, table.paths.snapshot(number))
