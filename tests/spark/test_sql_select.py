@@ -12,12 +12,15 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.inspect import inspect
+from airflow_paimon.core.table.predicate import AllOf, Condition
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, read_system_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
+from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
 from tests.core.tables import run
+from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,6 +149,8 @@ def test_bad_and_hostile_queries(spark: SparkSession, tmp_path: Path) -> None:
         ("SELECT * FROM d.t VERSION AS OF 'x'", NotFoundError, r"no tag 'x' \(its tags: .*one\).*line 1"),
         ("SELECT * FROM d.t VERSION AS OF 99", NotFoundError, "no snapshot 99"),
         ("SELECT * FROM d.t TIMESTAMP AS OF '1999-01-01'", NotFoundError, "no snapshot as early"),
+        ("SELECT * FROM d.t WITH ('scan.snapshot-id' = '1')", InvalidInputError, r"WITH \(\.\.\.\) after.*position 15"),
+        ("SELECT * FROM STREAM d.t", InvalidInputError, "STREAM has no meaning"),
         ("SELECT nope FROM d.t", InvalidInputError, r"`nope`.*line 1, position 8"),
         ("SELECT 1; SELECT 2", InvalidInputError, "Syntax error.*line 1, position 11"),
         ("SELECT * FROM d.t; DROP TABLE d.t", InvalidInputError, "Syntax error"),
@@ -158,11 +163,15 @@ def test_bad_and_hostile_queries(spark: SparkSession, tmp_path: Path) -> None:
         (
             f"INSERT OVERWRITE DIRECTORY '{tmp_path}/out' USING parquet SELECT * FROM d.t",
             InvalidInputError,
-            "sql takes",
+            "sql doesn't run",
         ),
-        (f"WITH x AS (SELECT 1) INSERT OVERWRITE DIRECTORY '{tmp_path}/o' SELECT 1", InvalidInputError, "sql takes"),
-        ("SET spark.sql.ansi.enabled = false", InvalidInputError, "sql takes"),
-        ("CACHE TABLE d.t", InvalidInputError, "sql takes"),
+        (
+            f"WITH x AS (SELECT 1) INSERT OVERWRITE DIRECTORY '{tmp_path}/o' SELECT 1",
+            InvalidInputError,
+            "sql doesn't run",
+        ),
+        ("SET spark.sql.ansi.enabled = false", InvalidInputError, "sql doesn't run"),
+        ("CACHE TABLE d.t", InvalidInputError, "sql doesn't run"),
         ("", InvalidInputError, "can't parse"),
     ):
         with pytest.raises(error, match=said):
@@ -172,3 +181,54 @@ def test_bad_and_hostile_queries(spark: SparkSession, tmp_path: Path) -> None:
         sql(spark, warehouse, "SELECT * FROM v", {"v": "d.nope"})
     with pytest.raises(InvalidInputError, match="plain name"):
         sql(spark, warehouse, "SELECT 1", {"a b": "d.t"})
+
+
+QUERIES = (
+    "SELECT v FROM d.t WHERE dt = 'a' AND k > 1",
+    "SELECT count(*) FROM d.t",
+    "SELECT a.v, b.dt FROM d.t a LEFT JOIN d.t b ON a.k = b.k AND b.dt = 'b' WHERE a.k < 9",
+    "WITH x AS (SELECT * FROM d.t) SELECT k FROM x WHERE dt = 'a' UNION ALL SELECT k FROM x WHERE dt = 'b'",
+    "SELECT k FROM d.t WHERE v = (SELECT max(v) FROM d.t WHERE dt = 'a') OR k IN (SELECT k FROM d.t VERSION AS OF 1)",
+    "SELECT dt, count(*), max(v) FROM d.t GROUP BY dt HAVING count(*) > 1",
+    "SELECT k, row_number() OVER (PARTITION BY dt ORDER BY k) FROM d.t WHERE v <> 'two'",
+    "SELECT t.k, o.v FROM d.t FULL JOIN d.`t$branch_b` o ON t.k = o.k WHERE o.k IS NULL OR t.k IS NULL",
+    "SELECT * FROM d.t WHERE NOT (dt = 'a' AND v IS NOT NULL)",
+    "SELECT dt AS k, k AS dt FROM (SELECT k, upper(dt) AS dt FROM d.t) WHERE dt = 'A'",
+    "SELECT again.v FROM again WHERE dt = 'b'",
+)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_large_table_gives_the_same_rows_as_a_small_one(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
+    make(tmp_path, keyed=keyed)
+    for text in QUERIES if keyed else (*QUERIES, "SELECT _ROW_ID, k FROM d.t WHERE _ROW_ID > 0 AND dt = 'a'"):
+        few = sql(spark, str(tmp_path), text, {"again": "d.t"})
+        with in_tasks():
+            many = sql(spark, str(tmp_path), text, {"again": "d.t"})
+            assert (many.columns, rows_of(many)) == (few.columns, rows_of(few)), text
+        assert few.schema == many.schema
+
+
+def test_of_a_large_table_only_what_the_query_needs_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path, keyed=True)
+    for file in (tmp_path / "d.db/t/dt=b").rglob("data-*"):
+        file.unlink()
+    with in_tasks():
+        assert rows_of(sql(spark, str(tmp_path), "SELECT v FROM d.t WHERE dt = 'a'")) == [("one",), ("two",)]
+        found = sql(spark, str(tmp_path), "SELECT k, v FROM d.t WHERE dt = 'a' AND k = 1 UNION ALL SELECT 1, 'x'")
+        assert rows_of(found) == [(1, "one"), (1, "x")]
+        with pytest.raises(Exception, match="data-"):
+            sql(spark, str(tmp_path), "SELECT v FROM d.t").collect()
+
+
+def test_what_is_pruned_by(spark: SparkSession, tmp_path: Path) -> None:
+    schema = make(tmp_path).schema()
+    frame, number = placeholder(spark, schema)
+    found = needed_of(frame.where("dt < 'x' AND k + 1 > 2").select("v"), {number: schema})[number]
+    (needed,) = found
+    not_null = AllOf((Condition("dt", "is not null"), Condition("k", "is not null")))
+    assert needed == Needed(AllOf((not_null, Condition("dt", "<", "x"))), frozenset({"dt", "k", "v"}))
+    later = needed_of(frame.where("dt < string(current_date())"), {number: schema})[number]
+    assert later[0].predicate is None
+    assert united([*found, *later]) == Needed(None, None)
+    assert united([]) == Needed(None, None)

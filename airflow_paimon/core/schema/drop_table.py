@@ -103,7 +103,7 @@ def refuse_being_dropped(table: Table) -> None:
     Raises:
         ConflictError: says how the drop is finished.
     """
-    if table.store.exists(RECORD):
+    if isinstance(table.catalog, FilesystemCatalog) and table.store.exists(RECORD):
         raise ConflictError(
             f"{table.name} is being dropped, or that was interrupted; run DROP TABLE {table.name} again to finish it"
         )

@@ -29,6 +29,8 @@ _ACTIONS: dict[str, tuple[Action, bool]] = {
     "InsertAction": ("insert", False),
     "InsertStarAction": ("insert", True),
 }
+WRITE_PRIVILEGES = "__required_write_privileges__"
+"""An option that Spark's parser gives the relation that a statement writes."""
 TAKEN = "UPDATE, DELETE FROM, MERGE INTO, INSERT INTO or INSERT OVERWRITE"
 
 

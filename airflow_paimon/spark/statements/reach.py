@@ -14,7 +14,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table, split_version
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.statements.parse import kind_of, parse_plan, says, sequence_items
+from airflow_paimon.spark.statements.parse import WRITE_PRIVILEGES, kind_of, parse_plan, says, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,6 @@ _VALUES = (
 """Classes, by the beginning of their names, in which no plan and no expression can stand."""
 REACHES = "reaches"
 """What a refusal's details call what reaches further."""
-_PRIVILEGES = "__required_write_privileges__"
 _CATALYST = "org.apache.spark.sql.catalyst"
 
 
@@ -176,7 +175,7 @@ class _Reach:
 
     def _is_without_options(self, element: Any) -> bool:
         """Options of a relation are for sources, tables take none; Spark notes there that a statement writes it."""
-        return self._instance_of(element, "java.util.Map") and {*element.keySet()} <= {_PRIVILEGES}
+        return self._instance_of(element, "java.util.Map") and {*element.keySet()} <= {WRITE_PRIVILEGES}
 
     def _is(self, node: Any, kind: str) -> bool:
         return self._instance_of(node, f"{_CATALYST}.{kind}")

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.inspect import inspect, takes_version
 from airflow_paimon.core.table.paths import Identifier, parse_identifier
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain, plan_pinned_chain
 from airflow_paimon.data.layers import PinnedLayers, pin_layers, plan_pinned
-from airflow_paimon.data.row_columns import ROW_COLUMNS
+from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_system_table, plan_pinned_system_table
-from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
+from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.local_rows import arrow_frame
 from airflow_paimon.spark.statements.parse import kind_of, planned_frame, sequence_items
+from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
 from airflow_paimon.spark.statements.statement_plan import Fragment
 from airflow_paimon.spark.statements.tables import NamedTables, Own
 from airflow_paimon.spark.statements.views import check_view_names, registered, view_columns
@@ -47,10 +51,15 @@ def select(
     """
     check_view_names(views)
     tables = QueryTables(spark, warehouse, text, storage_options)
-    with sql_errors("SELECT", NotFoundError), ExitStack() as stack:
+
+    def planned() -> DataFrame:
         frames = {name: tables.view(view) if isinstance(view, str) else view for name, view in views.items()}
-        stack.enter_context(registered(spark, frames))
-        return planned_frame(spark, tables.plan(plan, _no_target))
+        with registered(spark, frames):
+            return planned_frame(spark, tables.plan(plan, _no_target))
+
+    with sql_errors("SELECT", NotFoundError):
+        frame = planned()
+        return planned() if tables.learn(frame) else frame
 
 
 def is_query(plan: Any) -> bool:
@@ -62,9 +71,15 @@ def _no_target() -> DataFrame:
     raise AssertionError("a query has no target")
 
 
+_Key = tuple[str, str, "int | str | None", "int | None"]
+"""A table's name and branch, the version and the time at which it is read."""
+
+
 class QueryTables(NamedTables):
     """The tables that a query names, their system tables included; ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` are not part of
     ``*``.
+
+    A large table is empty when the query is planned first: ``learn`` then says what of it the query needs.
     """
 
     def __init__(
@@ -76,7 +91,9 @@ class QueryTables(NamedTables):
         super().__init__(spark, find, self._rows, None)
         self._text = text
         self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
-        self._states: dict[tuple[str, str, int | str | None, int | None], PinnedLayers | PinnedChain] = {}
+        self._states: dict[_Key, PinnedLayers | PinnedChain] = {}
+        self._placeholders: dict[int, tuple[_Key, TableSchema]] = {}
+        self._needed: dict[_Key, Needed] | None = None
         self._system: dict[tuple[Identifier, int | str | None, int | None], DataFrame] = {}
 
     def view(self, text: str) -> DataFrame:
@@ -91,6 +108,18 @@ class QueryTables(NamedTables):
             parse_identifier(name)
             raise self._find(name.partition("$")[0]).missing()
         return found
+
+    def learn(self, frame: DataFrame) -> bool:
+        """Find out what the planned query needs of large tables; False if there are none, and the query is final."""
+        if not self._placeholders:
+            return False
+        found = needed_of(frame, {number: schema for number, (_, schema) in self._placeholders.items()})
+        by_key: dict[_Key, list[Needed]] = {key: [] for key, _ in self._placeholders.values()}
+        for number, needed in found.items():
+            by_key[self._placeholders[number][0]] += needed
+        self._needed = {key: united(needed) for key, needed in by_key.items()}
+        self._frames.clear()
+        return True
 
     def _plan(self, plan: Any, own: Own) -> Any:
         """Put columns that ``*`` leaves out above the alias, which would not pass them on."""
@@ -163,8 +192,8 @@ class QueryTables(NamedTables):
             state = self._state(table, version, time)
         except UnsupportedFeatureError:  # its rows are not read here
             return resolve_version(table, version, time)
-        plans = [state.state.main] if isinstance(state, PinnedChain) else state.plans
-        plan = next(p for p in plans if p.table.branch_name == table.branch_name or len(plans) == 1)
+        plans = _plans(state)
+        plan = next((p for p in plans if p.table.branch_name == table.branch_name), plans[0])
         return plan.table, plan.snapshot
 
     def _state(self, table: Table, version: int | str | None, time: int | None) -> PinnedLayers | PinnedChain:
@@ -175,7 +204,47 @@ class QueryTables(NamedTables):
         return self._states[key]
 
     def _rows(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
-        state = self._state(table, version, time)
+        state, key = self._state(table, version, time), (table.name, table.branch_name, version, time)
+        plans = _plans(state)
+        schema = plans[0].schema
+        columns = view_columns(schema, self._text)
+        if columns is not None:
+            schema = with_row_columns(schema)
+        if is_small_view(f for plan in plans for split in plan.splits for f in split.files):
+            return self._state_frame(state, columns, None)
+        if self._needed is None:
+            frame, number = placeholder(self._spark, schema)
+            self._placeholders[number] = (key, schema)
+            return frame
+        needed = self._needed[key]
+        if needed.columns is None or len(needed.columns) == len(schema.fields):
+            return self._state_frame(state, columns, needed.predicate)
+        read = [n for n in schema.field_names if n in needed.columns] or schema.field_names[:1]
+        return _with_nulls(self._state_frame(state, read, needed.predicate), schema)
+
+    def _state_frame(
+        self, state: PinnedLayers | PinnedChain, columns: Sequence[str] | None, predicate: Predicate | None
+    ) -> DataFrame:
         if isinstance(state, PinnedChain):
-            return view_frame(self._spark, plan_pinned_chain(state))
-        return view_frame(self._spark, plan_pinned(state, columns=view_columns(state.plans[0].schema, self._text)))
+            return view_frame(self._spark, plan_pinned_chain(state, columns=columns, predicate=predicate))
+        return view_frame(self._spark, plan_pinned(state, columns=columns, predicate=predicate))
+
+
+def _plans(state: PinnedLayers | PinnedChain) -> Sequence[ScanPlan]:
+    """Return the scans of a state, the one with the table's columns first."""
+    if isinstance(state, PinnedChain):
+        return (state.state.main, state.state.snapshot, state.state.delta)
+    return state.plans
+
+
+def _with_nulls(frame: DataFrame, schema: TableSchema) -> DataFrame:
+    """Return all columns of a table; those that were not read, as nothing needs them, are null."""
+    from pyspark.sql import functions as sf
+
+    kinds = spark_schema(schema.fields)
+    return frame.select(
+        *(
+            sf.col(sql_name(f.name)) if f.name in frame.columns else sf.lit(None).cast(f.dataType).alias(f.name)
+            for f in kinds
+        )
+    )

@@ -58,7 +58,11 @@ def sql(
 ) -> Any:
     """Run one statement on ``db.t`` or ``db.`t$branch_b```.
 
-    A SELECT returns a DataFrame: its tables' states are chosen now, and Spark reads the rows when it is asked for them.
+    SELECT, DESCRIBE and SHOW return a DataFrame. A SELECT's tables' states are chosen now, and Spark reads their rows
+    when it is asked for them.
+
+    CREATE TABLE [AS SELECT], REPLACE TABLE AS SELECT, ALTER TABLE and DROP TABLE return the operation's result as a
+    dict; docs/howto/spark-sql.md lists what of each is run.
 
     UPDATE, DELETE FROM, MERGE INTO, INSERT INTO and INSERT OVERWRITE are one commit, and return the operation's result
     (docs/design.md, One result) as a dict, with the rows updated, deleted and inserted, and the files and bytes
@@ -74,11 +78,14 @@ def sql(
         on_stale: On the delta branch of a chain table: ``record`` lists the full partitions that become stale as
             ``details["stale"]``; ``refuse`` refuses such a statement. By default an INSERT INTO is refused where a full
             partition would hide its rows, and other statements are recorded.
-        all_rows: Confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table.
+        all_rows: Confirms an UPDATE or DELETE without WHERE, an INSERT OVERWRITE of the whole table, REPLACE TABLE of
+            one that exists, and DROP TABLE.
 
     Raises:
         InvalidInputError: what Spark says is wrong, with its position; every row without ``all_rows``; a key changed.
-        NotFoundError: no such table or branch. UnsupportedFeatureError: a table or form that is not written here.
+        NotFoundError: no such table, branch or version. AlreadyExistsError: CREATE TABLE of one that exists.
+        UnsafeOperationError: DROP TABLE of one that somebody needs.
+        UnsupportedFeatureError: a table or form that is not written here.
         ConflictError: other writers kept changing the same files.
     """
     if not isinstance(statement, str):

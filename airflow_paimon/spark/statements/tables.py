@@ -18,6 +18,7 @@ from airflow_paimon.data.layers import head_of_other, shown_of_other, shown_of_o
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.parse import (
+    WRITE_PRIVILEGES,
     column_of_node,
     copied,
     fragment_of,
@@ -187,6 +188,12 @@ class NamedTables:
             raise type(error)(f"{error.message}{at.where}", details=error.details) from None
         if frame is None:
             return plan
+        if relation.isStreaming() or {*relation.options().keySet()} - {WRITE_PRIVILEGES}:
+            what = "STREAM" if relation.isStreaming() else "WITH (...) after a table"
+            raise InvalidInputError(
+                f"{'.'.join(parts)}: {what} has no meaning here{at.where}; name a state with VERSION AS OF or "
+                f"TIMESTAMP AS OF, and read a stream with spark.readStream"
+            )
         return self._named_plan(parts, frame)
 
     def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
