@@ -36,7 +36,7 @@ from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 from airflow_paimon.spark.statements.run import TRIES
-from airflow_paimon.spark.statements.select import select
+from airflow_paimon.spark.statements.select import query
 from airflow_paimon.spark.tasks import cores_of
 from airflow_paimon.spark.write import write_files
 
@@ -123,7 +123,7 @@ def _create_as(asked: Asked, plan: Any) -> dict[str, Any]:
     known = _existing(asked, described)
     if known is not None and plan.ignoreIfExists():
         return _created(known, False, started)
-    frame = _query(asked, plan)
+    frame, _ = _query(asked, plan)
     new = _with_columns(described, frame)
     if known is not None and not _is_own(asked, known, new):
         raise AlreadyExistsError(
@@ -156,7 +156,12 @@ def _replace(asked: Asked, plan: Any) -> dict[str, Any]:
             f"REPLACE TABLE {known.name}: columns and rows of a table can't be replaced in one commit. Change the "
             f"columns with ALTER TABLE, and the rows with DELETE FROM or INSERT OVERWRITE"
         )
-    frame = _query(asked, plan)
+    frame, read = _query(asked, plan)
+    if any((t.name, t.branch_name) == (known.name, MAIN) for t in read):
+        raise UnsupportedFeatureError(
+            f"REPLACE TABLE {known.name} reads the table that it replaces, and could lose what is written meanwhile; "
+            f"write INSERT OVERWRITE {known.name} SELECT ..., which looks again"
+        )
     if not _same(known.schema(), _with_columns(described, frame).schema()):
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name} AS SELECT: columns, keys, comment or properties would change with the rows, "
@@ -172,14 +177,14 @@ def _replace(asked: Asked, plan: Any) -> dict[str, Any]:
 def _fresh(asked: Asked, plan: Any, described: NewTable, with_rows: bool, started: float) -> dict[str, Any]:
     if not with_rows:
         return _created(described.create(asked), True, started)
-    frame = _query(asked, plan)
+    frame, _ = _query(asked, plan)
     new = _with_columns(described, frame)
     _check_rows(new, frame)
     return _fill(asked, new.create(asked), frame, "append", f"{CREATE} AS SELECT", started)
 
 
-def _query(asked: Asked, plan: Any) -> DataFrame:
-    return select(asked.spark, asked.warehouse, plan.query(), asked.statement, asked.views, asked.storage_options)
+def _query(asked: Asked, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
+    return query(asked.spark, asked.warehouse, plan.query(), asked.statement, asked.views, asked.storage_options)
 
 
 def _with_columns(new: NewTable, frame: DataFrame) -> NewTable:
@@ -220,7 +225,8 @@ def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, st
         return {}
 
     run = in_tasks_if_large(asked.spark, table.name)
-    said = digest_of({"statement": asked.statement, "views": sorted(asked.views)})
+    views = {name: view if isinstance(view, str) else "DataFrame" for name, view in asked.views.items()}
+    said = digest_of({"statement": asked.statement, "views": views})
     written = write_once(table, OPERATION, said, asked.operation_id, write, report, run=run)
     details = {"statement": kind, "schema_id": table.schema().id, **found, **written.report}
     details |= {"replayed": True} if written.replayed else {}

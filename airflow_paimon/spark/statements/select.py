@@ -49,6 +49,18 @@ def select(
     Raises:
         InvalidInputError: what Spark says is wrong, with its position. NotFoundError: no such table, branch or version.
     """
+    return query(spark, warehouse, plan, text, views, storage_options)[0]
+
+
+def query(
+    spark: SparkSession,
+    warehouse: str,
+    plan: Any,
+    text: str,
+    views: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[DataFrame, Sequence[Table]]:
+    """Return the rows as ``select`` does, and the tables that the query names."""
     check_view_names(views)
     tables = QueryTables(spark, warehouse, text, storage_options)
 
@@ -59,7 +71,7 @@ def select(
 
     with sql_errors("SELECT", NotFoundError):
         frame = planned()
-        return planned() if tables.learn(frame) else frame
+        return (planned() if tables.learn(frame) else frame), tables.named
 
 
 def is_query(plan: Any) -> bool:
@@ -170,6 +182,7 @@ class QueryTables(NamedTables):
         version, time = self._moment(table, text, version, travel)
         key = (identifier, version, time)
         if key not in self._system:
+            self._named.append(table)
             self._system[key] = self._system_rows(table, str(identifier.system_table), version, time)
         return self._system[key]
 

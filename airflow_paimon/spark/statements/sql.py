@@ -75,6 +75,7 @@ def sql(
             of a table set, the same one for all views), or a DataFrame. Temporary views of the session can be named as
             well.
         operation_id: A retry with the same id returns the first try's result; another statement under it is refused.
+            Of no use to CREATE TABLE without AS and to DROP TABLE: write IF NOT EXISTS and IF EXISTS.
         on_stale: On the delta branch of a chain table: ``record`` lists the full partitions that become stale as
             ``details["stale"]``; ``refuse`` refuses such a statement. By default an INSERT INTO is refused where a full
             partition would hide its rows, and other statements are recorded.
