@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _DEFAULT_LIMIT = 50
 _HELP = "--help lists the commands and flags"
 JOB = "job"
+CALL = "call"
 _FIRST_ROWS = 10
 _OF_ROWS = ("head", "count")
 """Look-ups that read rows."""
@@ -88,6 +89,8 @@ def run(argv: Sequence[str]) -> int:
         parser = _parser()
         _check_flags(argv, parser)
         options = parser.parse_args(list(argv))
+        if options.what == CALL:
+            return _call(options)
         view = _look_up(options)
         print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
     except PaimonError as error:
@@ -122,6 +125,24 @@ def _job(argv: Sequence[str]) -> int:
     return 0
 
 
+def _call(options: argparse.Namespace) -> int:
+    """Run the job that a CALL means; it prints its result and ends the process as every job does."""
+    from airflow_paimon.core.requests.arguments import read_storage_options, to_arguments
+    from airflow_paimon.core.requests.call import read_call
+
+    file = options.storage_options
+    found = read_call(
+        options.statement,
+        options.warehouse,
+        operation_id=options.operation_id,
+        storage_options=read_storage_options(file) if file else None,
+    )
+    for note in found.notes:
+        print(f"{found.procedure}: {note}", file=sys.stderr)
+    flags = to_arguments(found.request) + ([f"--storage-options={file}"] if file else [])
+    return _job([found.request.operation, *flags])
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises instead of exiting, so that wrong flags are reported like everything else."""
 
@@ -141,6 +162,11 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"airflow-paimon {__version__}")
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
     commands.add_parser(JOB, help="run a bundled job, e.g. job create_branch --help; job --help lists them")
+    call = commands.add_parser(CALL, help='run a job by Paimon\'s name: call --warehouse W "CALL sys.compact(...)"')
+    call.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
+    call.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+    call.add_argument("--operation-id", metavar="ID", help="a retry with the same id does not do the work twice")
+    call.add_argument("statement", help="CALL sys.procedure(name => value, ...)")
     for name, text in LOOKUPS.items():
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
@@ -182,7 +208,7 @@ def _parser() -> _Parser:
 
 def _check_command(argv: Sequence[str]) -> None:
     """Name a command that does not exist, and the one that was meant."""
-    commands = (JOB, *LOOKUPS)
+    commands = (JOB, CALL, *LOOKUPS)
     word = argv[0] if argv else ""
     if word in commands or word in ("-h", "--help", "--version"):
         return

@@ -427,6 +427,21 @@ def test_as_a_program_without_spark_and_airflow(warehouse: Path, tmp_path: Path)
     assert all(name in helped.stdout for name in LOOKUPS)
 
 
+def test_a_call_runs_the_job_of_its_operation(people: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    asked = ["call", f"--warehouse={people}", "--operation-id=x"]
+    ran = program(
+        *asked, "CALL sys.remove_orphan_files(table => 'hr.people', dry_run => true, mode => 'local')", env=env
+    )
+    assert (ran.returncode, json.loads(ran.stdout)["operation"]) == (0, "remove_orphan_files")
+    assert "mode has no effect" in ran.stderr
+    wrong = program(*asked, "CALL sys.delete_tag(table => 'hr.people', tag => 'nix')", env=env)
+    assert (wrong.returncode, json.loads(wrong.stdout)["error"]["kind"]) == (2, "not-found")
+    unknown = program(*asked, "CALL sys.rewrite_file_index('hr.people')", env=env)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "Paimon's own connector" in unknown.stderr
+
+
 @pytest.fixture
 def people(tmp_path: Path) -> Path:
     """Three people in four stored rows; one of them has another city on the branch fix, and mails are masked."""

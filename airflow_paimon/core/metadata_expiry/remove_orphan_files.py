@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.put import delete_files, execute, require_commit
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
-from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time
+from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.kept_plan import kept_json, masks_by_class
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Candidate,
@@ -69,7 +69,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
             In each case nothing was deleted.
     """
     table = context.table
-    age_ms = age_millis(request, "older_than")
+    age_ms = age_millis(request, "older_than", context.now_ms)
     records_age_ms = age_millis(request, "records_older_than")
     if not request.dry_run:
         require_committable(table)
@@ -97,11 +97,17 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
 
 
-def age_millis(request: RemoveOrphanFiles | EraseRows, name: str) -> int:
-    """Check an age of the request."""
+def age_millis(request: RemoveOrphanFiles | EraseRows, name: str, now_ms: int | None = None) -> int:
+    """Check an age of the request. ``now_ms``: a time with an offset is taken as well, as its age by then."""
     least, why = _LEAST[name]
     text = getattr(request, name)
-    age_ms = duration_ms(text, name)
+    try:
+        age_ms = duration_ms(text, name)
+    except InvalidInputError:
+        time_ms = None if now_ms is None else time_before(text, now_ms, request.table)
+        if now_ms is None or time_ms is None:
+            raise
+        age_ms = now_ms - time_ms
     if age_ms < duration_ms(least, name):
         raise InvalidInputError(f"{request.table}: {name} must be at least {least}, got {text!r}: {why}")
     return age_ms

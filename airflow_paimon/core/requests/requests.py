@@ -489,8 +489,8 @@ class ExpireBranches(Request):
 class RemoveOrphanFiles(Request):
     operation = "remove_orphan_files"
     older_than: str = flag(
-        "Delete only files that were written longer ago, e.g. '1 d', by the storage's clock; at least 1 h: longer than "
-        "any writer takes from its first file to its commit",
+        "Delete only files that were written longer ago, e.g. '1 d', by the storage's clock, or before an ISO time "
+        "with an offset; at least 1 h: longer than any writer takes from its first file to its commit",
         "1 d",
     )
     records_older_than: str = flag(

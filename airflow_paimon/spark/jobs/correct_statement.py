@@ -13,6 +13,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.correction.checks import check_statement_alone
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
+from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
@@ -78,7 +79,7 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
 
 def _refuse_command(spark: SparkSession, sql: str) -> None:
     """Refuse what is no query, such as ``DROP TABLE``, before its partitions are asked for."""
-    if is_command(spark, sql):
+    if is_call(sql) or is_command(spark, sql):
         words = " ".join(sql.split()[:2])
         raise InvalidInputError(
             f"--sql: {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on {BRANCH_VIEW}"

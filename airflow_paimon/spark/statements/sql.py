@@ -15,6 +15,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
@@ -25,6 +26,7 @@ from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.asked import Asked
+from airflow_paimon.spark.statements.call import run_call
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
@@ -69,6 +71,9 @@ def sql(
     rewritten and kept. Spark parses the statement and evaluates it: semantics and errors are Spark's. On a table with a
     primary key the touched buckets are written again, on others the touched files.
 
+    ``CALL sys.procedure(name => value, ...)`` runs an operation, with Paimon's names and arguments, and returns the
+    operation's own result (docs/howto/call-procedures.md).
+
     Args:
         views: Further tables by the name that the statement gives them: ``db.t``, ``db.t$branch_b`` or either with
             ``@VERSION`` (a tag, a snapshot id, ``branch.tag``, ``branch.snapshot``, ``set:NAME`` for the newest version
@@ -91,6 +96,9 @@ def sql(
     """
     if not isinstance(statement, str):
         raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
+    if is_call(statement):
+        others = {"views": views, "all_rows": all_rows, "on_stale": on_stale}
+        return run_call(spark, warehouse, statement, operation_id, storage_options, **others)
     asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options)
     shown = parse_show_list(statement)
     if shown is not None:
