@@ -67,8 +67,9 @@ PARAMS = {
     **shared("table"),
     "sql": text(
         "SQL",
-        "One UPDATE, DELETE, MERGE or INSERT on `branch`, the table as it was when this run began (the "
-        "correction's branch), such as: UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18'. Or one SELECT "
+        "UPDATE, DELETE, MERGE or INSERT on `branch`, the table as it was when this run began (the correction's "
+        "branch), such as: UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18'. Several of them are "
+        "separated by semicolons and done together, each after the one before it. Or one SELECT "
         "that gives the corrected rows, with all columns of the table. `main` is the table as readers see it now.",
         format="multiline",
     ),

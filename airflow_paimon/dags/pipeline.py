@@ -67,7 +67,7 @@ PARAMS = {
         items={"type": "object"},
         minItems=1,
         title="Tables",
-        description="Upstream first, each with what happens to it: correct, one statement on the view branch as in "
+        description="Upstream first, each with what happens to it: correct, statements on the view branch as in "
         "data_correction; or replay, statements on the view branch that read the tables before it by their names, or "
         f"module:name, a function. checks: rules that its branch must keep, as in data_correction. Such as: {EXAMPLE}",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.correction.sql_asked import (
@@ -109,6 +109,26 @@ def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice,
     taken = choice if asked.kind != INSERT_OVERWRITE else _overwritten(asked, schema)
     splits = [s for s in scan.splits if taken.matches(s.values)]
     return _replacing(schema, found.reads, splits, at_most=asked.kind == INSERT_OVERWRITE)
+
+
+def together(works: Sequence[Work]) -> Work:
+    """Return the work of several statements, each on the live files of now: at most what they do one after another."""
+    partitions: dict[str, Amount] = {}
+    for name, amount in (item for work in works for item in work.partitions.items()):
+        partitions[name] = partitions.get(name, Amount()) + amount
+    note = f"{len(works)} statements: a file that several of them touch counts for each"
+    return Work(
+        reads=sum((work.reads for work in works), Amount()),
+        replaces=sum((work.replaces for work in works), Amount()),
+        writes=sum((work.writes for work in works), Amount()),
+        partitions=dict(sorted(partitions.items())),
+        touched=Touched(
+            buckets=frozenset(bucket for work in works for bucket in work.touched.buckets),
+            files=frozenset(name for work in works for name in work.touched.files),
+        ),
+        merges=any(work.merges for work in works),
+        notes=(note, *dict.fromkeys(text for work in works for text in work.notes)),
+    )
 
 
 def _of_rows(scan: ScanPlan, asked: Asked, found: _Found) -> Work:

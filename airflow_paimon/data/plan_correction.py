@@ -6,7 +6,7 @@ The branch need not exist: then it is planned on main, which it will be made fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from airflow_paimon.core.correction.checks import (
     check_mode,
     check_statement_alone,
     check_target,
+    divided,
     further_views,
 )
 from airflow_paimon.core.correction.estimate_plan import estimate
@@ -38,7 +39,7 @@ from airflow_paimon.core.table.partitions import PartitionChoice, choose_partiti
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, live_columns, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
-from airflow_paimon.data.correction_work import Amount, Work, selection_for, work_of
+from airflow_paimon.data.correction_work import Amount, Work, selection_for, together, work_of
 from airflow_paimon.data.read_schema import read_schema
 
 _NAMED_PARTITIONS = 100
@@ -66,22 +67,25 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     """
     sql = _sql(request)
     target = _target(context.table, request)
-    asked = Asked(kind=FUNCTION) if sql is None else read_sql(sql, target.schema)
-    if sql is not None:
-        _check_sql(request, target, sql)
+    texts = [] if sql is None else divided(sql, request.engine)
+    several = [read_sql(text, target.schema) for text in texts] or [Asked(kind=FUNCTION)]
+    asked = several[0]
+    for text in texts:
+        _check_sql(request, target, text)
     if asked.kind not in (SELECT, FUNCTION):
         check_statement_alone(asked.kind, request.mode, request.partitions)
     else:
         check_mode(target.schema, request.mode, request.partitions, target.view.label)
-    scan = plan_snapshot(
-        target.view, target.head, target.schema, selection_for(asked, request.mode, target.choice, target.schema)
-    )
-    work = work_of(scan, asked, mode=request.mode, choice=target.choice, engine=request.engine)
-    others = _others(context.table, request, asked)
-    total = work.bytes + sum(amount.bytes for amount in others.values())
+    selection = selection_for(asked, request.mode, target.choice, target.schema) if len(several) == 1 else None
+    scan = plan_snapshot(target.view, target.head, target.schema, selection)
+    works = [work_of(scan, a, mode=request.mode, choice=target.choice, engine=request.engine) for a in several]
+    work = works[0] if len(works) == 1 else together(works)
+    relations = tuple(dict.fromkeys(name for one in several for name in one.relations))
+    others = _others(context.table, request, replace(asked, relations=relations))
+    total = sum(one.bytes for one in works) + sum(amount.bytes for amount in others.values())
     foreseen = estimate(total, read_timings(context.table), asked.kind, request.cores)
     details = {
-        "statement": asked.kind,
+        "statement": ", ".join(one.kind for one in several),
         "mode": request.mode if asked.kind in (SELECT, FUNCTION) else None,
         "branch_exists": target.exists,
         **_work_json(work),

@@ -40,13 +40,15 @@ def plan_correction(
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
             table.
     """
+    from airflow_paimon.core.correction.sql_words import split_statements
+
     main = open_main(params).require()
     _check_rows(main, params)
     check_settings(params, locked)
     _check_select(main, params)
     columns = viewed_columns(params, params["views"] or ())
-    if params["sql"]:
-        check_named_columns(main, params, params["sql"], {"main": main.schema().field_names, **columns})
+    for text in split_statements(params["sql"] or ""):
+        check_named_columns(main, params, text, {"main": main.schema().field_names, **columns})
     check_rules(main, params, locked)
     return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
 
@@ -101,17 +103,20 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.correction.checks import check_is_query
+    from airflow_paimon.core.correction.checks import check_is_query, divided
+    from airflow_paimon.core.correction.sql_words import statement_kind
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
         raise InvalidInputError("Give SQL or a function, one of the two")
+    texts = divided(params["sql"], params["engine"]) if params["sql"] else []
     if params["sql"] and not _kind(params):
         check_is_query(params["sql"])
     if kind := _kind(params):
-        _check_statement(main, params, kind)
+        for text in texts:
+            _check_statement(main, params, text, statement_kind(text) or kind)
     elif params["mode"] == "upsert" and not schema.primary_keys:
         raise InvalidInputError(f"{main.name} has no primary key: use mode overwrite")
     elif params["mode"] == "overwrite" and schema.partition_keys and not params["partitions"]:
@@ -128,7 +133,7 @@ def _kind(params: Mapping[str, Any]) -> str | None:
     return statement_kind(params["sql"]) if params["sql"] else None
 
 
-def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
+def _check_statement(main: Table, params: Mapping[str, Any], sql: str, kind: str) -> None:
     if params["partitions"] or params["mode"] != "overwrite":
         raise InvalidInputError(
             f"{main.name}: {kind} says by itself which rows change: leave Partitions empty and Mode at overwrite, as "
@@ -137,7 +142,7 @@ def _check_statement(main: Table, params: Mapping[str, Any], kind: str) -> None:
     from airflow_paimon.runbooks.select_list import check_statement
 
     columns = main.schema().field_names if _branch_has_mains_columns(main, params) else None
-    check_statement(params["sql"], kind, columns, main.name, all_rows=bool(params["all_rows"]))
+    check_statement(sql, kind, columns, main.name, all_rows=bool(params["all_rows"]))
 
 
 def _branch_has_mains_columns(main: Table, params: Mapping[str, Any]) -> bool:
@@ -385,7 +390,8 @@ def describe_request(
         lines.append(f"- Statement: {kind}, engine: {params['engine']}")
     else:
         done = ", ".join(f"{corrected.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
-        lines.append(f"- Statement: {corrected.get('statement', kind)}, engine: {params['engine']}; rows: {done}")
+        ran = ", ".join(one["statement"] for one in corrected.get("statements", ())) or corrected.get("statement", kind)
+        lines.append(f"- Statement: {ran}, engine: {params['engine']}; rows: {done}")
     lines += [f"- Further view: {escape(view)}" for view in params["views"] or ()]
     if params["function"]:
         lines.append(f"- Function: {escape(params['function'])}")

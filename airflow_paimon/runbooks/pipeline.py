@@ -6,8 +6,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.streaming.replay_plan import split_statements
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.correction import (
     check_named_columns,

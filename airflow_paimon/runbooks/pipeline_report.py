@@ -96,7 +96,7 @@ def _what_ran(one: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
         "Corrected by:" if one["correct"] else f"Replayed from {', '.join(map(escape, one['replay']['source']))} by:"
     ]
     lines.append(code_block(asked["sql"].strip(), "sql") if asked["sql"] else f"`{asked['function']}`")
-    if one["correct"] and wrote.get("statement"):
+    if one["correct"] and (wrote.get("statement") or wrote.get("statements")):
         counts = ", ".join(f"{wrote.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
         lines.append(f"Rows: {counts}.")
     for name, target in wrote.get("targets", {}).items():

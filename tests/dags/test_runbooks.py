@@ -103,6 +103,30 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a misspelled statement": ({"sql": "UPDAET branch SET amount = 1"}, InvalidInputError, "did you mean UPDATE?"),
     "no query": ({"sql": "DROP TABLE branch"}, InvalidInputError, "one SELECT"),
     "a statement with partitions": ({"sql": "DELETE FROM branch WHERE id = 1"}, InvalidInputError, "for a SELECT"),
+    "a SELECT among several": (
+        {"sql": "DELETE FROM branch WHERE id = 1; SELECT * FROM branch", "partitions": []},
+        InvalidInputError,
+        "statement 2 of 2 is a SELECT",
+    ),
+    "a misspelled column in the second statement": (
+        {"sql": "DELETE FROM branch WHERE id = 1;\nUPDATE branch SET amuont = 1 WHERE id = 2;", "partitions": []},
+        InvalidInputError,
+        "no column amuont",
+    ),
+    "every row in the second statement": (
+        {"sql": "DELETE FROM branch WHERE id = 1; DELETE FROM branch", "partitions": []},
+        InvalidInputError,
+        "has no WHERE",
+    ),
+    "several statements for the connector": (
+        {
+            "sql": "DELETE FROM branch WHERE id = 1; DELETE FROM branch WHERE id = 2",
+            "partitions": [],
+            "engine": "connector",
+        },
+        InvalidInputError,
+        "engine=connector takes one",
+    ),
     "a view of checks": (
         {"views": ["Diff=sales.orders"], "checks": "- not_null: amount"},
         InvalidInputError,
@@ -125,6 +149,18 @@ def test_a_wrong_form_is_refused_before_anything_is_made(case: str, warehouse: P
         correction.plan_correction(form("data_correction", {**CONF, **conf}), "data_correction", "run-1")
     assert message in caught.value.message
     assert main.tag_names() == main.branch_names() == []
+
+
+def test_a_form_may_hold_several_statements(warehouse: Path) -> None:
+    make_orders(str(warehouse))
+    sql = f"UPDATE branch SET note = ';' WHERE dt = '{WRONG[0]}'; DELETE FROM branch WHERE note = ';' AND id = 1;"
+    params = form("data_correction", {**CONF, "sql": sql, "partitions": []})
+    planned = correction.plan_correction(params, "data_correction", "run-1")
+    foreseen = correction.foresee(params, planned)
+    assert foreseen is not None and foreseen["statement"] == "UPDATE, DELETE"
+    each = [{"statement": "UPDATE", "rows": 2}, {"statement": "DELETE", "rows": 1}]
+    asked = correction.describe_request(params, "me", {"statements": each, "rows_updated": 2, "rows_deleted": 1})
+    assert "- Statement: UPDATE, DELETE, engine: embedded; rows: 2 updated, 1 deleted, 0 inserted" in asked
 
 
 def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approver(

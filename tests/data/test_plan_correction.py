@@ -87,6 +87,21 @@ def test_an_update_of_a_table_without_keys_writes_single_files_again(warehouse: 
     assert some["reads"]["files"] == 2 and some["at_most"]
 
 
+def test_several_statements_are_planned_as_what_they_do_at_most(warehouse: str, tmp_path: Path) -> None:
+    table = orders(warehouse)
+    one, two = (f"UPDATE branch SET amount = 0 WHERE dt = '2026-11-{day}'" for day in (17, 18))
+    apart = [planned(table, tmp_path, text) for text in (one, two)]
+    found = planned(table, tmp_path, f"{one};\n{two};")
+    assert (found["statement"], found["replaces"]["buckets"], found["at_most"]) == ("UPDATE, UPDATE", 4, True)
+    assert found["replaces"]["partitions"] == {k: v for a in apart for k, v in a["replaces"]["partitions"].items()}
+    assert found["estimate"]["bytes"] == sum(a["estimate"]["bytes"] for a in apart)
+    assert "2 statements" in found["notes"][0]
+    again = planned(table, tmp_path, f"{one}; {one}")
+    assert (again["replaces"]["buckets"], again["reads"]["files"]) == (2, 2 * apart[0]["reads"]["files"])
+    with pytest.raises(InvalidInputError, match="statement 2 of 2 is a SELECT"):
+        planned(table, tmp_path, f"{one}; SELECT * FROM branch")
+
+
 def test_a_select_replaces_its_partitions(warehouse: str, tmp_path: Path) -> None:
     table = orders(warehouse)
     sql = "SELECT b.* FROM branch b JOIN main m ON b.id = m.id WHERE b.dt = '2026-11-18'"

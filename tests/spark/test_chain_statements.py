@@ -197,6 +197,27 @@ def test_correct_branch_compare_undo(spark: SparkSession, tmp_path: Path) -> Non
         diff(spark, tmp_path, branch="delta", against="delta")
 
 
+def test_several_statements_do_what_they_do_one_by_one(spark: SparkSession, tmp_path: Path) -> None:
+    statements = (
+        "UPDATE branch SET v = 'x' WHERE dt = '20250811' AND k = 4",
+        "DELETE FROM branch WHERE v = 'x'",
+        "UPDATE branch SET v = concat(v, '!') WHERE k IN (1, 5)",
+    )
+    tables = {}
+    for name in ("apart", "together"):
+        (tmp_path / name).mkdir()
+        tables[name] = chain_table(tmp_path / name, SIMPLE)
+        compact(tables[name], "dt=20250812")
+    apart = [correct(spark, tmp_path / "apart", text) for text in statements]
+    done = correct(spark, tmp_path / "together", ";".join(statements), operation_id="x")
+    assert done.snapshot_after == done.snapshot_before + 1
+    assert seen(tables["together"].branch("delta")) == seen(tables["apart"].branch("delta"))
+    assert days(tables["together"]) == days(tables["apart"])
+    assert days(tables["together"])["20250811"] == [(1, 2, "b!"), (3, 1, "a"), (8, 1, "a")], "4 and 2 stay deleted"
+    assert done.details["stale"] == apart[-1].details["stale"] != []
+    assert correct(spark, tmp_path / "together", ";".join(statements), operation_id="x").details["replayed"]
+
+
 def test_correct_branch_upserts_and_overwrites(spark: SparkSession, tmp_path: Path) -> None:
     table = chain_table(tmp_path, SIMPLE)
     rows = "SELECT k, s, 'up' AS v, dt, IF(k = 1, '-D', '+I') AS _row_kind FROM branch WHERE dt = '20250811'"

@@ -30,11 +30,21 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Action, PutNew, Replace
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
+from airflow_paimon.core.store.unpublished import Unpublished
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.paths import STAGING_BRANCH_PREFIX, BranchPaths
+from airflow_paimon.core.table.paths import (
+    BRANCH_DIR,
+    MANIFEST_DIR,
+    PRIVATE_DIR,
+    SNAPSHOT_PREFIX,
+    STAGING_BRANCH_PREFIX,
+    STATISTICS_DIR,
+    BranchPaths,
+    numbered,
+)
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
@@ -48,9 +58,16 @@ _ACT_BY_THEMSELVES = (
 )  # fmt: skip
 
 
+_METADATA = (
+    "snapshot", "schema", "tag", "consumer", "changelog", STATISTICS_DIR, MANIFEST_DIR, BRANCH_DIR, PRIVATE_DIR,
+)  # fmt: skip
+"""Folders of a table in which only metadata lies."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """``view`` is the staging branch; its files are taken over to ``onto``, on top of ``head``.
+    """``view`` is the staging branch, or an unpublished view of the branch itself; its files are taken over to
+    ``onto``, on top of ``head``.
 
     ``shares``: it starts from ``head``, so that new rows are merged with existing ones; otherwise it starts empty.
     """
@@ -138,6 +155,18 @@ def open_staging(
     return staging
 
 
+def unpublished(branch: Table) -> Table:
+    """Return a view of a branch whose commits only this process sees, until ``take_over`` makes one commit of them."""
+    return replace(branch, store=Unpublished(branch.store, _METADATA))
+
+
+def unpublished_snapshots(view: Table) -> list[Snapshot]:
+    """Return the snapshots that were committed to an ``unpublished`` view, ascending."""
+    if not isinstance(view.store, Unpublished):
+        raise InvalidInputError(f"{view.label} is no unpublished view")
+    return [view.snapshot(number) for number in numbered(view.store.held(view.paths.snapshot_dir), SNAPSHOT_PREFIX)]
+
+
 def discard_staging(view: Table) -> None:
     """Delete a staging branch. Data files stay; those not taken over become orphans.
 
@@ -158,11 +187,14 @@ def take_over(
     expected_rows: int,
     identity: CommitIdentity,
     properties: Callable[[Sequence[ManifestEntry], Sequence[ManifestEntry]], Mapping[str, str]],
+    rewrite: Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]] | None = None,
+    guard_options: object = None,
 ) -> Taken:
     """Move the staged files to the target branch, as one OVERWRITE snapshot.
 
     ``replaced``: the partitions that the staged files replace; None: the staged changes are merged in.
     ``expected_rows``: how many rows the writer got. ``properties`` is called with the removed and added files.
+    ``rewrite`` writes files again whose rows store versions of the staging branch; without it they are refused.
 
     Raises:
         ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
@@ -180,8 +212,12 @@ def take_over(
         space = _id_space(staging)
         found = renumber(onto.name, added, (), space)
         refuse_stored(onto.name, found)
-        _check_versions(staging, found)
         fresh, next_row_id = found.entries, space.next_row_id
+        if rewrite is None:
+            _check_versions(staging, found)
+        elif found.rewrite:
+            again = iter(rewrite(staging.view, [fresh[at] for at in sorted(found.rewrite)], space))
+            fresh = [next(again) if at in found.rewrite else entry for at, entry in enumerate(fresh)]
 
     why = "the branch was written or altered while its rows were corrected; nothing was published. Run it again"
     unmoved = HeadIs(snapshot=head, schema_id=schema.id, why=why)
@@ -202,7 +238,7 @@ def take_over(
         unmoved.check(at)  # rows that came meanwhile might have been changed as well
         return None
 
-    receipt = commit_at(onto, make, CommitOptions(identity=identity))
+    receipt = commit_at(onto, make, CommitOptions(identity=identity, guard_options=guard_options))
     return Taken(receipt=receipt, removed=removed, added=fresh)
 
 
@@ -265,7 +301,7 @@ def _merged(staging: Staging) -> _Change:
         raise NotFoundError(
             f"{staging.view.label} is gone: another try of this operation may have deleted it; run it again"
         )
-    diff = difference(onto, head, staged)
+    diff = difference(staging.view, head, staged)
     changes = [
         BucketChange(
             bucket=b, delete=tuple(diff.removed.get(b, {}).values()), add=tuple(diff.added.get(b, {}).values())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from airflow_paimon.core.correction.sql_asked import BRANCH, MAIN_VIEW, target_of
-from airflow_paimon.core.correction.sql_words import QUERIES, STATEMENTS, tokens_of, without_comments
+from airflow_paimon.core.correction.sql_words import QUERIES, STATEMENTS, split_statements, tokens_of, without_comments
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import split_version
@@ -41,6 +41,30 @@ def check_is_query(sql: str) -> None:
     raise InvalidInputError(
         f"SQL starts with {tokens[0].text!r}{meant}: give one UPDATE, DELETE, MERGE or INSERT on branch, or one SELECT"
     )
+
+
+def divided(sql: str, engine: str = "embedded") -> list[str]:
+    """Return the statements of a correction's SQL, one or more; one is returned as it is.
+
+    Raises:
+        InvalidInputError: several, and one of them is none, or is a SELECT, or the engine takes one.
+    """
+    texts = split_statements(sql)
+    if len(texts) < 2:
+        return [sql]
+    for at, text in enumerate(texts, 1):
+        check_is_query(text)
+        if tokens_of(without_comments(text))[0].is_word("select"):
+            raise InvalidInputError(
+                f"--sql: statement {at} of {len(texts)} is a SELECT, which gives the rows of a branch by itself: give "
+                f"it alone, or as INSERT INTO {BRANCH}"
+            )
+    if engine == "connector":
+        raise InvalidInputError(
+            f"--sql holds {len(texts)} statements, and engine=connector takes one; use engine=embedded, or run them "
+            f"one at a time"
+        )
+    return texts
 
 
 def check_target(sql: str) -> None:

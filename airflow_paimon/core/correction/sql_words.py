@@ -26,6 +26,13 @@ _COMMENT = re.compile(
     |(?P<nested>/\*)""",
     re.VERBOSE | re.DOTALL,
 )
+_APART = re.compile(
+    r"""(?P<kept>`(?:[^`]|``)*`|--(?:\\\n|[^\r\n])*|\b[rR](?:'[^']*'|"[^"]*")
+        |'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<nested>/\*(?!\+))
+    |(?P<end>;)""",
+    re.VERBOSE | re.DOTALL,
+)
 QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
 """Words that begin a query."""
 STATEMENTS = ("update", "delete", "merge", "insert")
@@ -55,6 +62,20 @@ def tokens_of(sql: str) -> list[Token]:
         if kind is not None and kind != "skip":
             found.append(Token(kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
     return found
+
+
+def split_statements(sql: str) -> list[str]:
+    """Split a file at its semicolons, except those in texts, quoted names and comments.
+
+    Statements without words are left out. What Spark would not parse as a whole may be split anywhere.
+    """
+    found, start, at = [], 0, 0
+    while (match := _APART.search(sql, at)) is not None:
+        at = comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
+        if match.lastgroup == "end":
+            found.append(sql[start : match.start()])
+            start = at
+    return [part.strip() for part in (*found, sql[start:]) if tokens_of(without_comments(part))]
 
 
 def nesting(token: Token) -> int:

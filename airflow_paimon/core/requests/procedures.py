@@ -157,10 +157,9 @@ def _unordered(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
     return {}
 
 
-def _no(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    if str(value).strip().lower() != "false":
-        raise UnsupportedFeatureError(f"sorting manifests is left to Paimon's own compact_manifest; {_SEE}")
-    return {}
+def _sorted(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
+    """Take TRUE; FALSE is the default, but for tables with the option, whose manifests are sorted."""
+    return {"manifest_sort_enabled": True} if str(value).strip().lower() == "true" else {}
 
 
 def _options(known: Mapping[str, str]) -> Argument:
@@ -343,9 +342,9 @@ PROCEDURES: Mapping[str, Procedure] = {
         arguments=(
             _options({}),
             _may("dry_run"),
-            Argument(name="manifest_sort_enabled", convert=_no),
-            Argument(name="manifest_sort_partition_field", refused="manifests are not sorted here"),
-            Argument(name="manifest_sort_max_rewrite_size", refused="manifests are not sorted here"),
+            Argument(name="manifest_sort_enabled", fields=("manifest_sort_enabled",), convert=_sorted),
+            Argument(name="manifest_sort_partition_field", refused="the first partition column counts"),
+            Argument(name="manifest_sort_max_rewrite_size", refused="leave it out"),
         ),
     ),
     "mark_partition_done": Procedure(

@@ -400,8 +400,8 @@ class CorrectBranch(Request):
     operation = "correct_branch"
     branch: str = flag("Branch to write", "")
     sql: str | None = flag(
-        "Path of a file with one UPDATE, DELETE, MERGE or INSERT on the view branch, or with one SELECT; they see the "
-        "views branch, main and those of --view"
+        "Path of a file with UPDATE, DELETE, MERGE or INSERT statements on the view branch, separated by semicolons "
+        "and committed together, or with one SELECT; they see the views branch, main and those of --view"
     )
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
     view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import InvalidInputError
 
-_TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|;|.", re.DOTALL)
 _RESERVED = frozenset({"branch", "main"})
 
 
@@ -68,18 +66,3 @@ class Goal:
             elif self.watermark is not None and (watermark is None or watermark < self.watermark):
                 out.append(f"{name} has the watermark {watermark}, not yet {self.watermark}")
         return out
-
-
-def split_statements(text: str) -> list[str]:
-    """Split a file at its semicolons, except those in quotes and comments; empty statements are left out."""
-    parts: list[list[str]] = [[]]
-    for token in _TOKEN.findall(text):
-        if token == ";":
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return ["".join(part).strip() for part in parts if any(not _is_blank(token) for token in part)]
-
-
-def _is_blank(token: str) -> bool:
-    return token.isspace() or token.startswith(("--", "/*"))

@@ -51,6 +51,7 @@ from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
     MAIN_VIEW,
     check_sql,
+    divided,
     further_views,
     read_sql,
     rows_of,
@@ -74,6 +75,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         UnsafeOperationError: a partition to correct has rows that wait for a compaction, so the query can't see them.
     """
     sql, views = read_sql(request), further_views(request)
+    divided(request, sql)
     check_sql(spark, request, sql, views)
     branch = branch_to_correct(context, request)
     statement = statement_of(spark, request, sql)

@@ -33,7 +33,7 @@ from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.rescale import check_rescale, rescale
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
-from airflow_paimon.spark.jobs.correction_sources import further_views, read_sql
+from airflow_paimon.spark.jobs.correction_sources import divided, further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
 from airflow_paimon.spark.statements.views import viewed_table
 
@@ -76,8 +76,9 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     sql = read_sql(request)
     views = further_views(request)
     branch = branch_to_correct(context, request)
-    if sql is not None:
-        check_is_query(sql)
+    texts = divided(request, sql)
+    for text in texts:
+        check_is_query(text)
     # Only rows need partitions, not an UPDATE; a text that does not begin with SELECT is left for Spark to parse.
     gives_rows = sql is None or sql.lstrip()[:6].lower() == "select"
     base = (read_base if gives_rows else read_heads)(context, request, branch)
@@ -87,5 +88,5 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     for name, text in views.items():
         table, version = viewed_table(request.warehouse, text, request.storage_options)
         columns[name] = read_schema(table, version).field_names
-    if sql is not None:
-        check_columns(sql, columns, {"branch": branch.label, "main": f"main of {context.table.name}"})
+    for text in texts:
+        check_columns(text, columns, {"branch": branch.label, "main": f"main of {context.table.name}"})

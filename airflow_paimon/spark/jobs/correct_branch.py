@@ -46,6 +46,7 @@ from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.column_sources import column_sources
 from airflow_paimon.spark.jobs.correct_statement import Rows, correct_by_statement, statement_of
+from airflow_paimon.spark.jobs.correct_statements import JOINED, correct_by_statements, statements_of
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -63,6 +64,7 @@ from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
     MAIN_VIEW,
     check_sql,
+    divided,
     further_views,
     may_mention,
     read_sql,
@@ -100,7 +102,7 @@ class _Base(Base):
 
 
 def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch) -> OperationResult:
-    """Write the rows of ``--sql`` or ``--function`` into a branch.
+    """Write the rows of ``--sql`` or ``--function`` into a branch, or run the statements of ``--sql`` on it.
 
     ``overwrite``: the chosen partitions become exactly these rows, also none. ``upsert``: rows by primary key, with a
     column ``_row_kind`` deletes as well; other rows stay. One snapshot, or none.
@@ -112,11 +114,16 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     """
     sql = read_sql(request)
     views = further_views(request)
-    check_sql(spark, request, sql, views)
+    texts = divided(request, sql)
+    for text in texts:
+        check_sql(spark, request, text, views)
     branch = branch_to_correct(context, request)
+    if len(texts) > 1:
+        return _by_statements(spark, context, request, branch, texts, views)
     statement = statement_of(spark, request, sql)
     if statement is not None:
-        return _by_statement(spark, context, request, branch, statement, views)
+        change = partial(_by_statement, spark, context, request, branch, statement, views)
+        return correct_idempotently(context, request, sql, change)
 
     def correct(identity: CommitIdentity) -> OperationResult:
         made = made_of(request, branch, sql)
@@ -164,6 +171,25 @@ def correct_by_rows(spark: SparkSession, context: Context, request: CorrectBranc
     return correct_idempotently(context, request, None, correct)
 
 
+def _by_statements(
+    spark: SparkSession,
+    context: Context,
+    request: CorrectBranch,
+    branch: Table,
+    texts: Sequence[str],
+    views: dict[str, str],
+) -> OperationResult:
+    statements = statements_of(spark, request, texts)
+
+    def change(inside: Context, working: Table, statement: Statement) -> OperationResult:
+        return _by_statement(spark, inside, request, working, statement, views, CommitIdentity())
+
+    def correct(identity: CommitIdentity) -> OperationResult:
+        return correct_by_statements(context, request, branch, statements, change, identity)
+
+    return correct_idempotently(context, request, JOINED.join(texts), correct)
+
+
 def _by_statement(
     spark: SparkSession,
     context: Context,
@@ -171,6 +197,7 @@ def _by_statement(
     branch: Table,
     statement: Statement,
     views: dict[str, str],
+    identity: CommitIdentity,
 ) -> OperationResult:
     def overwrite(asked: CorrectBranch, identity: CommitIdentity, rows: Rows) -> OperationResult:
         base = _with_live(spark, context, read_heads(context, asked, branch))
@@ -187,7 +214,7 @@ def _by_statement(
         return _frames(spark, {name: plan for name, plan in found.items() if name not in own}, statement.text)
 
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
-    return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite)
+    return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite, identity)
 
 
 def _keep_timing(

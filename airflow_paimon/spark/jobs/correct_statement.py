@@ -23,7 +23,6 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
-    correct_idempotently,
     keep_timing,
     made_of,
     properties,
@@ -95,6 +94,7 @@ def correct_by_statement(
     views: Callable[[Base], Mapping[str, DataFrame]],
     own_views: Collection[str],
     overwrite: Callable[[CorrectBranch, CommitIdentity, Rows], OperationResult],
+    identity: CommitIdentity,
 ) -> OperationResult:
     """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT;
     ``own_views``: further names of the branch.
@@ -103,21 +103,17 @@ def correct_by_statement(
         InvalidInputError: what Spark or ``check_statement`` says is wrong; nothing was changed.
         ConflictError: other writers kept changing the same files.
     """
-
-    def correct(identity: CommitIdentity) -> OperationResult:
-        base = read_heads(context, request, branch)
-        dynamic = is_dynamic(spark)
-        check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
-        what = f"correct_branch {branch.label}: {statement.kind}"
-        options = request.storage_options
-        tables = warehouse_tables(spark, request.warehouse, options, statement.text, branch, own_views)
-        with registered(spark, views(base)), progress(spark, what, rows=partial(_rows_to_read, base, statement)):
-            if statement.kind == "INSERT OVERWRITE":
-                as_select = _as_select(request, statement, base, dynamic)
-                return overwrite(as_select, identity, lambda found: _inserted(spark, statement, found, tables))
-            return _change(spark, context, request, statement, base, tables, identity)
-
-    return correct_idempotently(context, request, statement.text, correct)
+    base = read_heads(context, request, branch)
+    dynamic = is_dynamic(spark)
+    check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
+    what = f"correct_branch {branch.label}: {statement.kind}"
+    options = request.storage_options
+    tables = warehouse_tables(spark, request.warehouse, options, statement.text, branch, own_views)
+    with registered(spark, views(base)), progress(spark, what, rows=partial(_rows_to_read, base, statement)):
+        if statement.kind == "INSERT OVERWRITE":
+            as_select = _as_select(request, statement, base, dynamic)
+            return overwrite(as_select, identity, lambda found: _inserted(spark, statement, found, tables))
+        return _change(spark, context, request, statement, base, tables, identity)
 
 
 def _rows_to_read(base: Base, statement: Statement) -> int | None:

@@ -61,6 +61,21 @@ def read_statements(table: str, path: str) -> str:
     return text
 
 
+def divided(request: CorrectBranch, sql: str | None) -> list[str]:
+    """Return the statements of ``--sql``, one or more; one is returned as it is. None for a function.
+
+    Raises:
+        InvalidInputError: several, where one is taken (``checks.divided``), or in a dry run.
+    """
+    texts = [] if sql is None else checks.divided(sql, request.engine)
+    if len(texts) > 1 and request.dry_run:
+        raise InvalidInputError(
+            f"{request.table}: --sql holds {len(texts)} statements, and a dry run takes one: the second one needs what "
+            f"the first one writes. Run them without --dry-run, as the branch is not main, or one at a time"
+        )
+    return texts
+
+
 def text_digest(text: str) -> str:
     """Identify a query by its text: each try of an operator writes it to another file."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
