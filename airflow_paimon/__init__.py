@@ -24,6 +24,7 @@ __all__ = [  # noqa: F405
     "clear_consumers",
     "compact",
     "compact_chain_table",
+    "compact_manifest",
     "create_branch",
     "create_chain_table",
     "create_table",
@@ -34,6 +35,7 @@ __all__ = [  # noqa: F405
     "diff_branches",
     "erase_rows",
     "expire_branches",
+    "expire_changelogs",
     "expire_partitions",
     "expire_snapshots",
     "expire_tags",
@@ -41,6 +43,7 @@ __all__ = [  # noqa: F405
     "fast_forward",
     "find_rows",
     "main_state",
+    "mark_partition_done",
     "merge_branch",
     "open_table",
     "open_table_set",
@@ -51,10 +54,13 @@ __all__ = [  # noqa: F405
     "rename_tag",
     "repair_table",
     "replace_main",
+    "replace_tag",
+    "rescale",
     "reset_consumer",
     "rollback_to",
     "storage_usage",
     "table_health",
+    "trigger_tag_automatic_creation",
 ]
 
 _PLACES = {

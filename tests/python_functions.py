@@ -28,6 +28,7 @@ EXAMPLES = {
     "rename_branch": ('rename_branch(orders, "fix", "fix_of_may").branch', "'fix_of_may'"),
     "rebase_branch": ('rebase_branch(orders, "fix", "fix_of_today").branch', "'fix_of_today'"),
     "create_tag": ('create_tag(orders, "end_of_may", time_retained="30 d").details["snapshot"]', "3"),
+    "replace_tag": ('replace_tag(orders, "before_fix", snapshot=3).details["snapshot"]', "3"),
     "delete_tag": ('delete_tag(orders, "before_fix").details["snapshot"]', "2"),
     "rename_tag": ('rename_tag(orders, "before_fix", "before_load").changed', "True"),
     "create_table_set": ('create_table_set(orders, "nightly", member=["sales.customers"]).details["number"]', "1"),
@@ -41,6 +42,8 @@ EXAMPLES = {
     "diff_branches": ('diff_branches(orders, "fix").details["total"]["changed"]', "1"),
     "plan_correction": ('plan_correction(orders, branch="fix", sql="fix.sql").details["statement"]', "'UPDATE'"),
     "compact": ('compact(orders, processes=2).details["files_before"]', "6"),
+    "compact_manifest": ('compact_manifest(orders).details["after"]["manifests"]', "1"),
+    "rescale": ('rescale(orders, bucket_num=4).details["bucket_num_before"]', "[2]"),
     "expire_branches": ('expire_branches(orders, older_than="30 d").changed', "False"),
     "remove_orphan_files": ('remove_orphan_files(orders, older_than="2 d").changed', "False"),
     "check_table": ('check_table(orders).details["ok"]', "True"),
@@ -50,6 +53,8 @@ EXAMPLES = {
     "export_audit": ('export_audit(orders, uri="audit.csv").details["records"]', "1"),
     "table_health": ('table_health("sales.*", warehouse="/data/warehouse").details["tables"][0]["score"]', "100"),
     "repair_table": ('repair_table(orders).details["repaired"]', "[]"),
+    "trigger_tag_automatic_creation": ('trigger_tag_automatic_creation(customers).details["mode"]', "'process-time'"),
+    "mark_partition_done": ('mark_partition_done(orders, partitions=["dt=2026-05-01"]).changed', "True"),
     "create_chain_table": (
         "create_chain_table(\n        ...     nights, "
         'timestamp_pattern="$dt", timestamp_formatter="yyyyMMdd", sequence_field=["v"]\n        ... ).changed',
@@ -63,6 +68,7 @@ EXAMPLES = {
         "{'main': ['dt=2026-05-01']}",
     ),
     "expire_snapshots": ('expire_snapshots(orders, retain_max=1).changed', "True"),
+    "expire_changelogs": ('expire_changelogs(orders, retain_max=1).changed', "False"),
     "expire_tags": ('expire_tags(orders, older_than="30 d").changed', "False"),
 }  # fmt: skip
 

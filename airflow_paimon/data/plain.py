@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from airflow_paimon.core.errors import StorageError, UnsupportedError
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import Compact, CompactChainTable, DiffBranches, EraseRows
+from airflow_paimon.core.requests.requests import Compact, CompactChainTable, DiffBranches, EraseRows, Rescale
 from airflow_paimon.data import compact as compact_files
+from airflow_paimon.data import rescale as rescale_files
 from airflow_paimon.data.chain import compact as compact_chain
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket
 from airflow_paimon.data.compaction_tasks import TaskOutput, Work
@@ -45,6 +46,11 @@ def compact_chain_table(context: Context, request: CompactChainTable, processes:
     return compact_chain.compact_chain_table(
         context, request, run, tasks_at_once=_TASKS * processes, bytes_at_once=_BYTES * processes
     )
+
+
+def rescale(context: Context, request: Rescale, processes: int = 1) -> OperationResult:
+    """Distribute rows to another number of buckets; raises as ``airflow_paimon.data.rescale`` says."""
+    return rescale_files.rescale(context, request, partial(_outputs, processes))
 
 
 def erase_rows(context: Context, request: EraseRows, processes: int = 1) -> OperationResult:

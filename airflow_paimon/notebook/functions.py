@@ -28,6 +28,7 @@ __all__ = [
     "clear_consumers",
     "compact",
     "compact_chain_table",
+    "compact_manifest",
     "create_branch",
     "create_chain_table",
     "create_table_set",
@@ -37,12 +38,14 @@ __all__ = [
     "diff_branches",
     "erase_rows",
     "expire_branches",
+    "expire_changelogs",
     "expire_partitions",
     "expire_snapshots",
     "expire_tags",
     "export_audit",
     "fast_forward",
     "find_rows",
+    "mark_partition_done",
     "merge_branch",
     "plan_correction",
     "rebase_branch",
@@ -51,10 +54,13 @@ __all__ = [
     "rename_tag",
     "repair_table",
     "replace_main",
+    "replace_tag",
+    "rescale",
     "reset_consumer",
     "rollback_to",
     "storage_usage",
     "table_health",
+    "trigger_tag_automatic_creation",
 ]
 
 
@@ -147,6 +153,21 @@ def create_tag(
         3
     """
     return perform("create_tag", locals())
+
+
+def replace_tag(
+    table: str | Table, tag: str, *, branch: str = "main", snapshot: int | None = None,
+    time_retained: str | None = None,
+    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
+    now: str | None = None, dry_run: bool = False,
+) -> Result[details.TagDetails]:
+    """Give a tag another snapshot and retention.
+
+    Example:
+        >>> replace_tag(orders, "before_fix", snapshot=3).details["snapshot"]
+        3
+    """
+    return perform("replace_tag", locals())
 
 
 def delete_tag(
@@ -361,6 +382,35 @@ def compact(
     return perform("compact", locals())
 
 
+def compact_manifest(
+    table: str | Table, *, branch: str = "main", manifest_sort_enabled: bool = False,
+    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
+    now: str | None = None, dry_run: bool = False,
+) -> Result[details.ManifestDetails]:
+    """Merge the manifests of a branch into few, sorted by partition, without deleted entries.
+
+    Example:
+        >>> compact_manifest(orders).details["after"]["manifests"]
+        1
+    """
+    return perform("compact_manifest", locals())
+
+
+def rescale(
+    table: str | Table, *, branch: str = "main", bucket_num: int | None = None, partitions: Iterable[str] = (),
+    processes: int = 1,
+    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
+    now: str | None = None, dry_run: bool = False,
+) -> Result[details.RescaleDetails]:
+    """Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
+
+    Example:
+        >>> rescale(orders, bucket_num=4).details["bucket_num_before"]
+        [2]
+    """
+    return perform("rescale", locals())
+
+
 def expire_branches(
     table: str | Table, *, older_than: str | None = None, idle_for: str | None = None, owner: str | None = None,
     drop_unpublished: bool = False, notify_before: str | None = None,
@@ -571,6 +621,20 @@ def expire_partitions(
     return perform("expire_partitions", locals())
 
 
+def mark_partition_done(
+    table: str | Table, *, partitions: Iterable[str] = (),
+    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
+    now: str | None = None, dry_run: bool = False,
+) -> Result[details.MarkPartitionDetails]:
+    """Mark partitions as complete, by what the options of the table say.
+
+    Example:
+        >>> mark_partition_done(orders, partitions=["dt=2026-05-01"]).changed
+        True
+    """
+    return perform("mark_partition_done", locals())
+
+
 def expire_snapshots(
     table: str | Table, *, branch: str = "main", all_branches: bool = False, older_than: str | None = None,
     grace: str = "1 h", writers_stopped: bool = False, retain_min: int | None = None, retain_max: int | None = None,
@@ -587,6 +651,22 @@ def expire_snapshots(
     return perform("expire_snapshots", locals())
 
 
+def expire_changelogs(
+    table: str | Table, *, branch: str = "main", all_branches: bool = False, older_than: str | None = None,
+    grace: str = "1 h", writers_stopped: bool = False, retain_min: int | None = None, retain_max: int | None = None,
+    max_deletes: int | None = None, delete_all: bool = False,
+    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
+    now: str | None = None, dry_run: bool = False,
+) -> Result[details.ExpiryDetails]:
+    """Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
+
+    Example:
+        >>> expire_changelogs(orders, retain_max=1).changed
+        False
+    """
+    return perform("expire_changelogs", locals())
+
+
 def expire_tags(
     table: str | Table, *, branch: str = "main", all_branches: bool = False, older_than: str | None = None,
     grace: str = "1 h", writers_stopped: bool = False, prefix: str | None = None, include_unlimited: bool = False,
@@ -600,6 +680,20 @@ def expire_tags(
         False
     """
     return perform("expire_tags", locals())
+
+
+def trigger_tag_automatic_creation(
+    table: str | Table, *,
+    warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
+    now: str | None = None, dry_run: bool = False,
+) -> Result[details.AutomaticTagDetails]:
+    """Set the automatic tags of main that are due, and expire those that are too many.
+
+    Example:
+        >>> trigger_tag_automatic_creation(customers).details["mode"]
+        'process-time'
+    """
+    return perform("trigger_tag_automatic_creation", locals())
 
 
 for _name in __all__:

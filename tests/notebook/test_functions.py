@@ -82,7 +82,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
             create_tag("sales.orders", "before_fix", warehouse=str(folder))
     create_branch("sales.orders", "fix", tag="before_fix", warehouse=str(folder))
     write_arrow(orders.branch("fix"), rows((1, 99.0)))
-    customers = create_table(str(folder), "sales.customers", [("id", "BIGINT")])
+    automatic = {"tag.automatic-creation": "process-time", "tag.creation-period": "daily"}
+    customers = create_table(str(folder), "sales.customers", [("id", "BIGINT")], options=automatic)
     write_arrow(customers, pa.table({"id": [1]}))
     (folder / "sales.db" / "orders" / "consumer").mkdir()
     (folder / "sales.db" / "orders" / "consumer" / "consumer-dashboard").write_text('{"nextSnapshot":2}')
@@ -113,7 +114,9 @@ def test_the_example_of_a_function_is_true(
     results: list[Result[Any]] = []
     performed = operation.perform
     monkeypatch.setattr(functions, "perform", lambda *given: results.append(performed(*given)) or results[-1])
-    tables = {table: open_table(str(warehouse), f"sales.{table}") for table in ("orders", "days", "nights")}
+    tables = {
+        table: open_table(str(warehouse), f"sales.{table}") for table in ("orders", "customers", "days", "nights")
+    }
     text = (getattr(functions, name).__doc__ or "").replace("/data/warehouse", str(warehouse))
     test = doctest.DocTestParser().get_doctest(text, {**vars(functions), **tables}, name, None, None)
     said: list[str] = []

@@ -362,6 +362,42 @@ class StorageDetails(Details, total=False):
     holders_left_out: int
 
 
+class AutomaticTagDetails(ExpiryDetails, total=False):
+    """``created``: ``tag`` and ``snapshot`` of each. ``next``: the name of the tag that is set next, if time tells."""
+
+    mode: str
+    created: Rows
+    skipped: dict[str, str]
+    next: str | None
+
+
+class ManifestDetails(Details, total=False):
+    """``before`` and ``after``: numbers of ``manifests``, ``bytes``, ``entries`` and ``delete_entries``."""
+
+    before: dict[str, int]
+    after: dict[str, int]
+    rewritten: int
+
+
+class RescaleDetails(Details, total=False):
+    bucket_num: int
+    bucket_num_before: list[int]
+    option: int
+    option_before: int
+    partitions: int
+    partition_names: list[str]
+    rows: int
+    files_before: int
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+class MarkPartitionDetails(Details, total=False):
+    mark_done_actions: list[str]
+    partitions: list[str]
+
+
 class AuditDetails(Details, total=False):
     tables: int
     records: int
@@ -383,6 +419,7 @@ DETAILS: Mapping[str, type] = {
     "create_tag": TagDetails,
     "delete_tag": TagDetails,
     "rename_tag": TagDetails,
+    "replace_tag": TagDetails,
     "create_table_set": TableSetDetails,
     "reset_consumer": ConsumerDetails,
     "clear_consumers": ClearConsumersDetails,
@@ -393,9 +430,14 @@ DETAILS: Mapping[str, type] = {
     "rollback_to": RollbackDetails,
     "diff_branches": DiffDetails,
     "compact": CompactDetails,
+    "compact_manifest": ManifestDetails,
+    "rescale": RescaleDetails,
+    "mark_partition_done": MarkPartitionDetails,
     "expire_branches": ExpireBranchesDetails,
     "expire_snapshots": ExpiryDetails,
     "expire_tags": ExpiryDetails,
+    "expire_changelogs": ExpiryDetails,
+    "trigger_tag_automatic_creation": AutomaticTagDetails,
     "remove_orphan_files": OrphanDetails,
     "check_table": CheckDetails,
     "repair_table": RepairDetails,

@@ -179,7 +179,7 @@ _TABLE = (
         "Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.",
         "spark.jobs.rescale:rescale",
         "rows",
-        plan="data.rescale:rescale",
+        here="data.plain:rescale",
     ),
     Operation(
         requests.ExpireBranches,
@@ -262,7 +262,7 @@ _TABLE = (
     ),
     Operation(
         requests.MarkPartitionDone,
-        "Mark partitions as complete, by the actions of the option partition.mark-done-action.",
+        "Mark partitions as complete, by what the options of the table say.",
         "core.partition_marks.mark_done:mark_partition_done",
     ),
     Operation(
