@@ -76,21 +76,21 @@ def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomati
         new = _batch_tag(view, rules) if rules.mode == BATCH else _period_tags(view, rules)
         puts = [_planned(context, view, rules, name, snapshot) for name, snapshot in new.tags]
         marks = [plan_success_file(view, p.tag.name, context.now_ms) for p in puts if rules.success_files]
+        made = puts if request.dry_run else _set(context, puts)
         if not request.dry_run:
-            _set(context, puts)
-            execute(view, marks)
+            execute(view, [mark for put, mark in zip(puts, marks, strict=False) if put in made])
         expired = _expire(context, rules, puts)
     actions = (*(p.action for p in puts), *marks, *expired.plan.actions)
     details = {
         "mode": rules.mode,
-        "created": [{"tag": p.tag.name, "snapshot": p.tag.snapshot.id} for p in puts],
+        "created": [{"tag": p.tag.name, "snapshot": p.tag.snapshot.id} for p in made],
         "skipped": dict(new.skipped),
         "next": None if new.following is None or rules.periods is None else rules.periods.name_of(new.following),
         **expired.details,
     }
     plan = Plan(operation=request.operation, table=view.name, actions=actions, summary={"mode": rules.mode})
     head = view.latest_snapshot_id()
-    changed = bool(puts) or expired.changed
+    changed = bool(made) or expired.changed
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
 
 
@@ -184,9 +184,10 @@ def _planned(context: Context, view: Table, rules: TagRules, name: str, snapshot
     )
 
 
-def _set(context: Context, puts: Sequence[_Put]) -> None:
+def _set(context: Context, puts: Sequence[_Put]) -> list[_Put]:
+    """Set the tags, and return those that nobody else has set before."""
     view = context.table
-    done: list[str] = []
+    done: list[_Put] = []
     for put in puts:
         try:
             if put.existing is not None:
@@ -197,9 +198,10 @@ def _set(context: Context, puts: Sequence[_Put]) -> None:
         except AlreadyExistsError:
             continue  # Paimon's committer, or another run, was faster
         except (ConflictError, UnsafeOperationError) as error:
-            error.details["done"] = done
+            error.details["done"] = [p.tag.name for p in done]
             raise
-        done.append(put.tag.name)
+        done.append(put)
+    return done
 
 
 def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> Expired:

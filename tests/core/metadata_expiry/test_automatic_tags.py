@@ -256,6 +256,25 @@ def test_a_snapshot_that_expires_meanwhile_gets_no_tag(monkeypatch: pytest.Monke
     assert tagged(table) == {"2026-11-19": 1}
 
 
+def test_a_tag_that_paimons_committer_sets_first_is_its(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tagging(create_success_file="true")
+    snapshot_at(table, "2026-11-20 10:00")
+    snapshot_at(table, "2026-11-21 10:00")
+    known = tags.execute
+
+    def late(view: Table, actions: Any) -> None:
+        for action in actions:
+            if action.path == "tag/tag-2026-11-20" and not view.store.exists(action.path):
+                view.store.create(action.path, b" " + action.data)
+        known(view, actions)
+
+    monkeypatch.setattr(tags, "execute", late)
+    result = run(table, TRIGGER)
+    assert result.details["created"] == [{"tag": "2026-11-19", "snapshot": 1}]
+    assert tagged(table) == {"2026-11-19": 1, "2026-11-20": 2}
+    assert table.store.names("tag/tag-success-file") == ["2026-11-19_SUCCESS"]
+
+
 def test_a_hold_that_a_batch_tag_gets_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     table = tagging("batch")
     snapshot_at(table, "2026-11-20 10:00")
