@@ -223,7 +223,7 @@ def test_what_is_due_is_known_from_the_newest_snapshot(mode: str) -> None:
 
 
 def test_a_second_automatic_tag_of_a_snapshot_is_refused() -> None:
-    """Paimon's committer fails where it finds two, with each commit from then on."""
+    """Paimon's committer fails when it is to expire one of two, with each commit from then on."""
     table = tagging()
     snapshot_at(table, "2026-11-20 10:00")
     run(table, TRIGGER)
