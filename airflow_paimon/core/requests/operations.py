@@ -262,7 +262,7 @@ _TABLE = (
     ),
     Operation(
         requests.MarkPartitionDone,
-        "Mark partitions as complete, by what the options of the table say.",
+        "Mark partitions as complete, for whoever waits for that.",
         "core.partition_marks.mark_done:mark_partition_done",
     ),
     Operation(
