@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.committer import put_new
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import (
@@ -24,6 +25,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import FileId
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
+from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Rescale
@@ -41,6 +43,7 @@ from airflow_paimon.data.rescale_plan import plan_shares
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.core.tables import run as operate
+from tests.data.chain.examples import mark_deleted
 from tests.data.chain.tables import chain_table, set_options
 from tests.data.test_changes import Follower
 from tests.data.test_compact import run as compact
@@ -282,6 +285,32 @@ def test_append_tables_keep_the_order_of_a_key(tmp_path: Path, new: int) -> None
     assert sorted(r["n"] for r in read_arrow(table).to_pylist()) == list(range(45))
 
 
+def test_deleted_rows_of_append_tables_go(tmp_path: Path) -> None:
+    table = appended(tmp_path, **{"bucket": "1", "deletion-vectors.enabled": "true"})
+    append(table, *(("gone", n, n) for n in range(9)))
+    mark_deleted(table, ("gone",), [0, 2])
+    left = sorted(r["n"] for r in read_arrow(table).to_pylist())
+    assert len(left) == 40 + 7
+    run(table, 2)
+    assert sorted(r["n"] for r in read_arrow(table).to_pylist()) == left
+    assert not read_index(table, table.latest_snapshot()) and counts(table) == {"x": {2}, "gone": {2}}
+
+
+def test_a_bucket_key_whose_type_has_changed(tmp_path: Path) -> None:
+    """Negative numbers have another hash as BIGINT: the old files' rows lie elsewhere than today's."""
+    table = appended(tmp_path)
+    append(table, *(("x", -n, -n) for n in range(1, 30)))
+    schema = table.schema()
+    fields = tuple(replace(f, type=parse_type("BIGINT")) if f.name == "u" else f for f in schema.fields)
+    put_new(table, table.paths.schema(1), replace(schema, id=1, fields=fields).to_bytes())  # refused here
+    new = range(100, 110)
+    write_arrow(table, pa.table({"dt": ["x"] * 10, "u": [-n for n in new], "n": pa.array(new, pa.int32())}))
+    before = sorted(r["n"] for r in read_arrow(table).to_pylist())
+    run(table, 6)
+    assert sorted(r["n"] for r in read_arrow(table).to_pylist()) == before
+    assert_in_their_buckets(table)
+
+
 def test_an_insert_beside_a_rescale_of_an_append_table_is_written_again(tmp_path: Path) -> None:
     """By a statement, whose commit replaces no file, too."""
     table = appended(tmp_path)
@@ -322,7 +351,7 @@ def test_an_undo_leaves_an_option_that_somebody_has_set(tmp_path: Path) -> None:
     set_options(table, {"bucket": "2"})
     back = operate(table, "rollback_to", snapshot=run(table).snapshot_before)
     (warning,) = back.details["warnings"]
-    assert "have 4 buckets and the option bucket is 2" in warning and "set bucket=4" in warning
+    assert "have 4 buckets now, and the option bucket is 2" in warning and "set bucket=4" in warning
     assert (option(table), counts(table)) == ("2", {"x": {4}})
     run(table, 3)
     set_options(table, {"bucket": "5"})
@@ -460,7 +489,8 @@ def test_a_branch_brings_its_number_of_buckets(tmp_path: Path) -> None:
     put(table, ("y", 1, 2, "main"))
     with pytest.raises(ConflictError, match="p=y"):
         operate(table, "merge_branch", branch="fix", writers_stopped=True)
-    operate(table, "merge_branch", branch="fix", writers_stopped=True, partitions=["p=x"])
+    done = operate(table, "merge_branch", branch="fix", writers_stopped=True, partitions=["p=x"])
+    assert "have 4 buckets now, and the option bucket is 2" in done.details["warnings"][0]
     assert (option(table), counts(table)) == ("2", {"x": {4}, "y": {2}})
     put(table, ("x", 1, 5, "after"))
     assert ("x", 1, 5, "after") in shown(table) and len(shown(table)) == 18

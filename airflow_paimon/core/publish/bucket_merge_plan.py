@@ -205,6 +205,32 @@ def check_bucket_counts(
             )
 
 
+def other_bucket_counts(changes: Sequence[BucketChange], schema: TableSchema) -> list[int]:
+    """Return the numbers of buckets that these changes give to partitions that had none or another one, and that are
+    not the option's.
+    """
+    new: dict[bytes, set[int]] = {}
+    old: dict[bytes, set[int]] = {}
+    for change in changes:
+        for found, entries in ((new, change.add), (old, change.delete)):
+            found.setdefault(change.bucket.partition, set()).update(e.total_buckets for e in entries)
+    option = TableOptions(schema.options).bucket
+    given = {count for partition, counts in new.items() for count in counts - old[partition] if count > 0}
+    return sorted(given - {option}) if option > 0 else []
+
+
+def warn_of_bucket_counts(changes: Sequence[BucketChange], schema: TableSchema) -> list[str]:
+    """Say what other engines' writers would do to partitions of another number of buckets than the option's."""
+    counts = other_bucket_counts(changes, schema)
+    if not counts:
+        return []
+    return [
+        f"partitions have {' or '.join(map(str, counts))} buckets now, and the option bucket is "
+        f"{TableOptions(schema.options).bucket}: stop Paimon's own writers of them until it is the same (alter_table "
+        f"--change 'set bucket={counts[0]}') or they are rescaled; they refuse them, or put a key into a second bucket"
+    ]
+
+
 def check_deletion_vectors(table: str, *, theirs: TableSchema, ours: TableSchema) -> None:
     """Refuse deletion vectors that main doesn't have: without the option Paimon's readers ignore them.
 

@@ -34,6 +34,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     highest_sequence,
     sequences_too_high,
     too_high,
+    warn_of_bucket_counts,
 )
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
@@ -271,6 +272,8 @@ def _plan(
     summary = {**_summary(request, g, changes, planned.schemas), **planned.summary}
     if high:
         summary["folds"] = sorted(map(bucket_namer(schema), high))[:MAX_LISTED]
+    if warned := warn_of_bucket_counts(changes, schema):
+        summary["warnings"] = warned
     tracked = TableOptions(schema.options).row_tracking
     removed = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
     decision = Decision(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.errors import (
@@ -26,7 +25,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     check_moving_keys,
     merge_buckets,
     neutral_kinds,
+    other_bucket_counts,
     state_buckets,
+    warn_of_bucket_counts,
     within_reach,
 )
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
@@ -142,6 +143,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         check_hash_indexes(view.label, changes, theirs, read_index(view, head), schema, whose)
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
+    warned = warn_of_bucket_counts(changes, schema) if option is None else []
     return Decision(
         target=view,
         source=view,
@@ -164,7 +166,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
             "target_tag": request.tag,
             "head_snapshot": head.id,
             "keep_later": request.keep_later,
-            **_told_of_buckets(schema, changes, option),
+            **({"warnings": warned} if warned else {}),
         },
         reason=f"back to snapshot {target.id}",
         merge=merge,
@@ -188,7 +190,7 @@ def _bucket_option(view: Table, target: Snapshot, head: Snapshot, changes: Seque
     """Return the number that the option ``bucket`` had before the rescales of the whole table that are undone; None:
     there are none, or it was altered since.
     """
-    if not _other_bucket_counts(view.schema(), changes):
+    if not other_bucket_counts(changes, view.schema()):
         return None
     since = (s for number in range(target.id + 1, head.id + 1) if (s := view.find_snapshot(number)) is not None)
     rescales = (s.properties for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE)
@@ -197,30 +199,6 @@ def _bucket_option(view: Table, target: Snapshot, head: Snapshot, changes: Seque
     if not set_by or set_by[-1]["option"] != TableOptions(view.schema().options).bucket:
         return None
     return int(set_by[0]["option_before"])
-
-
-def _other_bucket_counts(schema: TableSchema, changes: Sequence[BucketChange]) -> list[int]:
-    """Return the numbers of buckets that come back and are not the option's."""
-    now = TableOptions(schema.options).bucket
-    back = {e.total_buckets for c in changes for e in c.add if e.total_buckets > 0}
-    return sorted(back - {now}) if now > 0 else []
-
-
-def _told_of_buckets(schema: TableSchema, changes: Sequence[BucketChange], option: int | None) -> dict[str, Any]:
-    """Say that the option goes back to ``option``, or warn where what comes back was written before a rescale."""
-    if option is not None:
-        return {"option": option}
-    back = _other_bucket_counts(schema, changes)
-    if not back:
-        return {}
-    return {
-        "warnings": [
-            f"partitions that come back have {' or '.join(map(str, back))} buckets and the option bucket is "
-            f"{TableOptions(schema.options).bucket}: stop Paimon's own writers of them until it is set back "
-            f"(alter_table --change 'set bucket={back[0]}') or they are rescaled; they refuse them, or put a key into "
-            f"a second bucket"
-        ]
-    }
 
 
 def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: Sequence[BucketChange]) -> None:
