@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.staging import Staging, Taken, take_over, unpublished, unpublished_snapshots
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -25,8 +25,8 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import data_file_path, live_entries, read_delta_lists, selected_entries
+from airflow_paimon.core.table.paths import INDEX_DIR, MAIN
+from airflow_paimon.core.table.scan import data_file_path, live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.publish_row_ids import rewrite_files
@@ -123,7 +123,7 @@ class _Together:
             raise
         landed = taken.receipt.snapshot
         replayed = taken.receipt.replayed  # another try of the operation was faster, with files of its own
-        self._discard(() if landed is None or replayed else taken.added)
+        self._discard(() if landed is None or replayed else taken.added, landed)
         if landed is not None and replayed:
             return result_of(context, request, landed)
         details = self._details(done, taken.removed, taken.added)
@@ -166,14 +166,25 @@ class _Together:
         """Return the statements' own commits. Others may have committed to the branch meanwhile."""
         return unpublished_snapshots(self._working)
 
-    def _discard(self, kept: Sequence[ManifestEntry]) -> None:
-        """Delete what the statements wrote but for ``kept``: files that a later statement has replaced, at least."""
-        base = self._base
-        lists = read_delta_lists(self._working, self._commits())
+    def _discard(self, kept: Sequence[ManifestEntry], landed: Snapshot | None = None) -> None:
+        """Delete what the statements wrote but for ``kept``, and for the indexes of the snapshot that has ``landed``.
+
+        Failing to leaves orphans, which are harmless, and hides no failure of the operation.
+        """
+        try:
+            delete_unused(self._base.table.store, self._unused(kept, landed))
+        except PaimonError as error:
+            log.warning("%s: files that nothing refers to may be left behind (%s)", self._base.table.label, error)
+
+    def _unused(self, kept: Sequence[ManifestEntry], landed: Snapshot | None) -> list[str]:
+        base, commits = self._base, self._commits()
+        lists = read_delta_lists(self._working, commits)
         written = [e for e in selected_entries(self._working, lists, None) if e.kind == FileKind.ADD]
         names = {e.file.file_name for e in (*kept, *live_entries(base.table, base.head).values())}
         unused = {_path(base.schema, e) for e in (*written, *self._rewritten) if e.file.file_name not in names}
-        delete_unused(base.table.store, sorted(unused))
+        indexes = {i.file_name for s in commits for i in read_index(self._working, s)}
+        indexes -= {i.file_name for s in (base.head, landed) for i in read_index(base.table, s)}
+        return [*sorted(unused), *(f"{INDEX_DIR}/{name}" for name in sorted(indexes))]
 
     def _details(
         self, done: Sequence[OperationResult], removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]

@@ -12,7 +12,7 @@ import pytest
 from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
@@ -89,6 +89,8 @@ def test_together_is_one_commit_with_the_rows_of_one_after_another(
     assert rows_of(fix, *tracked) == rows_of(single, *tracked)
     assert len(rows_of(fix)) == 18
     assert live(fix) | before == before | (data_files(table) - live(single) - _made_by(single)), "no file is left over"
+    with_index = [s for b in (fix, single) for s in b.snapshots()] if kind == "dynamic" else []
+    assert set(table.store.names("index")) == {i.file_name for s in with_index for i in read_index(table, s)}
     each = done.details["statements"]
     assert [one["statement"] for one in each] == ["UPDATE", "DELETE", "INSERT", "MERGE", "UPDATE"]
     assert [one["rows"] for one in each] == [12, 4, 2, 2, 3]
