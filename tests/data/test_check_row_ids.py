@@ -100,13 +100,16 @@ def insert_keys(table: Table, *keys: int) -> None:
     commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=entries, schema=table.schema()))
 
 
-@pytest.mark.parametrize(("first", "torn"), [(0, False), (1, True)])
-def test_data_evolution_needs_equal_ranges(tmp_path: Path, first: int, torn: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "name", "torn"),
+    [(0, "columns.parquet", False), (1, "columns.parquet", True), (1, "a.blob", False), (1, "a.vector.parquet", False)],
+)
+def test_data_evolution_needs_equal_ranges(tmp_path: Path, first: int, name: str, torn: bool) -> None:
     table = make(tmp_path)
     insert(table, (1, "a"), (2, "b"))
     insert(table, (3, "c"))
     schema = table.schema()
     new = replace(schema, id=schema.id + 1, options={**schema.options, "data-evolution.enabled": "true"})
     table.store.create(table.paths.schema(new.id), new.to_bytes())
-    copied(table, "columns.parquet", first_row_id=first)
+    copied(table, name, first_row_id=first)
     assert ("torn-row-ids:main" in found(table)) == torn

@@ -14,8 +14,11 @@ DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY = (
 _UUID = r"(?P<writer>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})"
 _NUMBERED = re.compile(rf"{_UUID}-\d+")
 _MANIFEST = re.compile(rf"{_UUID}(?:-base|-changelog)?-\d+")  # with a word: of this package's commits
-# What a data file's name can end with: its format, its compression, its index, and this package's rewriting of row ids.
-_SUFFIXES = re.compile(r"(?:\.(?:parquet|orc|avro|zstd|snappy|gzip|lz4|zlib|none|index|ids-[0-9a-f]{8}))+")
+# What a data file's name can end with: its format, its compression, its index, that it holds blobs or vectors only, and
+# this package's rewriting of row ids. Not managed.blob: files with ".blobref" name those, no manifest does.
+_SUFFIXES = re.compile(
+    r"(?:\.(?:parquet|orc|avro|blob|vector|lance|vortex|zstd|snappy|gzip|lz4|zlib|none|index|ids-[0-9a-f]{8}))+"
+)
 _TEMPORARY = re.compile(r"\..+\.(?:[0-9a-f]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.tmp")
 _BUCKET = re.compile(r"bucket-(?:\d+|postpone)")
 _METADATA = {

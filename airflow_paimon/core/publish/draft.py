@@ -29,6 +29,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     summarize,
     within_reach,
 )
+from airflow_paimon.core.publish.column_merge_plan import ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import NOTHING, is_missed, streaming_readers
@@ -171,6 +172,16 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
     entries = mapped_entries(d.changes, d.schemas.ids, d.merge.known if d.merge is not None else ())
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
+    space = d.id_space
+    if space is not None and renumbering is not None and TableOptions(schema.options).data_evolution:
+        schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
+        found = ordered(
+            *(d.target.name, entries, renumbering.entries, schemas),
+            base=d.since,
+            head=d.head.id,
+            shared=next((s.first for s in space.shifts), d.wanted.next_row_id or 0),
+        )
+        renumbering = replace(renumbering, entries=found)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
     summary["streaming_readers"] = readers

@@ -36,6 +36,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     too_high,
     warn_of_bucket_counts,
 )
+from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ranges
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
@@ -257,14 +258,12 @@ def _plan(
 ) -> tuple[Decision, Mapping[BucketKey, int]]:
     """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have."""
     main, request, schema = way.main, way.request, g.schema
-    if TableOptions(schema.options).flag("data-evolution.enabled"):
-        raise UnsupportedFeatureError(
-            f"{main.name}: data-evolution.enabled is set; its column files can't be published by reference. Write the "
-            f"corrected rows to main instead"
-        )
     check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
     planned = way.plan(g, logs)
     changes, by_file = planned.changes, planned.merge is not None
+    evolves = TableOptions(schema.options).data_evolution
+    if evolves and not way.takes_all:
+        _check_columns(main, g, logs, changes, by_file=by_file)
     check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
     high = _too_high(way, g, changes)
     if changes or planned.schemas.new or logs.pending is not None:
@@ -298,10 +297,33 @@ def _plan(
         already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
         merge=planned.merge,
-        follows=planned.follows,
+        follows=None if evolves else planned.follows,  # an update adds a file and removes none
         scope=way.scope,
     )
     return decision, high
+
+
+def _check_columns(
+    main: Table, g: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], *, by_file: bool
+) -> None:
+    if not by_file:
+        raise UnsupportedFeatureError(
+            f"{main.name}: with data-evolution.enabled and fixed buckets (bucket-append-ordered) a branch can't be "
+            f"merged; fast_forward publishes it if main has not changed since the branch was made"
+        )
+    check_columns(
+        main.name,
+        changes,
+        g.sides.theirs,
+        g.sides.ours,
+        shared=g.base.next_row_id or 0,
+        schemas=({s.id: s for s in logs.main}, {s.id: s for s in logs.branch}),
+        name_bucket=bucket_namer(g.schema),
+    )
+    stored = StoredPartitions(g.schema)
+    live = live_entries(main, g.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
+    by_bucket = group_by_bucket(live.values(), stored.canonical)
+    check_ranges(main.name, by_bucket, changes, shared=g.base.next_row_id or 0, name_bucket=bucket_namer(g.schema))
 
 
 def _properties(request: PublishBranch, g: Compared) -> dict[str, str]:

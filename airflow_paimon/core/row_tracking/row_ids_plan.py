@@ -28,6 +28,8 @@ from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, File
 ROW_ID = "_ROW_ID"
 VERSION = "_SEQUENCE_NUMBER"
 _LISTED = 5
+_BESIDE = re.compile(r"\.blob$|\.vector\.")
+"""In names of files that hold only columns of blobs, or only vectors."""
 _REWRITTEN = re.compile(r"(.+)\.ids-[0-9a-f]{8}\.parquet")
 
 
@@ -291,7 +293,7 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
 
     Raises:
         FormatError: a file has no row ids at all.
-        UnsupportedFeatureError: a later release describes a file that changes.
+        UnsupportedFeatureError: a later release describes a file that changes, or the ids of one change in part.
     """
     out, rewrite, renumbered = list(entries), {}, 0
     for at, entry in enumerate(entries):
@@ -303,6 +305,11 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
         versioned = _on_target(file, space.in_partition(entry.partition))
         if file.first_row_id is not None:
             by = space.shift_of(file.first_row_id)
+            if by != space.shift_of(file.first_row_id + max(file.row_count, 1) - 1):
+                raise UnsupportedFeatureError(
+                    f"{table}: file {file.file_name} of the branch joins rows from before the branch was made with new "
+                    f"ones, which get other row ids on the target; make a new branch of main and correct them there"
+                )
             renumbered += by > 0
             out[at] = entry._replace(file=(versioned or file)._replace(first_row_id=file.first_row_id + by))
         elif space.moves(stored_ids(file)):
@@ -409,5 +416,9 @@ def overlapping(files: Sequence[Ranged]) -> Iterator[list[Ranged]]:
 
 
 def torn_groups(files: Sequence[Ranged]) -> list[str]:
-    """With data evolution: files that share some but not all of their ids, which no reader can lay side by side."""
+    """With data evolution: files that share some but not all of their ids, which no reader can lay side by side.
+
+    Files of blobs and vectors may hold any part of a range.
+    """
+    files = [r for r in files if not _BESIDE.search(r.file.file_name)]
     return [r.file.file_name for group in overlapping(files) for r in group if r.ids != group[0].ids]

@@ -41,7 +41,10 @@ def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
     if options.chain_table:
         problem = "chain tables (option chain-table.enabled)", "use the chain operators"
     elif options.flag("data-evolution.enabled"):
-        problem = "tables with data-evolution.enabled=true", "write the corrected rows to main"
+        way_out = (
+            "change the branch with SQL of Paimon's own engine (UPDATE, MERGE INTO), and publish it with merge_branch"
+        )
+        problem = "tables with data-evolution.enabled=true", way_out
     elif schema.primary_keys and options.bucket == -2:
         problem = "primary-key tables with postponed buckets (bucket=-2)", "write the corrected rows to main"
     elif schema.crosses_partitions and mode == "overwrite":

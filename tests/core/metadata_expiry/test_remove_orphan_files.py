@@ -47,6 +47,8 @@ ORPHANS = {
     "manifest/index-manifest-6b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-2": "manifest",
     "manifest/.manifest-1.7b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a.tmp": "temporary",
     "snapshot/.snapshot-9.8b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a.tmp": "temporary",
+    "dt=a/bucket-0/data-cb0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0.blob": "data",
+    "dt=a/bucket-0/data-db0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0.vector.parquet": "data",
     "index/index-9b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0": "index",
     "statistics/stat-ab0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0": "statistics",
 }
@@ -118,7 +120,7 @@ def test_orphans_of_every_kind_go_and_nothing_else(main: Table) -> None:
     for result in (planned, done):
         assert (result.details["files"], result.details["bytes"]) == (len(ORPHANS), 5 * len(ORPHANS))
         assert {(f["folder"], f["kind"], f["files"]) for f in result.details["folders"]} == {
-            ("dt=a", "data", 2),
+            ("dt=a", "data", 4),
             ("dt=a", "changelog", 1),
             ("dt=z", "data", 1),
             ("manifest", "manifest", 5),

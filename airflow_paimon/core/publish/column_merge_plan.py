@@ -1,0 +1,186 @@
+"""Publishes of tables with data evolution: which columns of which rows each side wrote (pure).
+
+Such a table keeps the columns of a row in several files. An update adds a file with the assigned columns of a range of
+row ids and removes none, so files alone don't tell that both sides changed the same values. See docs/format.md, Data
+evolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
+from airflow_paimon.core.row_tracking.row_ids_plan import ranged, torn_groups
+from airflow_paimon.core.table.live_files import BucketKey, Difference
+
+_LISTED = 5
+Schemas = Mapping[int, TableSchema]
+
+
+class Written(NamedTuple):
+    """Some columns of a range of row ids, ends included. ``columns``: their ids and their names, as both sides may have
+    given an id, or a name, to a column of their own; None: all.
+    """
+
+    bucket: BucketKey
+    first: int
+    last: int
+    columns: frozenset[int | str] | None
+
+    def meets(self, other: Written) -> bool:
+        """Whether both hold a column of the same row."""
+        if self.bucket != other.bucket or self.last < other.first or other.last < self.first:
+            return False
+        return self.columns is None or other.columns is None or bool(self.columns & other.columns)
+
+
+def check_columns(
+    table: str,
+    changes: Sequence[BucketChange],
+    theirs: Difference,
+    ours: Difference,
+    *,
+    shared: int,
+    schemas: tuple[Schemas, Schemas],
+    name_bucket: Callable[[BucketKey], str],
+) -> None:
+    """Refuse a publish where both sides changed one column of one range of rows since the base.
+
+    ``changes``: what the target would get. ``shared``: row ids below this one mean the same row on both sides.
+    ``schemas``: the target's and the source's, by id. A file that is gone counts as all of its rows' columns.
+
+    Raises:
+        ConflictError: lists the ranges.
+    """
+    mine = list(_of_target(theirs, ours, shared, schemas[0]))
+    hit = [(w, m) for w in _of_source(changes, shared, schemas[1]) for m in mine if w.meets(m)]
+    if not hit:
+        return
+    texts = sorted({_text(w, m, name_bucket) for w, m in hit})
+    raise ConflictError(
+        f"{table}: both sides changed the same columns of the same rows since the branch was made: "
+        f"{'; '.join(texts[:_LISTED])}. Make a new branch of main and correct them again there",
+        details={"conflicts": texts[:_LISTED], "conflict_count": len(texts), "cause": "columns"},
+    )
+
+
+def check_ranges(
+    table: str,
+    live: Mapping[BucketKey, Collection[ManifestEntry]],
+    changes: Sequence[BucketChange],
+    *,
+    shared: int,
+    name_bucket: Callable[[BucketKey], str],
+) -> None:
+    """Refuse a publish after which files of the same rows had different ranges, which no reader can put together.
+
+    ``live``: the target's files, by bucket. That is so where the source compacted files of both sides,
+    which changes no row and is not published, and changed the rows then.
+
+    Raises:
+        ConflictError: names the bucket.
+    """
+    for change in changes:
+        gone = {e.identifier for e in change.delete} | {e.identifier for e in change.add}
+        own = [e.file for e in change.add if e.file.first_row_id is not None and e.file.first_row_id < shared]
+        kept = (e for e in live.get(change.bucket, ()) if e.identifier not in gone)
+        others = [e.file for e in kept if e.file.first_row_id is not None]
+        if own and torn_groups(ranged([*own, *others], shared)):
+            raise ConflictError(
+                f"{table}: the branch compacted files of {name_bucket(change.bucket)} and changed their rows then, so "
+                f"that its files don't fit to main's. Make a new branch of main and correct them again there",
+                details={"conflicts": [name_bucket(change.bucket)], "conflict_count": 1, "cause": "compaction"},
+            )
+
+
+def ordered(
+    table: str,
+    before: Sequence[ManifestEntry],
+    after: Sequence[ManifestEntry],
+    schemas: Schemas,
+    *,
+    base: int,
+    head: int,
+    shared: int,
+) -> tuple[ManifestEntry, ...]:
+    """Keep the order of files that hold the same column of the same rows, where all of them get the commit's number.
+
+    ``before``, ``after``: the entries of a publish with the source's numbers and with the target's; 0 is the number of
+    the commit, ``head + 1``. Of several files of one column the newest gets it, the others the numbers before it, which
+    have to be above those of the files that both sides share: up to ``base``, for row ids below ``shared``.
+
+    Raises:
+        UnsupportedFeatureError: there are not that many numbers.
+    """
+    fresh = [at for at, e in enumerate(after) if e.kind == FileKind.ADD and e.file.max_sequence_number == 0]
+    known = {at: _written(before[at], schemas) for at in fresh}
+    order = sorted(fresh, key=lambda at: -before[at].file.max_sequence_number)
+    depth: dict[int, int] = {}
+    out = list(after)
+    for position, at in enumerate(order):
+        number = before[at].file.max_sequence_number
+        newer = (o for o in order[:position] if before[o].file.max_sequence_number > number)
+        depth[at] = max((depth[o] + 1 for o in newer if _meet(known[o], known[at])), default=0)
+        if not depth[at]:
+            continue
+        given = head + 1 - depth[at]
+        if given <= (base if (before[at].file.first_row_id or 0) < shared else 0):
+            raise UnsupportedFeatureError(
+                f"{table}: the branch changed columns of the same rows in {depth[at] + 1} commits (the first one made "
+                f"{before[at].file.file_name}), and there are not as many snapshots on main since the branch was made "
+                f"to tell their order; compact the branch with Paimon's own engine and publish again"
+            )
+        out[at] = after[at]._replace(file=after[at].file._replace(min_sequence_number=given, max_sequence_number=given))
+    return tuple(out)
+
+
+def _meet(one: Written | None, other: Written | None) -> bool:
+    return one is not None and other is not None and one.meets(other)
+
+
+def _of_source(changes: Sequence[BucketChange], shared: int, schemas: Schemas) -> Iterator[Written]:
+    for change in changes:
+        yield from _below(shared, (_written(e, schemas, change.bucket) for e in change.add))
+        yield from _below(shared, (_whole(e, change.bucket) for e in change.delete))
+
+
+def _of_target(theirs: Difference, ours: Difference, shared: int, schemas: Schemas) -> Iterator[Written]:
+    """What the target changed; not what it got from the source by an earlier publish."""
+    published = {i.file_name for d in (theirs.added, theirs.removed) for group in d.values() for i in group}
+    for files, of in ((ours.added, True), (ours.removed, False)):
+        for bucket, group in files.items():
+            entries = [e for i, e in group.items() if i.file_name not in published]
+            yield from _below(shared, (_written(e, schemas, bucket) if of else _whole(e, bucket) for e in entries))
+
+
+def _below(shared: int, found: Iterable[Written | None]) -> Iterator[Written]:
+    return (w for w in found if w is not None and w.first < shared)
+
+
+def _written(entry: ManifestEntry, schemas: Schemas, bucket: BucketKey | None = None) -> Written | None:
+    whole = _whole(entry, bucket)
+    names, schema = entry.file.write_cols, schemas.get(entry.file.schema_id)
+    if whole is None or names is None or schema is None or not set(names) <= set(schema.field_names):
+        return whole
+    return whole._replace(columns=frozenset(names) | {schema.field(n).id for n in names})
+
+
+def _whole(entry: ManifestEntry, bucket: BucketKey | None) -> Written | None:
+    first = entry.file.first_row_id
+    if first is None:
+        return None
+    place = BucketKey(entry.partition, entry.bucket) if bucket is None else bucket
+    return Written(place, first, first + entry.file.row_count - 1, None)
+
+
+def _text(one: Written, other: Written, name_bucket: Callable[[BucketKey], str]) -> str:
+    both = one.columns or other.columns or frozenset()
+    if one.columns and other.columns:
+        both = one.columns & other.columns
+    names = ", ".join(sorted(n for n in both if isinstance(n, str))) or "all columns"
+    first, last = max(one.first, other.first), min(one.last, other.last)
+    return f"{names} of row ids {first} to {last} in {name_bucket(one.bucket)}"

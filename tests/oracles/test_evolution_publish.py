@@ -1,0 +1,204 @@
+"""Tables with data evolution: pypaimon corrects a branch, we publish its column files, and pypaimon reads them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data import read_arrow
+from tests.core.metadata_expiry.test_remove_orphan_files import clean, sound
+from tests.core.tables import run
+from tests.oracles.drivers import PypaimonOracle
+
+OPTIONS = {
+    "bucket": "-1", "row-tracking.enabled": "true", "data-evolution.enabled": "true",
+    "deletion-vectors.enabled": "true",
+}  # fmt: skip
+TYPES = {"k": pa.int64(), "a": pa.string(), "b": pa.int64(), "pic": pa.large_binary()}
+NAME = "d.t"
+LEFT_BEHIND = "bucket-0/data-55f8a75d-0e93-412f-9e82-f07af265efdb-0.blob"
+
+
+class Evolving:
+    """A table that pypaimon writes, of k, a and b, and of ``pic`` if it has blobs."""
+
+    def __init__(self, oracle: PypaimonOracle, warehouse: Path, *, blobs: bool = False) -> None:
+        self.oracle, self.warehouse = oracle, warehouse
+        columns = {"k": "BIGINT", "a": "STRING", "b": "BIGINT", **({"pic": "BLOB"} if blobs else {})}
+        oracle.create_table(warehouse, NAME, columns, options=OPTIONS if not blobs else
+                            {k: v for k, v in OPTIONS.items() if not k.startswith("deletion")})  # fmt: skip
+        self.names = list(columns)
+
+    @property
+    def table(self) -> Table:
+        return open_table(str(self.warehouse), NAME)
+
+    def insert(self, *keys: int, branch: str | None = None) -> None:
+        values = {"k": list(keys), "a": [f"a{k}" for k in keys], "b": list(keys), "pic": [b"p" * k for k in keys]}
+        rows = pa.table({n: pa.array(values[n], TYPES[n]) for n in self.names})
+        self.oracle.do("write", self.warehouse, NAME, branch, path=self.oracle._put(rows))
+
+    def update(self, ids: list[int], branch: str | None = None, **values: Any) -> None:
+        new = {"_ROW_ID": pa.array(ids, pa.int64()), **{n: pa.array(v, TYPES[n]) for n, v in values.items()}}
+        self.oracle.do("update", self.warehouse, NAME, branch, path=self.oracle._put(pa.table(new)))
+
+    def delete(self, ids: list[int], branch: str | None = None) -> None:
+        self.oracle.do("update", self.warehouse, NAME, branch, row_ids=ids)
+
+    def branch(self, name: str = "fix") -> None:
+        run(self.table, "create_branch", branch=name, snapshot=self.table.latest_snapshot_id())
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """As pypaimon reads them; we read the same, where we can."""
+        found = self.oracle.read(self.warehouse, NAME)
+        theirs = sorted(tuple(row[n] for n in self.names) for row in found.to_pylist())
+        if "pic" not in self.names:
+            ours = read_arrow(self.table)
+            assert sorted(tuple(row[n] for n in self.names) for row in ours.to_pylist()) == theirs
+        return theirs
+
+
+@pytest.fixture
+def evolving(pypaimon_oracle: PypaimonOracle, tmp_path: Path) -> Evolving:
+    made = Evolving(pypaimon_oracle, tmp_path)
+    made.insert(1, 2, 3)
+    return made
+
+
+def test_columns_of_both_sides_come_together(evolving: Evolving) -> None:
+    """The branch's column, main's other column, and rows that both got, whose ids on the branch main has given away."""
+    evolving.insert(4)
+    evolving.branch()
+    evolving.update([0, 2], "fix", a=["x", "z"])
+    evolving.insert(7, 8, branch="fix")
+    evolving.update([5], "fix", b=[80])
+    evolving.update([0, 1], b=[10, 20])
+    evolving.insert(9)
+    run(evolving.table, "merge_branch", branch="fix")
+    assert evolving.rows() == [
+        (1, "x", 10), (2, "a2", 20), (3, "z", 3), (4, "a4", 4), (7, "a7", 7), (8, "a8", 80), (9, "a9", 9),
+    ]  # fmt: skip
+    evolving.update([0], a=["later"])  # wins over what was published
+    ids = read_arrow(evolving.table, columns=["_ROW_ID"])["_ROW_ID"].to_pylist()
+    assert evolving.rows()[0] == (1, "later", 10) and sorted(ids) == list(range(7))
+
+
+def test_one_column_of_the_same_rows_is_a_conflict(evolving: Evolving) -> None:
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    evolving.update([2], a=["y"])  # a file holds the column of all rows of the range
+    before = evolving.table.latest_snapshot_id()
+    with pytest.raises(ConflictError, match=r"d\.t: both sides changed the same columns .*: a of row ids 0 to 2"):
+        run(evolving.table, "merge_branch", branch="fix")
+    assert evolving.table.latest_snapshot_id() == before
+    with pytest.raises(ConflictError):
+        run(evolving.table, "merge_branch", branch="fix", dry_run=True)
+
+
+def test_other_rows_of_the_same_column(evolving: Evolving) -> None:
+    evolving.insert(4, 5)
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    evolving.update([4], a=["y"])
+    run(evolving.table, "merge_branch", branch="fix")
+    assert [row[1] for row in evolving.rows()] == ["x", "a2", "a3", "a4", "y"]
+
+
+def test_again_and_back(evolving: Evolving) -> None:
+    """Each publish brings what is new; its undo takes that away, and it can come again."""
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    run(evolving.table, "merge_branch", branch="fix")
+    evolving.update([0], b=[10])
+    evolving.update([1], "fix", a=["y"])
+    second = run(evolving.table, "merge_branch", branch="fix")
+    assert evolving.rows() == [(1, "x", 10), (2, "y", 2), (3, "a3", 3)]
+    assert not run(evolving.table, "merge_branch", branch="fix").changed
+    run(evolving.table, "rollback_to", tag=second.details["undo_tag"])
+    assert evolving.rows() == [(1, "x", 10), (2, "a2", 2), (3, "a3", 3)]
+
+
+def test_what_main_changed_after_a_publish_stays_a_conflict(evolving: Evolving) -> None:
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    run(evolving.table, "merge_branch", branch="fix")
+    evolving.update([0], a=["main"])
+    assert not run(evolving.table, "merge_branch", branch="fix").changed
+    evolving.update([0], "fix", a=["again"])
+    with pytest.raises(ConflictError, match="a of row ids 0 to 2"):
+        run(evolving.table, "merge_branch", branch="fix")
+    assert evolving.rows()[0] == (1, "main", 1)
+
+
+def test_several_changes_of_one_column_keep_their_order(evolving: Evolving) -> None:
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    evolving.update([0], "fix", a=["y"])
+    with pytest.raises(UnsupportedFeatureError, match=r"d\.t: the branch changed columns .* in 2 commits"):
+        run(evolving.table, "merge_branch", branch="fix")
+    evolving.insert(4)
+    run(evolving.table, "merge_branch", branch="fix")
+    assert [row[1] for row in evolving.rows()] == ["y", "a2", "a3", "a4"]
+
+
+def test_new_rows_that_the_branch_changed_again(evolving: Evolving) -> None:
+    evolving.branch()
+    evolving.insert(4, 5, branch="fix")
+    evolving.update([4], "fix", a=["x"])
+    run(evolving.table, "merge_branch", branch="fix")
+    assert [row[1] for row in evolving.rows()] == ["a1", "a2", "a3", "a4", "x"]
+
+
+def test_deleted_rows_and_changed_columns(evolving: Evolving) -> None:
+    """A deletion vector is of the range's first file, and changes no column."""
+    evolving.branch()
+    evolving.delete([1], "fix")
+    evolving.update([0, 1], a=["x", "y"])
+    run(evolving.table, "merge_branch", branch="fix")
+    assert evolving.rows() == [(1, "x", 1), (3, "a3", 3)]
+
+
+def test_fast_forward(evolving: Evolving) -> None:
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    evolving.insert(6, branch="fix")
+    run(evolving.table, "fast_forward", branch="fix")
+    assert evolving.rows() == [(1, "x", 1), (2, "a2", 2), (3, "a3", 3), (6, "a6", 6)]
+
+
+def test_blobs_are_published_rolled_back_expired_and_no_orphans(
+    pypaimon_oracle: PypaimonOracle, tmp_path: Path
+) -> None:
+    evolving = Evolving(pypaimon_oracle, tmp_path, blobs=True)
+    evolving.insert(1, 2)
+    evolving.branch()
+    evolving.insert(4, branch="fix")
+    evolving.update([0], "fix", a=["x"])
+    evolving.insert(9)
+    first = evolving.rows()
+    published = run(evolving.table, "merge_branch", branch="fix")
+    after = evolving.rows()
+    assert after == [(1, "x", 1, b"p"), (2, "a2", 2, b"pp"), (4, "a4", 4, b"pppp"), (9, "a9", 9, b"p" * 9)]
+    run(evolving.table, "rollback_to", tag=published.details["undo_tag"])
+    assert evolving.rows() == first
+    run(evolving.table, "rollback_to", snapshot=published.snapshot_after)
+    assert evolving.rows() == after
+    evolving.table.store.create(LEFT_BEHIND, b"left by a writer")
+    time.sleep(0.01)
+    run(evolving.table, "expire_snapshots", retain_min=1, retain_max=1, older_than="0 s", grace="0 s",
+        writers_stopped=True, keep_undo=False)  # fmt: skip
+    assert clean(evolving.table).details["files"] == 1
+    assert LEFT_BEHIND not in evolving.table.store.walk("")
+    assert evolving.rows() == after
+    assert read_ids(pypaimon_oracle, tmp_path) == [0, 1, 2, 3]
+    sound(evolving.table)
+
+
+def read_ids(oracle: PypaimonOracle, warehouse: Path) -> list[int]:
+    return sorted(oracle.read(warehouse, NAME, columns=["k", "_ROW_ID"])["_ROW_ID"].to_pylist())
