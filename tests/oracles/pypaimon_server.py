@@ -111,6 +111,11 @@ def update(request: Request) -> dict[str, Any]:
     return {}
 
 
+def index(request: Request) -> dict[str, Any]:
+    """Build a global index of a column."""
+    return {"files": table(request).create_global_index(request["column"], index_type=request["type"])}
+
+
 def equal(request: Request, projected: Any) -> Any:
     """A typed value, which JSON can't carry, is the first of an Arrow file's column. `where_of` "projection" asks the
     projected builder for the predicate: its column numbers are then those of the projection, also for statistics."""
@@ -167,6 +172,7 @@ if __name__ == "__main__":
             "alter_table": alter_table,
             "write": write,
             "update": update,
+            "index": index,
             "read": read,
             "list": listing,
             **dict.fromkeys(managed, manage),

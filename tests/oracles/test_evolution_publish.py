@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from tests.core.metadata_expiry.test_remove_orphan_files import clean, sound
@@ -53,6 +54,10 @@ class Evolving:
 
     def branch(self, name: str = "fix") -> None:
         run(self.table, "create_branch", branch=name, snapshot=self.table.latest_snapshot_id())
+
+    def found(self, a: str) -> list[int]:
+        rows = self.oracle.read(self.warehouse, NAME, filters=[("a", "=", a)])
+        return sorted(rows["k"].to_pylist())
 
     def rows(self) -> list[tuple[Any, ...]]:
         """As pypaimon reads them; we read the same, where we can."""
@@ -136,6 +141,42 @@ def test_what_main_changed_after_a_publish_stays_a_conflict(evolving: Evolving) 
     assert evolving.rows()[0] == (1, "main", 1)
 
 
+def test_rows_of_the_branch_that_main_changed_after_a_publish(evolving: Evolving) -> None:
+    """Their ids are others on main."""
+    evolving.branch()
+    evolving.insert(4, 5, branch="fix")
+    evolving.insert(9)
+    run(evolving.table, "merge_branch", branch="fix")
+    evolving.update([4], a=["main"])
+    evolving.update([3], "fix", b=[40])
+    run(evolving.table, "merge_branch", branch="fix")
+    assert evolving.rows()[3:5] == [(4, "main", 40), (5, "a5", 5)]
+    evolving.update([4], "fix", a=["branch"])
+    with pytest.raises(ConflictError, match="a of row ids 4 to 5"):
+        run(evolving.table, "merge_branch", branch="fix")
+
+
+@pytest.mark.parametrize("kind", ["btree", "bitmap"])
+def test_an_index_of_main_goes_where_the_branch_changed_rows(evolving: Evolving, kind: str) -> None:
+    """Built by pypaimon, which answers by it."""
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    evolving.oracle.do("index", evolving.warehouse, NAME, column="a", type=kind)
+    assert evolving.found("a1") == [1] and len(indexes(evolving.table)) == 1
+    evolving.insert(6, branch="fix")
+    run(evolving.table, "merge_branch", branch="fix")
+    assert indexes(evolving.table) == []
+    assert (evolving.found("a1"), evolving.found("x"), evolving.found("a6")) == ([], [1], [6])
+
+
+def test_an_index_of_main_stays_where_rows_only_came(evolving: Evolving) -> None:
+    evolving.oracle.do("index", evolving.warehouse, NAME, column="a", type="btree")
+    evolving.branch()
+    evolving.insert(6, branch="fix")
+    run(evolving.table, "merge_branch", branch="fix")
+    assert indexes(evolving.table) == ["btree"] and evolving.found("a1") == [1]
+
+
 def test_several_changes_of_one_column_keep_their_order(evolving: Evolving) -> None:
     evolving.branch()
     evolving.update([0], "fix", a=["x"])
@@ -198,6 +239,10 @@ def test_blobs_are_published_rolled_back_expired_and_no_orphans(
     assert evolving.rows() == after
     assert read_ids(pypaimon_oracle, tmp_path) == [0, 1, 2, 3]
     sound(evolving.table)
+
+
+def indexes(table: Table) -> list[str]:
+    return [e.index_type for e in read_index(table, table.latest_snapshot())]
 
 
 def read_ids(oracle: PypaimonOracle, warehouse: Path) -> list[int]:

@@ -8,13 +8,14 @@ evolution.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
-from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
-from airflow_paimon.core.row_tracking.row_ids_plan import ranged, torn_groups
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, ranged, torn_groups
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 
 _LISTED = 5
@@ -38,26 +39,40 @@ class Written(NamedTuple):
         return self.columns is None or other.columns is None or bool(self.columns & other.columns)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnOrder:
+    """``known``: the source's row ids below this one can be of rows that the target has. ``floor``: the newest snapshot
+    of the target from which files of such rows have come, on both sides or by a publish.
+    """
+
+    known: int
+    floor: int
+
+    def is_there(self, file: DataFile) -> bool:
+        """Whether the target can have the rows of this file."""
+        return file.first_row_id is not None and file.first_row_id < self.known
+
+
 def check_columns(
     table: str,
     changes: Sequence[BucketChange],
     theirs: Difference,
     ours: Difference,
     *,
-    shared: int,
+    space: IdSpace,
     schemas: tuple[Schemas, Schemas],
     name_bucket: Callable[[BucketKey], str],
 ) -> None:
     """Refuse a publish where both sides changed one column of one range of rows since the base.
 
-    ``changes``: what the target would get. ``shared``: row ids below this one mean the same row on both sides.
-    ``schemas``: the target's and the source's, by id. A file that is gone counts as all of its rows' columns.
+    ``changes``: what the target would get; ``space``: what the source's row ids are there. ``schemas``: the target's
+    and the source's, by id. A file that is gone counts as all of its rows' columns.
 
     Raises:
         ConflictError: lists the ranges.
     """
-    mine = list(_of_target(theirs, ours, shared, schemas[0]))
-    hit = [(w, m) for w in _of_source(changes, shared, schemas[1]) for m in mine if w.meets(m)]
+    mine = list(_of_target(theirs, ours, schemas[0]))
+    hit = [(w, m) for w in _of_source(changes, space, schemas[1]) for m in mine if w.meets(m)]
     if not hit:
         return
     texts = sorted({_text(w, m, name_bucket) for w, m in hit})
@@ -73,7 +88,7 @@ def check_ranges(
     live: Mapping[BucketKey, Collection[ManifestEntry]],
     changes: Sequence[BucketChange],
     *,
-    shared: int,
+    space: IdSpace,
     name_bucket: Callable[[BucketKey], str],
 ) -> None:
     """Refuse a publish after which files of the same rows had different ranges, which no reader can put together.
@@ -86,10 +101,10 @@ def check_ranges(
     """
     for change in changes:
         gone = {e.identifier for e in change.delete} | {e.identifier for e in change.add}
-        own = [e.file for e in change.add if e.file.first_row_id is not None and e.file.first_row_id < shared]
+        own = [_shifted(e, space).file for e in change.add if e.file.first_row_id is not None]
         kept = (e for e in live.get(change.bucket, ()) if e.identifier not in gone)
         others = [e.file for e in kept if e.file.first_row_id is not None]
-        if own and torn_groups(ranged([*own, *others], shared)):
+        if own and torn_groups(ranged([*own, *others], space.next_row_id)):
             raise ConflictError(
                 f"{table}: the branch compacted files of {name_bucket(change.bucket)} and changed their rows then, so "
                 f"that its files don't fit to main's. Make a new branch of main and correct them again there",
@@ -102,37 +117,36 @@ def ordered(
     before: Sequence[ManifestEntry],
     after: Sequence[ManifestEntry],
     schemas: Schemas,
-    *,
-    base: int,
+    order: ColumnOrder,
     head: int,
-    shared: int,
 ) -> tuple[ManifestEntry, ...]:
     """Keep the order of files that hold the same column of the same rows, where all of them get the commit's number.
 
     ``before``, ``after``: the entries of a publish with the source's numbers and with the target's; 0 is the number of
     the commit, ``head + 1``. Of several files of one column the newest gets it, the others the numbers before it, which
-    have to be above those of the files that both sides share: up to ``base``, for row ids below ``shared``.
+    have to be above those that the target's files of these rows can have: see ``ColumnOrder``.
 
     Raises:
         UnsupportedFeatureError: there are not that many numbers.
     """
     fresh = [at for at, e in enumerate(after) if e.kind == FileKind.ADD and e.file.max_sequence_number == 0]
     known = {at: _written(before[at], schemas) for at in fresh}
-    order = sorted(fresh, key=lambda at: -before[at].file.max_sequence_number)
+    newest_first = sorted(fresh, key=lambda at: -before[at].file.max_sequence_number)
     depth: dict[int, int] = {}
     out = list(after)
-    for position, at in enumerate(order):
+    for position, at in enumerate(newest_first):
         number = before[at].file.max_sequence_number
-        newer = (o for o in order[:position] if before[o].file.max_sequence_number > number)
+        newer = (o for o in newest_first[:position] if before[o].file.max_sequence_number > number)
         depth[at] = max((depth[o] + 1 for o in newer if _meet(known[o], known[at])), default=0)
         if not depth[at]:
             continue
         given = head + 1 - depth[at]
-        if given <= (base if (before[at].file.first_row_id or 0) < shared else 0):
+        if given <= (order.floor if order.is_there(before[at].file) else 0):
             raise UnsupportedFeatureError(
                 f"{table}: the branch changed columns of the same rows in {depth[at] + 1} commits (the first one made "
-                f"{before[at].file.file_name}), and there are not as many snapshots on main since the branch was made "
-                f"to tell their order; compact the branch with Paimon's own engine and publish again"
+                f"{before[at].file.file_name}), and main has not as many snapshots since the branch was made, or "
+                f"was published last, to tell their order; compact the branch with Paimon's own engine, and publish it "
+                f"again"
             )
         out[at] = after[at]._replace(file=after[at].file._replace(min_sequence_number=given, max_sequence_number=given))
     return tuple(out)
@@ -142,23 +156,30 @@ def _meet(one: Written | None, other: Written | None) -> bool:
     return one is not None and other is not None and one.meets(other)
 
 
-def _of_source(changes: Sequence[BucketChange], shared: int, schemas: Schemas) -> Iterator[Written]:
+def _shifted(entry: ManifestEntry, space: IdSpace) -> ManifestEntry:
+    first = entry.file.first_row_id
+    if first is None:
+        return entry
+    return entry._replace(file=entry.file._replace(first_row_id=first + space.shift_of(first)))
+
+
+def _of_source(changes: Sequence[BucketChange], space: IdSpace, schemas: Schemas) -> Iterator[Written]:
     for change in changes:
-        yield from _below(shared, (_written(e, schemas, change.bucket) for e in change.add))
-        yield from _below(shared, (_whole(e, change.bucket) for e in change.delete))
+        yield from _known(_written(_shifted(e, space), schemas, change.bucket) for e in change.add)
+        yield from _known(_whole(e, change.bucket) for e in change.delete)  # of the target, with its ids
 
 
-def _of_target(theirs: Difference, ours: Difference, shared: int, schemas: Schemas) -> Iterator[Written]:
+def _of_target(theirs: Difference, ours: Difference, schemas: Schemas) -> Iterator[Written]:
     """What the target changed; not what it got from the source by an earlier publish."""
     published = {i.file_name for d in (theirs.added, theirs.removed) for group in d.values() for i in group}
     for files, of in ((ours.added, True), (ours.removed, False)):
         for bucket, group in files.items():
             entries = [e for i, e in group.items() if i.file_name not in published]
-            yield from _below(shared, (_written(e, schemas, bucket) if of else _whole(e, bucket) for e in entries))
+            yield from _known(_written(e, schemas, bucket) if of else _whole(e, bucket) for e in entries)
 
 
-def _below(shared: int, found: Iterable[Written | None]) -> Iterator[Written]:
-    return (w for w in found if w is not None and w.first < shared)
+def _known(found: Iterable[Written | None]) -> Iterator[Written]:
+    return (w for w in found if w is not None)
 
 
 def _written(entry: ManifestEntry, schemas: Schemas, bucket: BucketKey | None = None) -> Written | None:

@@ -29,13 +29,14 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     summarize,
     within_reach,
 )
-from airflow_paimon.core.publish.column_merge_plan import ordered
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import index_origin
 from airflow_paimon.core.table.options import TableOptions
@@ -99,6 +100,7 @@ class Decision:
     already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
+    ``columns``: with data evolution, what the order of its files needs.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
     ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
     ``scope``: the partitions of the source that are published.
@@ -122,6 +124,7 @@ class Decision:
     known: Collection[FileId] = ()
     already: Mapping[FileId, FileId] = field(default_factory=dict)
     merge: FileMerge | None = None
+    columns: ColumnOrder | None = None
     follows: Follows | None = None
     keep_targets: tuple[Snapshot, ...] = ()
     scope: PartitionScope = WHOLE
@@ -166,22 +169,24 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         else:
             index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
         if index is not None and d.id_space is not None and d.id_space.moves(None):
-            index = [i for i in index if i.global_index is None or i in now]  # it names rows by the source's ids
+            own = {i.file_name for i in now}
+            index = [i for i in index if i.global_index is None or i.file_name in own]  # others name the source's ids
         returning |= index_files(index or ()) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
     entries = mapped_entries(d.changes, d.schemas.ids, d.merge.known if d.merge is not None else ())
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
-    space = d.id_space
-    if space is not None and renumbering is not None and TableOptions(schema.options).data_evolution:
+    if d.columns is not None and renumbering is not None:
         schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
-        found = ordered(
-            *(d.target.name, entries, renumbering.entries, schemas),
-            base=d.since,
-            head=d.head.id,
-            shared=next((s.first for s in space.shifts), d.wanted.next_row_id or 0),
-        )
+        found = ordered(d.target.name, entries, renumbering.entries, schemas, d.columns, d.head.id)
         renumbering = replace(renumbering, entries=found)
+        if d.merge is not None and d.head.index_manifest:
+            # what the target has for columns that are now in files that only came
+            entered = read_index(d.target, d.head) if index is None else index
+            form = StoredPartitions(schema).canonical
+            updated = {form(e.partition) for e in entries if e.kind == FileKind.ADD and d.columns.is_there(e.file)}
+            left = without_global_indexes(entered, updated, form)
+            index = left if len(left) < len(entered) else index
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
     summary["streaming_readers"] = readers

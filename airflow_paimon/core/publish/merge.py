@@ -36,7 +36,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     too_high,
     warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ranges
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ranges
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
@@ -262,8 +262,10 @@ def _plan(
     planned = way.plan(g, logs)
     changes, by_file = planned.changes, planned.merge is not None
     evolves = TableOptions(schema.options).data_evolution
-    if evolves and not way.takes_all:
-        _check_columns(main, g, logs, changes, by_file=by_file)
+    tracked = TableOptions(schema.options).row_tracking
+    space = _id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None
+    if evolves and space is not None and not way.takes_all:
+        _check_columns(main, g, logs, changes, space, by_file=by_file)
     check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
     high = _too_high(way, g, changes)
     if changes or planned.schemas.new or logs.pending is not None:
@@ -273,7 +275,6 @@ def _plan(
         summary["folds"] = sorted(map(bucket_namer(schema), high))[:MAX_LISTED]
     if warned := warn_of_bucket_counts(changes, schema):
         summary["warnings"] = warned
-    tracked = TableOptions(schema.options).row_tracking
     removed = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
     decision = Decision(
         target=main,
@@ -293,7 +294,8 @@ def _plan(
         summary={**summary, **part_summary(g)},
         reason=f"publishes branch {request.branch}",
         watermark=planned.watermark,
-        id_space=_id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None,
+        id_space=space,
+        columns=_column_order(g) if evolves else None,
         already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
         merge=planned.merge,
@@ -303,8 +305,15 @@ def _plan(
     return decision, high
 
 
+def _column_order(g: Compared) -> ColumnOrder:
+    if g.last is None:
+        return ColumnOrder(known=g.base.next_row_id or 0, floor=g.base.id)
+    known = max(g.base.next_row_id or 0, g.last.branch.next_row_id or 0)
+    return ColumnOrder(known=known, floor=max(g.base.id, g.last.main.id))
+
+
 def _check_columns(
-    main: Table, g: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], *, by_file: bool
+    main: Table, g: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], space: IdSpace, *, by_file: bool
 ) -> None:
     if not by_file:
         raise UnsupportedFeatureError(
@@ -316,14 +325,14 @@ def _check_columns(
         changes,
         g.sides.theirs,
         g.sides.ours,
-        shared=g.base.next_row_id or 0,
+        space=space,
         schemas=({s.id: s for s in logs.main}, {s.id: s for s in logs.branch}),
         name_bucket=bucket_namer(g.schema),
     )
     stored = StoredPartitions(g.schema)
     live = live_entries(main, g.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
     by_bucket = group_by_bucket(live.values(), stored.canonical)
-    check_ranges(main.name, by_bucket, changes, shared=g.base.next_row_id or 0, name_bucket=bucket_namer(g.schema))
+    check_ranges(main.name, by_bucket, changes, space=space, name_bucket=bucket_namer(g.schema))
 
 
 def _properties(request: PublishBranch, g: Compared) -> dict[str, str]:

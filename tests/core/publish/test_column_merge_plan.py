@@ -11,11 +11,13 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestE
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
-from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ranges, ordered
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ranges, ordered
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Shift, renumber
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 
 BUCKET = BucketKey(b"", 0)
+SPACE = IdSpace(shifts=(Shift(100, 7), Shift(200, 50)), next_row_id=300, base=3)
+"""What a second publish needs: ids from 100 on were shifted by the first one."""
 
 
 def schema(number: int, **ids: int) -> TableSchema:
@@ -51,7 +53,7 @@ def conflicts(
 ) -> list[str]:
     change = BucketChange(bucket=BUCKET, delete=tuple(gone), add=tuple(theirs))
     try:
-        check_columns("d.t", [change], side([*theirs, *published], gone), side(ours, ours_gone), shared=100,
+        check_columns("d.t", [change], side([*theirs, *published], gone), side(ours, ours_gone), space=SPACE,
                       schemas=(SCHEMAS, SCHEMAS), name_bucket=lambda b: f"bucket-{b.bucket}")  # fmt: skip
     except ConflictError as error:
         found: list[str] = error.details["conflicts"]
@@ -65,7 +67,8 @@ def test_ranges_and_columns() -> None:
     assert conflicts(theirs, [entry("m", 10, 10, "b")]) == []
     assert conflicts(theirs, [entry("m", 20, 10, "a")]) == []
     assert conflicts(theirs, [entry("m", 0, 11, "a", "b")]) == ["a of row ids 10 to 10 in bucket-0"]
-    assert conflicts([entry("t", 100, 10, "a")], [entry("m", 100, 10)]) == []  # different rows with the same ids
+    assert conflicts([entry("t", 100, 7, "a")], [entry("m", 100, 7)]) == []  # different rows with the same ids
+    assert conflicts([entry("t", 100, 10, "a")], [entry("m", 107, 10, "a")]) == ["a of row ids 107 to 116 in bucket-0"]
 
 
 def test_a_column_is_known_by_its_id_and_by_its_name() -> None:
@@ -89,11 +92,11 @@ def test_what_an_earlier_publish_brought_is_no_change_of_the_target() -> None:
 
 
 def test_ranges_have_to_be_the_targets() -> None:
-    live = {BUCKET: [entry("f1", 0, 5), entry("f2", 5, 5), entry("late", 200, 9)]}
+    live = {BUCKET: [entry("f1", 0, 5), entry("f2", 5, 5), entry("late", 100, 7)]}
 
     def check(*added: ManifestEntry, gone: Sequence[ManifestEntry] = ()) -> None:
         change = BucketChange(bucket=BUCKET, delete=tuple(gone), add=added)
-        check_ranges("d.t", live, [change], shared=100, name_bucket=lambda b: f"bucket-{b.bucket}")
+        check_ranges("d.t", live, [change], space=SPACE, name_bucket=lambda b: f"bucket-{b.bucket}")
 
     check(entry("t", 0, 5, "a"), entry("p.blob", 3, 4, "pic"), entry("new", 100, 9))
     check(entry("t", 0, 10), entry("u", 0, 10, "a"), gone=live[BUCKET][:2])
@@ -101,9 +104,9 @@ def test_ranges_have_to_be_the_targets() -> None:
         check(entry("t", 0, 10, "a"))
 
 
-def numbers(*before: ManifestEntry, base: int = 3, head: int = 5, shared: int = 100) -> list[int]:
+def numbers(*before: ManifestEntry, floor: int = 3, head: int = 5) -> list[int]:
     after = [e._replace(file=e.file._replace(max_sequence_number=0)) for e in before]
-    found = ordered("d.t", before, after, SCHEMAS, base=base, head=head, shared=shared)
+    found = ordered("d.t", before, after, SCHEMAS, ColumnOrder(known=100, floor=floor), head)
     return [e.file.max_sequence_number for e in found]
 
 
@@ -121,11 +124,11 @@ def test_too_few_numbers() -> None:
     """They have to be above those of the base's files, which the target has as well."""
     t1, t2 = (entry(f"t{n}", 0, 5, "a", number=n) for n in (7, 8))
     with pytest.raises(UnsupportedFeatureError, match=r"d\.t: the branch changed columns .* in 2 commits .*t7"):
-        numbers(t1, t2, base=3, head=3)
+        numbers(t1, t2, floor=3, head=3)
     new = [entry("n", 100, 5, number=4), entry("u", 100, 5, "a", number=5)]
-    assert numbers(*new, base=1, head=1) == [1, 0]
+    assert numbers(*new, floor=1, head=1) == [1, 0]
     with pytest.raises(UnsupportedFeatureError, match="in 3 commits"):
-        numbers(*new, entry("v", 100, 5, "a", number=6), base=1, head=1)
+        numbers(*new, entry("v", 100, 5, "a", number=6), floor=1, head=1)
 
 
 def test_a_file_of_old_and_new_rows_has_no_ids_on_the_target() -> None:
