@@ -21,32 +21,51 @@ OPTIONS = {
     "bucket": "-1", "row-tracking.enabled": "true", "data-evolution.enabled": "true",
     "deletion-vectors.enabled": "true",
 }  # fmt: skip
-TYPES = {"k": pa.int64(), "a": pa.string(), "b": pa.int64(), "pic": pa.large_binary()}
+TYPES = {"k": pa.int64(), "a": pa.string(), "b": pa.int64()}
+BESIDE: dict[str, tuple[Any, pa.DataType, dict[str, str]]] = {
+    "blob": ("BLOB", pa.large_binary(), {"blob.target-file-size": "4 b"}),
+    "vector": ({"type": "VECTOR", "element": "FLOAT", "length": 3}, pa.list_(pa.float32(), 3),
+               {"vector.file.format": "parquet"}),
+}  # fmt: skip
+"""Columns in files of their own: type, values, options. Several files of blobs lie beside one data file."""
 NAME = "d.t"
-LEFT_BEHIND = "bucket-0/data-55f8a75d-0e93-412f-9e82-f07af265efdb-0.blob"
+LEFT_BEHIND = {
+    "blob": "bucket-0/data-55f8a75d-0e93-412f-9e82-f07af265efdb-0.blob",
+    "vector": "bucket-0/data-55f8a75d-0e93-412f-9e82-f07af265efdb-0.vector.parquet",
+}
 
 
 class Evolving:
-    """A table that pypaimon writes, of k, a and b, and of ``pic`` if it has blobs."""
+    """A table that pypaimon writes, of k, a and b, and of ``more``: blobs or vectors."""
 
-    def __init__(self, oracle: PypaimonOracle, warehouse: Path, *, blobs: bool = False) -> None:
+    def __init__(self, oracle: PypaimonOracle, warehouse: Path, more: str | None = None) -> None:
         self.oracle, self.warehouse = oracle, warehouse
-        columns = {"k": "BIGINT", "a": "STRING", "b": "BIGINT", **({"pic": "BLOB"} if blobs else {})}
-        oracle.create_table(warehouse, NAME, columns, options=OPTIONS if not blobs else
-                            {k: v for k, v in OPTIONS.items() if not k.startswith("deletion")})  # fmt: skip
-        self.names = list(columns)
+        columns: dict[str, Any] = {"k": "BIGINT", "a": "STRING", "b": "BIGINT"}
+        options = OPTIONS
+        if more is not None:
+            columns["more"] = BESIDE[more][0]
+            # pypaimon writes no deletion vectors beside such files
+            options = {**OPTIONS, "deletion-vectors.enabled": "false", **BESIDE[more][2]}
+        oracle.create_table(warehouse, NAME, columns, options=options)
+        self.names, self.more = list(columns), more
 
     @property
     def table(self) -> Table:
         return open_table(str(self.warehouse), NAME)
 
+    def type(self, name: str) -> pa.DataType:
+        return TYPES[name] if self.more is None or name != "more" else BESIDE[self.more][1]
+
+    def value(self, k: int) -> Any:
+        return b"p" * k if self.more == "blob" else [float(k)] * 3
+
     def insert(self, *keys: int, branch: str | None = None) -> None:
-        values = {"k": list(keys), "a": [f"a{k}" for k in keys], "b": list(keys), "pic": [b"p" * k for k in keys]}
-        rows = pa.table({n: pa.array(values[n], TYPES[n]) for n in self.names})
+        values = {"k": list(keys), "a": [f"a{k}" for k in keys], "b": list(keys), "more": list(map(self.value, keys))}
+        rows = pa.table({n: pa.array(values[n], self.type(n)) for n in self.names})
         self.oracle.do("write", self.warehouse, NAME, branch, path=self.oracle._put(rows))
 
     def update(self, ids: list[int], branch: str | None = None, **values: Any) -> None:
-        new = {"_ROW_ID": pa.array(ids, pa.int64()), **{n: pa.array(v, TYPES[n]) for n, v in values.items()}}
+        new = {"_ROW_ID": pa.array(ids, pa.int64()), **{n: pa.array(v, self.type(n)) for n, v in values.items()}}
         self.oracle.do("update", self.warehouse, NAME, branch, path=self.oracle._put(pa.table(new)))
 
     def delete(self, ids: list[int], branch: str | None = None) -> None:
@@ -63,7 +82,7 @@ class Evolving:
         """As pypaimon reads them; we read the same, where we can."""
         found = self.oracle.read(self.warehouse, NAME)
         theirs = sorted(tuple(row[n] for n in self.names) for row in found.to_pylist())
-        if "pic" not in self.names:
+        if self.more is None:
             ours = read_arrow(self.table)
             assert sorted(tuple(row[n] for n in self.names) for row in ours.to_pylist()) == theirs
         return theirs
@@ -213,31 +232,36 @@ def test_fast_forward(evolving: Evolving) -> None:
     assert evolving.rows() == [(1, "x", 1), (2, "a2", 2), (3, "a3", 3), (6, "a6", 6)]
 
 
-def test_blobs_are_published_rolled_back_expired_and_no_orphans(
-    pypaimon_oracle: PypaimonOracle, tmp_path: Path
+@pytest.mark.parametrize("more", BESIDE)
+def test_files_beside_the_data_are_published_rolled_back_and_no_orphans(
+    pypaimon_oracle: PypaimonOracle, tmp_path: Path, more: str
 ) -> None:
-    evolving = Evolving(pypaimon_oracle, tmp_path, blobs=True)
+    evolving = Evolving(pypaimon_oracle, tmp_path, more)
     evolving.insert(1, 2)
+    if more == "blob":
+        assert sum(path.endswith(".blob") for path in evolving.table.store.walk("")) == 2
     evolving.branch()
-    evolving.insert(4, branch="fix")
+    evolving.insert(4, 5, branch="fix")
     evolving.update([0], "fix", a=["x"])
     evolving.insert(9)
     first = evolving.rows()
     published = run(evolving.table, "merge_branch", branch="fix")
     after = evolving.rows()
-    assert after == [(1, "x", 1, b"p"), (2, "a2", 2, b"pp"), (4, "a4", 4, b"pppp"), (9, "a9", 9, b"p" * 9)]
+    value = evolving.value
+    assert after == [(1, "x", 1, value(1)), *((k, f"a{k}", k, value(k)) for k in (2, 4, 5, 9))]
     run(evolving.table, "rollback_to", tag=published.details["undo_tag"])
     assert evolving.rows() == first
     run(evolving.table, "rollback_to", snapshot=published.snapshot_after)
     assert evolving.rows() == after
-    evolving.table.store.create(LEFT_BEHIND, b"left by a writer")
+    left = LEFT_BEHIND[more]
+    evolving.table.store.create(left, b"left by a writer")
     time.sleep(0.01)
     run(evolving.table, "expire_snapshots", retain_min=1, retain_max=1, older_than="0 s", grace="0 s",
         writers_stopped=True, keep_undo=False)  # fmt: skip
     assert clean(evolving.table).details["files"] == 1
-    assert LEFT_BEHIND not in evolving.table.store.walk("")
+    assert left not in evolving.table.store.walk("")
     assert evolving.rows() == after
-    assert read_ids(pypaimon_oracle, tmp_path) == [0, 1, 2, 3]
+    assert read_ids(pypaimon_oracle, tmp_path) == [0, 1, 2, 3, 4]
     sound(evolving.table)
 
 
