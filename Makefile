@@ -20,7 +20,7 @@ PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; know
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions spark-versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,10 @@ versions: venv ## tests without Spark on the lowest and newest versions that pyp
 	@$(PY) -m tests.versions lowest $(PYTEST_ARGS)
 	$(PY) -m tests.versions newest $(PYTEST_ARGS)
 	$(PY) -m tests.versions beside $(PYTEST_ARGS)
+
+spark-versions: venv ## Spark tests on the other versions of Spark (PYTEST_ARGS='3.5 -k sql' for some of them)
+	@$(export_java)
+	exec $(PY) -m tests.spark_versions $(PYTEST_ARGS)
 
 oracles: venv ## prepare the engines that the interoperability tests compare with, under .oracles/
 	@$(export_java)

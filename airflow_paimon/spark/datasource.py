@@ -1,7 +1,7 @@
 """``spark.read.format("airflow_paimon")`` and ``.write``: tables from SQL, through Spark's Python data source API.
 
 Convenient, and slower than ``read_table`` and ``write_table``: Spark passes no column projection to such a source, and
-offers no way to bring the rows of a bucket together before they are written. Needs Spark 4.1.
+offers no way to bring the rows of a bucket together before they are written. Needs Spark 4.0.
 """
 
 from __future__ import annotations
@@ -14,15 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
@@ -57,6 +48,16 @@ from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
+from airflow_paimon.spark.source_api import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+    require_data_sources,
+)
 from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
@@ -89,8 +90,12 @@ def register(spark: SparkSession) -> None:
     """Make the format ``airflow_paimon`` known to a session.
 
     Filters are pushed down only if ``spark.sql.python.filterPushdown.enabled`` is on by now: with it off Spark refuses
-    to read from a source that offers it.
+    to read from a source that offers it. Spark 4.0 has no such setting, and hands no filters over.
+
+    Raises:
+        UnsupportedFeatureError: Spark 3.5 has no Python data sources.
     """
+    require_data_sources(f"The format {NAME}", "read and write with read_table, write_table and sql")
     pushes = str(spark.conf.get(PUSHDOWN, "false")).lower() == "true"
     spark.dataSource.register(PushdownPaimonDataSource if pushes else PaimonDataSource)
 

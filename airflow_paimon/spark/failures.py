@@ -122,10 +122,20 @@ def _fault_of_java(error: Any) -> str | None:
                 state = cause.getSqlState()
                 if (state or "")[:2] in _USERS_STATES:
                     return first_line(str(cause.getMessage()))
+            elif _is_raised_by_query(cause):
+                return first_line(str(cause.getMessage()))
             cause = cause.getCause()
     except Py4JError:  # the JVM is gone
         return None
     return None
+
+
+def _is_raised_by_query(cause: Any) -> bool:
+    """Whether it is what ``raise_error`` raised in Spark 3.5, where that has no condition."""
+    trace = cause.getStackTrace()
+    if str(cause.getClass().getName()) != "java.lang.RuntimeException" or not len(trace):
+        return False
+    return any(name in str(trace[0].getClassName()) for name in ("catalyst.expressions.RaiseError", "GeneratedClass"))
 
 
 def fault_at(text: str, fault: str | None = None) -> str:

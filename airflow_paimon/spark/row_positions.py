@@ -14,6 +14,7 @@ from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,7 +54,7 @@ def with_row_columns(frame: DataFrame, keys: FileKeys, asked: Sequence[DataField
             "file version": pa.array([f.max_sequence_number for f in keys.files], pa.int64()),
         }
     )
-    frame = frame.join(sf.broadcast(frame.sparkSession.createDataFrame(owners)), _KEY, "left")
+    frame = frame.join(sf.broadcast(frame_of_arrow(frame.sparkSession, owners)), _KEY, "left")
     filled = {
         ROW_ID: sf.col("`file first`") + sf.col(ROW_INDEX.name),
         SEQUENCE_NUMBER: sf.col("`file version`"),
@@ -71,7 +72,7 @@ def without_deleted(frame: DataFrame, keys: FileKeys, deleted: Sequence[Position
     from pyspark.sql import functions as sf
 
     bitmaps = pa.array([_bitmap(p) for p in deleted], pa.list_(pa.int64()))
-    vectors = frame.sparkSession.createDataFrame(pa.table({"vector key": keys.keys, "vector": bitmaps}))
+    vectors = frame_of_arrow(frame.sparkSession, pa.table({"vector key": keys.keys, "vector": bitmaps}))
     index = f"`{ROW_INDEX.name}`"
     is_set = sf.expr(f"getbit(get(vector, cast(shiftright({index}, 6) as int)), cast({index} & 63 as int)) = 1")
     same_file = sf.col(f"`{_KEY}`") == sf.col("`vector key`")

@@ -93,9 +93,7 @@ def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None 
     """
     schema = wanted or write.schema
     if write.default_buckets <= 0 and write.dynamic is None:
-        from pyspark.sql import functions as sf
-
-        keys = [sf.col(f"`{k}`") for k in schema.partition_keys]
+        keys = [f"`{k}`" for k in schema.partition_keys]  # texts: Spark 3.5 takes no columns here
         return frame.hint("rebalance", *keys) if keys else frame
     return by_bucket(frame, write)
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.sql import datasource as ds
-
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import Condition, Operator, Predicate
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 
-_OPERATORS: dict[type, Operator] = {
-    ds.EqualTo: "=",
-    ds.EqualNullSafe: "=",
-    ds.GreaterThan: ">",
-    ds.GreaterThanOrEqual: ">=",
-    ds.LessThan: "<",
-    ds.LessThanOrEqual: "<=",
-    ds.In: "in",
-    ds.StringStartsWith: "starts with",
-    ds.IsNull: "is null",
-    ds.IsNotNull: "is not null",
+_OPERATORS: dict[str, Operator] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "In": "in",
+    "StringStartsWith": "starts with",
+    "IsNull": "is null",
+    "IsNotNull": "is not null",
 }
+"""By the names of the classes in ``pyspark.sql.datasource``: Spark 4.0 doesn't have them."""
 _OPPOSITES: dict[Operator, Operator] = {
     "=": "!=",
     ">": "<=",
@@ -35,12 +34,13 @@ _OPPOSITES: dict[Operator, Operator] = {
 
 def to_predicate(found: Any, schema: TableSchema) -> Predicate | None:
     """Translate one filter; None = not supported."""
-    if isinstance(found, ds.Not):
+    kind = type(found).__name__
+    if kind == "Not":
         inner = to_predicate(found.child, schema)
         opposite = _OPPOSITES.get(inner.op) if isinstance(inner, Condition) else None
-        null_safe = isinstance(found.child, ds.EqualNullSafe)  # its negation is true for null
+        null_safe = type(found.child).__name__ == "EqualNullSafe"  # its negation is true for null
         return Condition(inner.column, opposite, inner.value) if opposite and not null_safe else None  # type: ignore[union-attr]
-    op = _OPERATORS.get(type(found))
+    op = _OPERATORS.get(kind)
     if op is None or len(found.attribute) != 1:
         return None
     name = found.attribute[0]
@@ -50,5 +50,5 @@ def to_predicate(found: Any, schema: TableSchema) -> Predicate | None:
     if op in ("is null", "is not null"):
         return Condition(name, op)
     if value is None:
-        return Condition(name, "is null") if isinstance(found, ds.EqualNullSafe) else None
+        return Condition(name, "is null") if kind == "EqualNullSafe" else None
     return Condition(name, op, tuple(value) if op == "in" else value)

@@ -7,7 +7,7 @@ import sys
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
+
+_MAP_ARROW_ITER: Any = 207
+"""``PythonEvalType.SQL_MAP_ARROW_ITER_UDF``, which Spark 4 has moved to another module."""
 
 TASK_BYTES = 128 * 1024 * 1024
 _CORES_UNKNOWN = 16
@@ -84,15 +87,17 @@ def map_in_arrow(
     try:
         return frame.mapInArrow(work, schema)  # type: ignore[arg-type]  # it hands iterators over, not iterables
     except ImportError:
-        from pyspark.sql import DataFrame
-        from pyspark.sql.udf import _create_udf
-        from pyspark.util import PythonEvalType
-
-        if not hasattr(getattr(frame, "_jdf", None), "mapInArrow"):  # Spark 3.5, or a client without a JVM
+        if not hasattr(frame, "_jdf"):  # a client without a JVM
             raise
-        function = _create_udf(work, schema, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-        column = function(*(frame[f"`{name}`"] for name in frame.columns))
-        return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
+    from pyspark.sql import DataFrame
+    from pyspark.sql.udf import _create_udf
+
+    function: Any = _create_udf(work, schema, _MAP_ARROW_ITER)
+    column = function(*(frame[f"`{name}`"] for name in frame.columns))
+    java: Any = frame._jdf
+    if not hasattr(frame, "toArrow"):  # Spark 3.5
+        return DataFrame(java.pythonMapInArrow(column._jc.expr(), False), frame.sparkSession)
+    return DataFrame(java.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
 @contextmanager

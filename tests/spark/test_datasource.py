@@ -21,6 +21,7 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
+from airflow_paimon.spark.source_api import DataSourceReader
 from tests.core.tables import alter_table
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+HANDS_FILTERS_OVER = hasattr(DataSourceReader, "pushFilters")  # since Spark 4.1
 
 
 @pytest.fixture(params=["plain", "pushdown"])
@@ -72,7 +74,7 @@ def test_reads(session: SparkSession, tmp_path: Path) -> None:
         file.unlink()
     asked = reader(session, tmp_path, where="dt IN ('a', 'c') AND (k < 1 OR k = 99)").load()
     assert collected(asked) == [(0, "again", "a"), (0, "c0", "c"), (99, "more", "c")]
-    if session.conf.get(PUSHDOWN) == "true":
+    if session.conf.get(PUSHDOWN) == "true" and HANDS_FILTERS_OVER:
         assert reader(session, tmp_path).load().where("dt = 'a'").count() == 10
 
 

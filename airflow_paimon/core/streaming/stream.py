@@ -106,10 +106,15 @@ class Stream:
         self.table.require()
         return Position()
 
-    def next_end(self, at: Position) -> Position | None:
+    def newest(self) -> Position:
+        """Return the position after the newest snapshot."""
+        head = self.table.latest_snapshot()
+        return Position() if head is None else _all_of(head)
+
+    def next_end(self, at: Position, until: Position | None = None) -> Position | None:
         """Return how far the next batch goes: to the newest snapshot, or as far as ``max_files`` allows.
 
-        None = nothing is new.
+        None = nothing is new. ``until``: not further than there.
 
         Raises:
             UnsafeOperationError: the history was replaced below ``at``. NotFoundError: rows after it have expired.
@@ -118,15 +123,18 @@ class Stream:
         self._check(at, head)
         for key in [k for k in self.known if k[0] < at.snapshot]:
             del self.known[key]
-        if head is None or (head.id == at.snapshot and at.is_complete):
+        last = Position() if head is None else _all_of(head)
+        if until is not None and until.snapshot < last.snapshot:
+            last = until
+        if last.snapshot < at.snapshot or (last.snapshot == at.snapshot and at.is_complete):
             return None
+        last = replace(last, full=at.full and last.snapshot == at.snapshot)
         if self.max_files is None:
-            return Position(snapshot=head.id, identity=head.identity, full=at.full and head.id == at.snapshot)
-        return self._end_within(at, head, self.max_files)
+            return last
+        return self._end_within(at, last, self.max_files)
 
-    def _end_within(self, at: Position, head: Snapshot, budget: int) -> Position:
+    def _end_within(self, at: Position, end: Position, budget: int) -> Position:
         taken = 0
-        end = Position(snapshot=head.id, identity=head.identity, full=at.full and head.id == at.snapshot)
         for step in stream_plan.steps_between(at, end):
             snapshot = self._snapshot(step)
             units = self._known_units(snapshot, step.full).units

@@ -15,8 +15,8 @@ import pyarrow as pa
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partitions import shown_partition
 from airflow_paimon.data.diff.keyed import Findings, json_rows
+from airflow_paimon.spark.arrow_frames import collect_arrow
 from airflow_paimon.spark.connector.frames import (
-    collect_arrow,
     in_paimon_types,
     in_partitions,
     partition_values_of,

@@ -146,19 +146,6 @@ def _literal(value: Any, data_type: DataType) -> Column:
     return sf.lit(str(value)).cast(spark_type(data_type))
 
 
-def collect_arrow(frame: DataFrame) -> pa.Table:
-    """Collect rows in Arrow form, as Python's own types can't hold all values."""
-    if hasattr(frame, "toArrow"):  # since Spark 4.0
-        table: pa.Table = frame.toArrow()
-        return table
-    batches = frame._collect_as_arrow()  # type: ignore[operator]  # private, and so a column to the checker
-    if batches:
-        return pa.Table.from_batches(batches)
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(frame.schema).empty_table()
-
-
 def in_paimon_types(rows: pa.Table, fields: Sequence[DataField]) -> pa.Table:
     """Convert rows from Spark to the types of the embedded engine."""
     columns = []

@@ -17,7 +17,8 @@ from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.spark.connector.frames import collect_arrow, partition_values_of
+from airflow_paimon.spark.arrow_frames import collect_arrow
+from airflow_paimon.spark.connector.frames import partition_values_of
 from airflow_paimon.spark.jobs.correction import Base
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import spark_type

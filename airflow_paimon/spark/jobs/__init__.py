@@ -8,6 +8,7 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import function_on_rows
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.table_sets import same_versions
+from airflow_paimon.spark.source_api import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,4 +21,5 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     Raises:
         PaimonError: see each operation. What tasks raise comes as the error that it is.
     """
+    require_spark()
     return function_on_rows(request)(spark, open_context(request), request)

@@ -105,7 +105,7 @@ class _Plan:
         if node.name != "View":
             return False
         for view, names in self.views.items():
-            listed = ", ".join(re.escape(name) + r"#(\d+)L?" for name in names)
+            listed = ", ?".join(re.escape(name) + r"#(\d+)L?" for name in names)
             match = re.fullmatch(rf"View \(`{re.escape(view)}`, \[{listed}\]\)", node.text)
             if match:
                 self.columns |= {int(n): f"{view}.{name}" for n, name in zip(match.groups(), names, strict=True)}

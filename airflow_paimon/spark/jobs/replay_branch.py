@@ -22,6 +22,7 @@ from airflow_paimon.spark.jobs.correct_branch import correct_branch
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, call_function, import_function
 from airflow_paimon.spark.jobs.replay_check import keep_record, plan_replay, replay_result
 from airflow_paimon.spark.jobs.replay_tables import ReplayRun, ReplaySource, ReplayTarget
+from airflow_paimon.spark.source_api import HAS_DATA_SOURCES, require_data_sources
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
 from airflow_paimon.spark.statements.reach import check_reach
 
@@ -37,8 +38,11 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
 
     Raises:
         InvalidInputError: the request, the function or a statement is wrong. ConflictError: not caught up in time.
+        UnsupportedFeatureError: a replay by streams on Spark 3.5.
     """
     replay = plan_replay(context, request)
+    if replay.streams:
+        require_data_sources(f"{request.table}: a replay by streams", "replay as a batch, with --tag or --snapshot")
     if request.dry_run:
         return replay_result(context, request, replay, {})
     function = import_function(str(request.function)) if request.function else None
@@ -51,7 +55,8 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
         if function is None:
             _run_statements(run)
         else:
-            register(spark)
+            if HAS_DATA_SOURCES:
+                register(spark)
             _run_function(run, function)
     if replay.streams:
         keep_record(request, replay)

@@ -16,6 +16,7 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.data import scan
 from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.layers import Layer
+from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.read import chain_frame, frame_of
 from airflow_paimon.spark.shares import read_rows
@@ -46,7 +47,7 @@ def view_frame(spark: SparkSession, planned: Sequence[Layer] | ChainRead) -> Dat
     fields = layers[0][0].fields
     batches = [b for read, splits in layers for s in splits for b in read_rows(read, s)]
     rows = pa.Table.from_batches(batches, shipped_schema(fields))
-    return spark.createDataFrame(rows, spark_schema(fields))
+    return frame_of_arrow(spark, rows, spark_schema(fields))
 
 
 def is_small_view(files: Iterable[DataFile]) -> bool:
@@ -62,13 +63,13 @@ def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    if not hasattr(rows, "_jdf") or not hasattr(rows, "toArrow"):  # a Spark Connect client, Spark 3.5
+    if not hasattr(rows, "_jdf"):  # a Spark Connect client
         return None
     limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
     if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > scan.LIMIT_BYTES:
         return None
     try:
-        found: pa.Table = limited.toArrow()
+        found = collect_arrow(limited)
     except (PySparkException, Py4JJavaError) as error:
         if _RESULT_LIMIT not in str(error):
             raise

@@ -23,6 +23,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import discard_files
+from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.shares import slim_split
@@ -130,7 +131,7 @@ class _Change:
                 results += _run(evaluation.run(target, kept).rows, rewrite, parts, kept=True)
                 matched = [ids for r in results for ids in r.sources]
             else:
-                found_rows = evaluation.matched_sources(target, kept).toArrow()
+                found_rows = collect_arrow(evaluation.matched_sources(target, kept))
                 matched = [found_rows.column(0).to_numpy()]
             left = unmatched_rows(spark, kept, matched) if statement.not_matched else None
             if left is not None:
@@ -191,7 +192,7 @@ def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit], *, kept:
             changed = few.filter(pc.invert(inserted)).sort_by([(FILE_NAME, "ascending"), (FILE_POSITION, "ascending")])
             ordered = pa.concat_tables([few.filter(inserted), changed])
             return [rewrite_files(rewrite, ordered.to_batches(BATCH_ROWS))]
-        rows = rows.sparkSession.createDataFrame(few, rows.schema)  # not evaluated twice
+        rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return ship(lambda: [rewrite_files(rewrite, batches)])

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.merge.versions import Indices
+from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
 from airflow_paimon.spark.statements.parse import sequence_items
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -56,8 +57,7 @@ class Keys:
 def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluation) -> Iterator[DataFrame | None]:
     """Evaluate the source of a MERGE, once, and keep its rows for the context; None if it is large."""
     source = evaluation.source()
-    has_arrow = hasattr(source, "toArrow")  # not in Spark 3.5
-    if not has_arrow or _names_hidden_columns(source, statement) or _bytes_read(source) > _READ_BYTES:
+    if _names_hidden_columns(source, statement) or _bytes_read(source) > _READ_BYTES:
         yield None
         return
     from pyspark.sql import functions as sf
@@ -76,7 +76,7 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
     """
     if not equal:
         return Keys(ranges={})
-    found = kept.select(*(column.alias(str(i)) for i, (_, column) in enumerate(equal))).toArrow()
+    found = collect_arrow(kept.select(*(column.alias(str(i)) for i, (_, column) in enumerate(equal))))
     parts: list[Predicate] = []
     ranges: dict[str, tuple[Any, Any]] = {}
     for (name, _), column in zip(equal, found.columns, strict=True):
@@ -99,7 +99,7 @@ def unmatched_rows(spark: SparkSession, kept: DataFrame, matched: Sequence[Indic
     numbers = np.unique(np.concatenate([np.empty(0, np.int64), *matched]))
     if len(numbers) == kept.count():
         return None
-    known = spark.createDataFrame(pa.table({"matched": numbers}))
+    known = frame_of_arrow(spark, pa.table({"matched": numbers}))
     return kept.join(known, kept[SOURCE_ROW] == known["matched"], "left_anti")
 
 

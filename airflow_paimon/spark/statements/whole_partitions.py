@@ -16,6 +16,7 @@ from airflow_paimon.data.files.arrow_types import FILE_POSITION, FILE_POSITION_F
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import ReadSplit, plan_read
 from airflow_paimon.data.write import TableWrite
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, to_shipped
 from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
 from airflow_paimon.spark.statements.outcome import Outcome
@@ -76,7 +77,7 @@ def _chosen(
     rows = [(*values, number) for number, values in enumerate(partitions.values())]
     columns = [pa.concat_arrays([repeated(row[i], f.type, 1) for row in rows]) for i, f in enumerate(fields)]
     batch = to_shipped(pa.RecordBatch.from_arrays(columns, [f.name for f in fields]), shipped_schema(fields))
-    stored = spark.createDataFrame(pa.Table.from_batches([batch]), spark_schema(fields))
+    stored = frame_of_arrow(spark, pa.Table.from_batches([batch]), spark_schema(fields))
     others = {
         f.name: sf.lit(None).cast(spark_type(f.type))
         for f in with_row_columns(schema).fields

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def catch_up(start: Callable[[], StreamingQuery], timeout_s: float = 3600) -> int:
     """Start a query again and again until a run of it makes no batch; returns the number of batches.
 
-    ``start`` starts the query with ``trigger(availableNow=True)`` and always the same checkpoint location. Spark makes
-    at most one batch of a Python source in such a run: one that was left unfinished, or, with ``maxFilesPerTrigger``,
-    the next part. After a time-out, or when the query fails, the next call goes on where this one ended.
+    ``start`` starts the query with ``trigger(availableNow=True)`` and always the same checkpoint location. Before 4.2
+    Spark makes at most one batch of a Python source in such a run: one that was left unfinished, or, with
+    ``maxFilesPerTrigger``, the next part. After a time-out, or when the query fails, the next call goes on where this
+    one ended.
 
     Raises:
         ConflictError: it has not caught up within ``timeout_s`` seconds.

@@ -9,11 +9,10 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.streaming.consumers import check_consumer_id, claim_consumer, keep_from, refresh_consumer
@@ -35,6 +34,13 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.changes import ChangeRead, plan_changes, rows_of_changes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.row_columns import with_row_columns
+from airflow_paimon.spark.source_api import (
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, to_shipped
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES, forgetting_zip_importers, pack, share_of
 
@@ -93,8 +99,13 @@ def flag(options: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-class PaimonStreamReader(DataSourceStreamReader):
-    """``schema``: of the rows, as when the query was started."""
+class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """``schema``: of the rows, as when the query was started.
+
+    Since Spark 4.2 it is told where a batch starts and how much it may take, and ``Trigger.AvailableNow`` goes on until
+    what was there at its start has been read. Before, the position is that of the last batch, and such a run makes one
+    batch.
+    """
 
     def __init__(self, table: Table, schema: StructType, options: StreamOptions) -> None:
         self._table = table
@@ -103,7 +114,9 @@ class PaimonStreamReader(DataSourceStreamReader):
         self._columns = [n for n in schema.fieldNames() if n != ROW_KIND]
         self._last: dict[str, Any] | None = None
         self._origin: Position | None = None
-        self._next: tuple[float, dict[str, Any]] | None = None
+        self._next: tuple[float, object, dict[str, Any]] | None = None
+        self._bounded = False
+        self._until: Position | None = None
         self._refreshed: float | None = None
         self._known: dict[UnitsKey, StepUnits] = {}
         self._stream()  # refuses a table that can't be streamed before the query runs
@@ -116,21 +129,36 @@ class PaimonStreamReader(DataSourceStreamReader):
         return Offset(branch=self._table.branch_name).to_json()
 
     @forgetting_zip_importers()
-    def latestOffset(self) -> dict[str, Any]:
-        """Spark asks for this about 90 times a second while nothing is new."""
-        now = time.monotonic()
-        if self._next is None or now >= self._next[0]:
-            self._next = now + self._options.poll_s, self._latest()
-        return self._next[1]
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """Spark asks for this about 90 times a second while nothing is new; before 4.2 without saying the start."""
+        now, asked = time.monotonic(), (start, limit)
+        if self._next is None or now >= self._next[0] or self._next[1] != asked:
+            self._next = now + self._options.poll_s, asked, self._latest(start, limit)
+        return self._next[2]
 
-    def _latest(self) -> dict[str, Any]:
+    def getDefaultReadLimit(self) -> Any:
+        files = self._options.max_files
+        return ReadAllAvailable() if files is None else ReadMaxFiles(files)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let the run read what is there when it first asks, so that it ends beside a writer that never pauses."""
+        self._bounded = True
+
+    def _latest(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         self._refresh()
-        last = self._last or self.initialOffset()
+        last = start or self._last or self.initialOffset()
         read = parse_offset(last, self._table.branch_name)
         stream = self._stream()
+        if limit is not None:  # that of the options, or all for Trigger.Once
+            stream = replace(stream, max_files=getattr(limit, "max_files", None))
         origin = read.origin if read.at is not None else self._new_origin(stream)
-        end = stream.next_end(read.at or origin)
+        end = self._next_end(stream, read.at or origin)
         return last if end is None else Offset(branch=read.branch, at=end, origin=origin).to_json()
+
+    def _next_end(self, stream: Stream, at: Position) -> Position | None:
+        if self._bounded and self._until is None:  # after the origin of a new stream, which must not lie behind it
+            self._until = stream.newest()
+        return stream.next_end(at, self._until)
 
     def _refresh(self) -> None:
         """Only batches with changes move the consumer; without this that of an idle stream looks unused."""

@@ -1,0 +1,44 @@
+"""Arrow tables to DataFrames and back, which Spark has had functions for since 4.0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_BATCH_ROWS = 10_000
+"""A task each: Spark's default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+
+
+def frame_of_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
+    """Return the DataFrame of a table's rows. Without ``schema`` Spark says what its types become."""
+    from pyspark.sql import DataFrame
+
+    if hasattr(DataFrame, "toArrow"):
+        return spark.createDataFrame(table) if schema is None else spark.createDataFrame(table, schema)
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    schema = schema or from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+    jvm: Any = spark._jvm
+    batches = table.cast(to_arrow_schema(schema)).to_batches(_BATCH_ROWS)
+    found = spark.sparkContext._serialize_to_jvm(
+        batches, ArrowStreamSerializer(), jvm.PythonSQLUtils.readArrowStreamFromFile, jvm.ArrowIteratorServer
+    )
+    return DataFrame(jvm.PythonSQLUtils.toDataFrame(found, schema.json(), spark._jsparkSession), spark)
+
+
+def collect_arrow(frame: DataFrame) -> pa.Table:
+    """Collect rows in Arrow form, as Python's own types can't hold all values."""
+    if hasattr(frame, "toArrow"):
+        table: pa.Table = frame.toArrow()
+        return table
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema)
+    batches = frame._collect_as_arrow()  # type: ignore[operator]  # private, and so a column to the checker
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()

@@ -1,0 +1,129 @@
+"""Spark's Python data source API as the running Spark has it: stand-ins for what came later, and one refusal by name.
+
+| Spark | data sources | filters handed over | admission control, ``Trigger.AvailableNow`` |
+|---|---|---|---|
+| 3.5 | no: refused | | |
+| 4.0 | yes | no | no |
+| 4.1 | yes | yes | no |
+| 4.2 and later | yes | yes | yes |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
+
+    HAS_DATA_SOURCES = True
+except ImportError:
+    HAS_DATA_SOURCES = False
+
+    class DataSource:  # type: ignore[no-redef]
+        def __init__(self, options: Any) -> None:
+            self.options = options
+
+    class InputPartition:  # type: ignore[no-redef]
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    class DataSourceReader:  # type: ignore[no-redef]
+        pass
+
+    class DataSourceStreamReader:  # type: ignore[no-redef]
+        pass
+
+    class DataSourceArrowWriter:  # type: ignore[no-redef]
+        pass
+
+    class WriterCommitMessage:  # type: ignore[no-redef]
+        pass
+
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:
+    # Spark 4.0 hands a stream's rows over as Arrow batches if its writer is of this class, and asks for no other.
+    DataSourceStreamArrowWriter = DataSourceArrowWriter  # type: ignore[assignment,misc]
+
+try:
+    from pyspark.sql.streaming.datasource import (  # type: ignore[import-not-found,unused-ignore]
+        ReadAllAvailable,
+        ReadMaxFiles,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """A stand-in: before Spark 4.2 nobody asks for it."""
+
+    @dataclass
+    class ReadAllAvailable:  # type: ignore[no-redef]
+        """All that there is."""
+
+    @dataclass
+    class ReadMaxFiles:  # type: ignore[no-redef]
+        """So many files at most."""
+
+        max_files: int
+
+
+__all__ = [
+    "HAS_DATA_SOURCES",
+    "DataSource",
+    "DataSourceArrowWriter",
+    "DataSourceReader",
+    "DataSourceStreamArrowWriter",
+    "DataSourceStreamReader",
+    "InputPartition",
+    "ReadAllAvailable",
+    "ReadMaxFiles",
+    "SupportsTriggerAvailableNow",
+    "WriterCommitMessage",
+    "require_data_sources",
+    "require_spark",
+]
+
+_OLDEST = (3, 5)
+
+
+def require_spark() -> None:
+    """Refuse a Spark that is too old for any of this.
+
+    Raises:
+        UnsupportedFeatureError: names the version and the way out.
+    """
+    import pyspark
+
+    found = pyspark.__version__
+    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+        raise UnsupportedFeatureError(
+            f"This is Spark {found}, and airflow-paimon needs {'.'.join(map(str, _OLDEST))} or newer: submit with "
+            f"the spark-submit of a newer one (the connection's spark-binary), or install a newer pyspark"
+        )
+
+
+def require_data_sources(what: str, instead: str) -> None:
+    """Refuse what needs Python data sources in a Spark without them.
+
+    Raises:
+        UnsupportedFeatureError: names the version and the way out.
+    """
+    if HAS_DATA_SOURCES:
+        return
+    import pyspark
+
+    raise UnsupportedFeatureError(
+        f"{what} needs Python data sources, which Spark {pyspark.__version__} doesn't have: {instead}, or use Spark "
+        f"4.0 or newer"
+    )
