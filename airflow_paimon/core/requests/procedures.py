@@ -445,14 +445,14 @@ def _with(call: Call, values: dict[str, Any], more: Mapping[str, Any]) -> dict[s
 
 def _procedure_of(call: Call) -> Procedure:
     found = PROCEDURES.get(call.procedure)
-    if found is not None and found.operation in OPERATIONS:
+    if found is not None:
         return found
-    if found is None and call.procedure in OPERATIONS:
+    if call.procedure in OPERATIONS:
         return Procedure(operation=call.procedure)
-    if found is not None or call.procedure in NOT_HERE:
-        instead = NOT_HERE.get(call.procedure, _CONNECTOR)
+    if call.procedure in NOT_HERE:
+        instead = NOT_HERE[call.procedure]
         raise UnsupportedFeatureError(f"sys.{call.procedure} is no operation of this package: {instead}; {_SEE}")
-    names = sorted({*(n for n, p in PROCEDURES.items() if p.operation in OPERATIONS), *OPERATIONS})
+    names = sorted({*PROCEDURES, *OPERATIONS})
     near = get_close_matches(call.procedure, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
     raise InvalidInputError(f"There is no procedure sys.{call.procedure}; {hint}")
