@@ -233,7 +233,7 @@ class _Run:
     def _write(self, found: _Gathered) -> None:
         """Write the partitions that this try has not written yet, or from other files."""
         reads = _reads(found)
-        sources = {partition: _source(found, splits) for partition, splits in found.partitions.items()}
+        sources = _sources(found)
         self._discard([p for p, own in self.written.items() if sources.get(p) != own.source])
         works = {p: own for p, own in _works(found, reads).items() if p not in self.written}
         self.write = _table_write(found)
@@ -295,13 +295,17 @@ class _Run:
             raise
 
 
-def _source(found: _Gathered, splits: Sequence[BucketSplit]) -> object:
-    """Return what the files of a partition are made from."""
+def _sources(found: _Gathered) -> dict[bytes, object]:
+    """Return what the files of each partition are made from."""
     form = StoredPartitions(found.scan.schema).canonical
-    files = frozenset((s.bucket, s.total_buckets, f.file_name, f.level) for s in splits for f in s.files)
-    partition = splits[0].partition
-    index = frozenset((i.bucket, i.file_name) for i in found.scan.index_entries if form(i.partition) == partition)
-    return found.scan.schema.id, found.bucket_num, files, index
+    index: dict[bytes, set[tuple[int | None, str]]] = {}
+    for entry in found.scan.index_entries:
+        index.setdefault(form(entry.partition), set()).add((entry.bucket, entry.file_name))
+    sources: dict[bytes, object] = {}
+    for partition, splits in found.partitions.items():
+        files = frozenset((s.bucket, s.total_buckets, f.file_name, f.level) for s in splits for f in s.files)
+        sources[partition] = (found.scan.schema.id, found.bucket_num, files, frozenset(index.get(partition, ())))
+    return sources
 
 
 def _said(found: _Gathered) -> dict[str, Any]:
