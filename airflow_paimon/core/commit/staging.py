@@ -310,6 +310,8 @@ def _merged(staging: Staging) -> _Change:
     ]
     index = None
     if head.index_manifest or staged.index_manifest:
-        form = StoredPartitions(staging.schema).canonical
-        index = merged_index(read_index(onto, head), read_index(staging.view, staged), changes, form)
+        index = read_index(staging.view, staged)
+        if not isinstance(staging.view.store, Unpublished):  # what the head has beside is not an engine's to take away
+            form = StoredPartitions(staging.schema).canonical
+            index = merged_index(read_index(onto, head), index, changes, form)
     return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index
