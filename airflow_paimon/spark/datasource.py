@@ -24,7 +24,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
@@ -83,6 +83,13 @@ STREAM_WRITE = (*NAMING, *SPARK_OPTIONS, OTHER_ROWS)
 BATCH_READ = (*OPTIONS, *SCAN_POINTS)
 ANY_OPTION = tuple(dict.fromkeys((*BATCH_READ, *STREAM_READ)))
 """For the schema, which Spark asks for without saying whether it is going to read a stream."""
+_OF_CREATE_TABLE = ("owner", "option.warehouse", "option.table", "option.path")
+"""What Spark gives besides when CREATE TABLE asks for the columns."""
+_NAMED = (
+    f"Spark hands over no options of a table that CREATE TABLE ... USING {NAME} or saveAsTable makes. Use "
+    f"CREATE TEMPORARY VIEW orders USING {NAME} OPTIONS (warehouse '...', table 'sales.orders'), which "
+    f"spark.read.table and INSERT take"
+)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -194,6 +201,8 @@ class PaimonDataSource(DataSource):
     def _check(self, allowed: Sequence[str], use: str = "") -> None:
         known = {name.lower() for name in allowed}
         unknown = sorted(o for o in self.options if o.lower() not in known)
+        if any(o.lower() in _OF_CREATE_TABLE for o in unknown):
+            raise UnsupportedFeatureError(f"CREATE TABLE: {_NAMED}; airflow_paimon.create_table makes tables")
         if unknown:
             raise InvalidInputError(f"{NAME} {use}has no option {unknown[0]!r}; it has {', '.join(allowed)}")
 
@@ -204,6 +213,8 @@ class PaimonDataSource(DataSource):
         warehouse, name = self._get("warehouse"), self._get("table")
         if path is not None and warehouse is None and name is None:
             return open_table(branch=branch, storage_options=options, path=path)
+        if path is None and warehouse is None and name is None:
+            raise InvalidInputError(f"{NAME} needs the options warehouse and table, or path alone. {_NAMED}")
         if path is not None or warehouse is None or name is None:
             raise InvalidInputError(f"{NAME} needs the options warehouse and table, or path alone")
         return open_table(warehouse, without_system_table(split_version(name)[0])[0], branch, options)

@@ -110,6 +110,28 @@ def test_writes(spark: SparkSession, tmp_path: Path) -> None:
     assert rows_of(main) == [(7, "all", "z")]
 
 
+def test_a_view_has_a_name_and_a_table_of_spark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    main, _ = make_branch(tmp_path)
+    using = f"USING airflow_paimon OPTIONS (warehouse '{tmp_path}', table 'd.t')"
+    spark.sql(f"CREATE TEMPORARY VIEW named {using}")
+    try:
+        spark.sql("INSERT INTO named VALUES (77, 'new', 'a')")
+        assert collected(spark.read.table("named")) == rows_of(main)
+        assert (77, "new", "a") in rows_of(main)
+    finally:
+        spark.catalog.dropTempView("named")
+    with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW orders USING airflow_paimon OPTIONS"):
+        spark.sql(f"CREATE TABLE named {using}")
+    spark.sql(f"CREATE TABLE named (k BIGINT, v STRING, dt STRING) {using}")  # Spark doesn't ask
+    try:
+        with pytest.raises(Exception, match="Use CREATE TEMPORARY VIEW orders USING airflow_paimon OPTIONS"):
+            spark.read.table("named").collect()
+    finally:
+        spark.sql("DROP TABLE named")
+    assert len(rows_of(main)) == 31
+
+
 def test_of_two_tasks_with_one_key_one_wins_everywhere(spark: SparkSession, tmp_path: Path) -> None:
     """No two rows of a key have the same sequence number, so no reader can take the tie another way."""
     register(spark)
