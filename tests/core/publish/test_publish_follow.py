@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform
@@ -226,3 +228,31 @@ def test_a_tag_of_the_head_stays_in_the_branch_when_main_was_faster(table: Table
     assert result.changed and result.snapshot_after == 5
     assert (result.details["tags"], result.details["tags_that_stay"]) == ([], ["done"])
     assert "done" not in table.tag_names()
+
+
+def test_an_update_of_columns_by_a_rival_is_found_although_it_removes_no_file(tmp_path: Path) -> None:
+    """With data evolution; one of another column gets in between, and both stand."""
+    options = {"row-tracking.enabled": "true", "data-evolution.enabled": "true"}
+    table = make_table(tmp_path, primary=False, **options)
+    append(table, "a", rows=3)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    update(table.branch("fix"), "v")
+    update(table, "k")
+    with pytest.raises(ConflictError, match="v of row ids 0 to 2 in dt=a"):
+        publish(table, lambda n: update(table, "v" if n == 1 else "k"), 2)
+    assert all("merge_branch" not in s.properties.values() for s in table.snapshots(table.snapshot_ids()))
+    run(table, "rollback_to", snapshot=2)
+    result, _ = publish(table, lambda n: update(table, "k"), 2)
+    assert result.details["attempts"] == 3
+    head = table.latest_snapshot()
+    assert head is not None
+    written = {(f.write_cols, f.max_sequence_number) for f in (e.file for e in live_entries(table, head).values())}
+    assert {cols for cols, _ in written} == {None, ("k",), ("v",)} and (("v",), head.id) in written
+
+
+def update(view: Table, *columns: str) -> None:
+    """A file of some columns of the first three rows, as an UPDATE by Paimon adds it."""
+    file = message(view, "a", rows=3)
+    new = file.new_files[0]._replace(first_row_id=0, write_cols=columns, min_sequence_number=0, max_sequence_number=0)
+    entries = replace(file, new_files=(new,)).entries()
+    commit(view, lambda head: Draft(kind=CommitKind.APPEND, entries=entries, schema=view.schema()))
