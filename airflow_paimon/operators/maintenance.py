@@ -383,7 +383,7 @@ class CompactManifestOperator(PaimonOperator):
         found = result["details"]
         before, after = found["before"], found["after"]
         if not result["changed"]:
-            return [f"{before['manifests']:,} manifests, and none to merge"]
+            return [f"Nothing to merge; manifests: {before['manifests']:,}"]
         word = "would become" if result["dry_run"] else "became"
         return [
             f"{before['manifests']:,} manifests with {before['entries']:,} entries {word} {after['manifests']:,} with "

@@ -121,6 +121,9 @@ def test_each_engine_goes_on_where_the_other_has_committed(server: RestServer, j
     assert java.read("d.t") == [[1, "java"], [2, "ours"], [3, "ours"]]
     assert java.write("d.t", (3, "java")) == 3
     assert rows_of(table) == [[1, "java"], [2, "ours"], [3, "java"]]
+    assert run(server, "compact_manifest", "d.t").snapshot_after == 4
+    assert java.write("d.t", (4, "java")) == 5
+    assert rows_of(table) == java.read("d.t") == [[1, "java"], [2, "ours"], [3, "java"], [4, "java"]]
 
 
 def test_names_are_listed_and_tables_are_created(server: RestServer, java: Java) -> None:
@@ -367,7 +370,9 @@ def test_tags_are_the_servers(server: RestServer, java: Java) -> None:
     assert table.tag_names() == []
 
 
-@pytest.mark.parametrize("operation", ["expire_snapshots", "expire_tags", "remove_orphan_files", "repair_table"])
+@pytest.mark.parametrize(
+    "operation", ["expire_snapshots", "expire_tags", "expire_changelogs", "remove_orphan_files", "repair_table"]
+)
 def test_what_needs_the_metadata_files_is_refused_by_name(server: RestServer, operation: str) -> None:
     with pytest.raises(UnsupportedCatalogError, match=f"^{operation} needs the table's own metadata files"):
         run(server, operation, "d.first")

@@ -121,6 +121,15 @@ class BranchMachine(RuleBasedStateMachine):
             model.changed |= touched
             model.moved |= touched
 
+    @rule(data=st.data())
+    def compact_manifests(self, data) -> None:
+        """It changes no file, so that no publish meets a change."""
+        name = data.draw(st.sampled_from(["main", *sorted(self.branches)]))
+        view = self.table.branch(name)
+        before = files(view)
+        event(f"manifests compacted: {run(self.table, 'compact_manifest', branch=name).changed}")
+        assert files(view) == before
+
     @rule(name=BRANCHES)
     def create_branch(self, name: str) -> None:
         if name in self.branches:

@@ -22,7 +22,7 @@ from airflow_paimon.core.commit.put import delete_files, put_new, require_commit
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, in_order, may_hold
+from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, holding, in_order
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactManifest
@@ -44,8 +44,7 @@ def compact_manifest(context: Context, request: CompactManifest) -> OperationRes
     """Merge the manifests of a branch; no commit where that changes nothing.
 
     Raises:
-        FormatError: a manifest is missing or corrupt. UnsupportedFeatureError: a later release wrote fields that would
-            be lost. ConflictError: attempts used up. Nothing was changed.
+        FormatError: a manifest is missing or corrupt. ConflictError: attempts used up. Nothing was changed.
     """
     view = context.table.branch(request.branch).require()
     check_manifest_format(TableOptions(view.schema().options), table=view.label)
@@ -106,8 +105,7 @@ def _compaction(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | Non
     where = f"{view.label}: snapshot {head.id}"
     change = net_change((e for part in parts.values() for e in part), where)
     if change.deleted:  # of files that manifests to keep have added
-        deleted = list(change.deleted.values())
-        more = [m for m in kept if may_hold(m, deleted, stored)]
+        more = holding(kept, change.deleted.values(), stored)
         parts |= zip(more, read_entries(view, more), strict=True)
         change = net_change((e for m in old if m in parts for e in parts[m]), where)
         kept = tuple(m for m in kept if m not in parts)
@@ -195,9 +193,7 @@ class _Run:
             return self._commit_of(found, NewBase(manifests=[*new, *now[len(found.old) :]]))
         if not {m.file_name for m in found.kept} <= {m.file_name for m in now}:
             return None
-        known = {m.file_name for m in found.old}
         try:
-            read_entries(self.view, [m for m in now if m.file_name not in known])
             added, removed = changed_files(self.view, found.old, now)
         except FormatError:  # an expiry has deleted some of the old ones
             return None

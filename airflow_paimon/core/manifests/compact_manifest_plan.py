@@ -5,7 +5,7 @@ A manifest that is large and has only additions stays as it is, unless an entry 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +64,20 @@ def _span(manifest: ManifestFile, types: Sequence[DataType]) -> tuple[Any, Any] 
     return None if low is None or high is None else (low, high)
 
 
-def may_hold(manifest: ManifestFile, deleted: Sequence[ManifestEntry], stored: StoredPartitions) -> bool:
-    """Whether a manifest can have the additions of these deletions, by its partitions and buckets."""
-    low, high = manifest.min_bucket, manifest.max_bucket
-    if low is not None and high is not None and not any(low <= e.bucket <= high for e in deleted):
-        return False
-    return stored.those(e.partition for e in deleted).may_be_in(manifest)
+def holding(
+    rows: Iterable[ManifestFile], deleted: Collection[ManifestEntry], stored: StoredPartitions
+) -> list[ManifestFile]:
+    """Return the manifests that can have the additions of these deletions, by their partitions and buckets."""
+    buckets = sorted({e.bucket for e in deleted})
+    selection = stored.those({e.partition for e in deleted})
+
+    def may_hold(manifest: ManifestFile) -> bool:
+        low, high = manifest.min_bucket, manifest.max_bucket
+        if low is not None and high is not None and not any(low <= bucket <= high for bucket in buckets):
+            return False
+        return selection.may_be_in(manifest)
+
+    return list(filter(may_hold, rows))
 
 
 def in_order(entries: Iterable[ManifestEntry], stored: StoredPartitions) -> list[ManifestEntry]:

@@ -7,7 +7,7 @@ zone, as Paimon stores them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
@@ -184,17 +184,19 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
     ]
     snapshots = {r.snapshot.id for r in roots.of(branch, SNAPSHOT)}
     if rule is None:
-        first = min(pins, key=lambda pin: pin.snapshot_id, default=Pin(snapshot_id=UNLIMITED, reason=""))
-        gone = tuple(r for r in changelogs if r.snapshot.id < first.snapshot_id and r.snapshot.id not in snapshots)
-        kept = next((r for r in changelogs if r not in gone), None)
-        return BranchExpiry(branch=branch, expired=gone, first_kept=kept, reason=first.reason)
-    if changelogs:
-        pins.append(Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
-    known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
-    plan = plan_branch(branch, [known[i] for i in sorted(known)], rule, pins)
-    gone = tuple(r for r in plan.expired if r.kind == CHANGELOG)
-    kept = next((r for r in changelogs if r not in gone), None)
-    return replace(plan, expired=gone, first_kept=kept)
+        first = min(pins, key=lambda pin: pin.snapshot_id, default=None)
+        found = [r for r in changelogs if r.snapshot.id not in snapshots]  # else its snapshot is about to become it
+        gone = tuple(r for r in found if first is None or r.snapshot.id < first.snapshot_id)
+        reason = first.reason if first is not None and len(gone) < len(found) else "its snapshot is still there"
+    else:
+        if changelogs:
+            pins.append(Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
+        known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
+        plan = plan_branch(branch, [known[i] for i in sorted(known)], rule, pins)
+        gone, reason = tuple(r for r in plan.expired if r.kind == CHANGELOG), plan.reason
+    ids = {r.snapshot.id for r in gone}
+    kept = next((r for r in changelogs if r.snapshot.id not in ids), None)
+    return BranchExpiry(branch=branch, expired=gone, first_kept=kept, reason=reason)
 
 
 def _snapshot_numbers(options: TableOptions) -> tuple[int, int]:

@@ -91,6 +91,16 @@ def test_what_a_consumer_is_to_read_stays(table: Table, values: dict[str, Any]) 
     assert_sound(table)
 
 
+def test_a_changelog_whose_snapshot_is_still_there_stays(table: Table) -> None:
+    """An expiry of the snapshot was cut off after it had put the changelog."""
+    table.store.create("changelog/changelog-7", table.store.read("snapshot/snapshot-7"))
+    result = run(table, OPERATION, **AT_ONCE, delete_all=True)
+    assert (left(table), table.snapshot_ids()) == ([7], [7, 8])
+    assert result.details["stopped_by"] == {"main": "changelog 7 stays: its snapshot is still there"}
+    assert hint(table, "EARLIEST") == b"7"
+    assert_sound(table)
+
+
 def test_they_wait_in_the_trash_for_the_grace_time(table: Table) -> None:
     there = files_on_disk(table)
     result = run(table, OPERATION, delete_all=True)
