@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -93,9 +93,21 @@ def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None 
     """
     schema = wanted or write.schema
     if write.default_buckets <= 0 and write.dynamic is None:
-        keys = [f"`{k}`" for k in schema.partition_keys]  # texts: Spark 3.5 takes no columns here
-        return frame.hint("rebalance", *keys) if keys else frame
+        from pyspark.sql import functions as sf
+
+        keys = [sf.col(f"`{k}`") for k in schema.partition_keys]
+        return _rebalanced(frame, keys) if keys else frame
     return by_bucket(frame, write)
+
+
+def _rebalanced(frame: DataFrame, keys: Sequence[Column]) -> DataFrame:
+    if hasattr(frame, "toArrow"):
+        return frame.hint("rebalance", *keys)
+    from pyspark.sql import DataFrame
+
+    java: Any = frame  # Spark 3.5 takes columns here only as its own JVM does
+    expressions = java._jseq([key._jc.expr() for key in keys])  # type: ignore[operator]
+    return DataFrame(java._jdf.hint("rebalance", expressions), frame.sparkSession)
 
 
 def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:

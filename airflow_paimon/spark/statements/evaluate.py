@@ -326,8 +326,9 @@ class Evaluation:
         fields = [self._schema.field(n) for n in names]
         expected = analyzed(self._spark.createDataFrame([], spark_schema(fields))).output()
         conf = self._spark._jsparkSession.sessionState().conf()
+        no_defaults = getattr(resolver, "resolveOutputColumns$default$6")()  # false, and since Spark 4.2 another type
         return resolver.resolveOutputColumns(
-            self._statement.target.text, expected, analyzed(frame), by_name, conf, False
+            self._statement.target.text, expected, analyzed(frame), by_name, conf, no_defaults
         )
 
     def _holds(self, clause: Clause, base: DataFrame) -> Column:
