@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, ranged, torn_groups
+from airflow_paimon.core.row_tracking.row_ids_plan import ROW_ID, VERSION, IdSpace, is_beside, ranged, torn_groups
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 
 _LISTED = 5
@@ -126,11 +126,14 @@ def ordered(
     the commit, ``head + 1``. Of several files of one column the newest gets it, the others the numbers before it, which
     have to be above those that the target's files of these rows can have: see ``ColumnOrder``.
 
+    The oldest file of a range, which deletion vectors refer to, stays the oldest one.
+
     Raises:
         UnsupportedFeatureError: there are not that many numbers.
     """
     fresh = [at for at, e in enumerate(after) if e.kind == FileKind.ADD and e.file.max_sequence_number == 0]
-    known = {at: _written(before[at], schemas) for at in fresh}
+    gone = [w for e in before if e.kind == FileKind.DELETE for w in [_whole(e, None)] if w is not None]
+    known = {at: _place(before[at], schemas, order, gone) for at in fresh}
     newest_first = sorted(fresh, key=lambda at: -before[at].file.max_sequence_number)
     depth: dict[int, int] = {}
     out = list(after)
@@ -150,6 +153,15 @@ def ordered(
             )
         out[at] = after[at]._replace(file=after[at].file._replace(min_sequence_number=given, max_sequence_number=given))
     return tuple(out)
+
+
+def _place(entry: ManifestEntry, schemas: Schemas, order: ColumnOrder, gone: Collection[Written]) -> Written | None:
+    """Return what has to be in order: the file's columns, or all of a file that may become the oldest of its range."""
+    whole = _whole(entry, None)
+    if whole is None or is_beside(entry.file):
+        return _written(entry, schemas)
+    stays = order.is_there(entry.file) and not any(whole.meets(g) for g in gone)
+    return _written(entry, schemas) if stays else whole
 
 
 def _meet(one: Written | None, other: Written | None) -> bool:
@@ -184,8 +196,9 @@ def _known(found: Iterable[Written | None]) -> Iterator[Written]:
 
 def _written(entry: ManifestEntry, schemas: Schemas, bucket: BucketKey | None = None) -> Written | None:
     whole = _whole(entry, bucket)
-    names, schema = entry.file.write_cols, schemas.get(entry.file.schema_id)
-    if whole is None or names is None or schema is None or not set(names) <= set(schema.field_names):
+    written, schema = entry.file.write_cols, schemas.get(entry.file.schema_id)
+    names = [n for n in written or () if n not in (ROW_ID, VERSION)]
+    if whole is None or not names or schema is None or not set(names) <= set(schema.field_names):
         return whole
     return whole._replace(columns=frozenset(names) | {schema.field(n).id for n in names})
 

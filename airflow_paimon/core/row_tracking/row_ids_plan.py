@@ -29,7 +29,6 @@ ROW_ID = "_ROW_ID"
 VERSION = "_SEQUENCE_NUMBER"
 _LISTED = 5
 _BESIDE = re.compile(r"\.blob$|\.vector\.")
-"""In names of files that hold only columns of blobs, or only vectors."""
 _REWRITTEN = re.compile(r"(.+)\.ids-[0-9a-f]{8}\.parquet")
 
 
@@ -336,7 +335,8 @@ def _on_target(file: DataFile, space: IdSpace) -> DataFile | None:
         return file
     highest = space.version_of(file.max_sequence_number) or 0
     if file.first_row_id is not None:
-        return file._replace(min_sequence_number=highest, max_sequence_number=highest)
+        # numbers of single columns would be the source's; without them all columns have the file's
+        return file._replace(min_sequence_number=highest, max_sequence_number=highest, write_cols_sequences=None)
     at, versions, counts = _place(file, VERSION), _stored_range(file, VERSION), file.value_stats.null_counts
     if at is None or not counts or len(counts) != at[1]:
         return None
@@ -415,10 +415,15 @@ def overlapping(files: Sequence[Ranged]) -> Iterator[list[Ranged]]:
         yield group
 
 
+def is_beside(file: DataFile) -> bool:
+    """Whether a file holds only columns of blobs, or only vectors, beside a file with the other columns."""
+    return _BESIDE.search(file.file_name) is not None
+
+
 def torn_groups(files: Sequence[Ranged]) -> list[str]:
     """With data evolution: files that share some but not all of their ids, which no reader can lay side by side.
 
     Files of blobs and vectors may hold any part of a range.
     """
-    files = [r for r in files if not _BESIDE.search(r.file.file_name)]
+    files = [r for r in files if not is_beside(r.file)]
     return [r.file.file_name for group in overlapping(files) for r in group if r.ids != group[0].ids]

@@ -120,6 +120,17 @@ def test_the_newest_file_of_a_column_gets_the_commits_number() -> None:
     assert numbers(t1, entry("both", 0, 5, "a", "b", number=8), entry("b", 0, 5, "b", number=9)) == [4, 5, 0]
 
 
+def test_the_oldest_file_of_a_range_stays_the_oldest() -> None:
+    """Deletion vectors are of that file: where it comes with the publish, one with other columns is not as old."""
+    first, late = entry("n", 100, 5, "a", number=4), entry("u", 100, 5, "b", number=5)
+    assert numbers(first, late) == [5, 0]
+    assert numbers(first, entry("n.blob", 100, 2, "b", number=4)) == [0, 0]
+    old = [entry("c", 0, 5, "a", number=7), entry("u", 0, 5, "b", number=8)]
+    assert numbers(*old) == [0, 0]
+    assert numbers(*old, entry("base", 0, 5, number=1, kind=1))[:2] == [5, 0]
+    assert numbers(*old, entry("base", 5, 5, number=1, kind=1))[:2] == [0, 0]
+
+
 def test_too_few_numbers() -> None:
     """They have to be above those of the base's files, which the target has as well."""
     t1, t2 = (entry(f"t{n}", 0, 5, "a", number=n) for n in (7, 8))
@@ -136,3 +147,10 @@ def test_a_file_of_old_and_new_rows_has_no_ids_on_the_target() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"d\.t: file f of the branch joins rows"):
         renumber("d.t", [entry("f", 95, 10)], (), space)
     renumber("d.t", [entry("f", 95, 5), entry("g", 100, 5)], (), space)
+
+
+def test_numbers_of_single_columns_are_the_sources() -> None:
+    with_numbers = [e._replace(file=e.file._replace(write_cols_sequences=(2, 9)))
+                    for e in (entry("new", 0, 5, "a", "b"), entry("old", 0, 5, "a", "b", number=3))]  # fmt: skip
+    found = renumber("d.t", with_numbers, (), SPACE).entries
+    assert [(e.file.max_sequence_number, e.file.write_cols_sequences) for e in found] == [(0, None), (3, (2, 9))]
