@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from airflow_paimon.data import read_arrow
 from tests.core.metadata_expiry.test_remove_orphan_files import clean, sound
 from tests.core.tables import run
 from tests.oracles.drivers import PypaimonOracle
+from tests.randomness import chance, lives
 
 OPTIONS = {
     "bucket": "-1", "row-tracking.enabled": "true", "data-evolution.enabled": "true",
@@ -271,3 +273,86 @@ def indexes(table: Table) -> list[str]:
 
 def read_ids(oracle: PypaimonOracle, warehouse: Path) -> list[int]:
     return sorted(oracle.read(warehouse, NAME, columns=["k", "_ROW_ID"])["_ROW_ID"].to_pylist())
+
+
+Rows = dict[int, dict[str, Any]]
+
+
+class Life:
+    """Both sides change rows; each publish is expected to bring what the branch changed since the one before."""
+
+    def __init__(self, evolving: Evolving, chance: random.Random) -> None:
+        self.evolving, self.chance = evolving, chance
+        self.following = 1
+        self.rows: dict[str | None, Rows] = {None: {}}
+        self.insert(None)
+        self.insert(None)
+        evolving.branch()
+        self.rows["fix"] = {k: dict(row) for k, row in self.rows[None].items()}
+        self.published = {k: dict(row) for k, row in self.rows[None].items()}
+
+    def step(self) -> None:
+        branch = self.chance.choice([None, "fix"])
+        what = self.chance.choice(["insert", "update", "update", "update", "delete"])
+        ids = self.ids(branch)
+        if what == "insert" or len(ids) < 2:
+            self.insert(branch)
+            return
+        keys = sorted(self.chance.sample(sorted(ids), self.chance.randint(1, 2)))
+        if what == "delete":
+            self.evolving.delete([ids[k] for k in keys], branch)
+            for k in keys:
+                del self.rows[branch][k]
+            return
+        column = self.chance.choice(["a", "b"])
+        number = self.chance.randrange(10_000)
+        values = [number + i if column == "b" else f"v{number + i}" for i in range(len(keys))]
+        self.evolving.update([ids[k] for k in keys], branch, **{column: values})
+        for k, value in zip(keys, values, strict=True):
+            self.rows[branch][k][column] = value
+
+    def insert(self, branch: str | None) -> None:
+        keys = list(range(self.following, self.following + self.chance.randint(1, 3)))
+        self.following += len(keys)
+        self.evolving.insert(*keys, branch=branch)
+        self.rows[branch] |= {k: {"k": k, "a": f"a{k}", "b": k} for k in keys}
+
+    def ids(self, branch: str | None) -> dict[int, int]:
+        view = self.evolving.table.branch(branch or "main")
+        found = read_arrow(view, columns=["k", "_ROW_ID"]).to_pylist()
+        return {row["k"]: row["_ROW_ID"] for row in found}
+
+    def publish(self) -> bool:
+        """Return whether it was not refused; a refusal changes nothing."""
+        try:
+            run(self.evolving.table, "merge_branch", branch="fix")
+        except (ConflictError, UnsupportedFeatureError):
+            self.check()
+            return False
+        main, fix, before = self.rows[None], self.rows["fix"], self.published
+        for k, row in fix.items():
+            if k not in before:
+                main[k] = dict(row)
+            elif k in main:
+                main[k] |= {n: value for n, value in row.items() if value != before[k][n]}
+        for k in before.keys() - fix.keys():
+            main.pop(k, None)
+        self.published = {k: dict(row) for k, row in fix.items()}
+        self.check()
+        return True
+
+    def check(self) -> None:
+        assert self.evolving.rows() == sorted(tuple(row.values()) for row in self.rows[None].values())
+        ids = self.ids(None)
+        assert len(set(ids.values())) == len(ids) == len(self.rows[None])
+
+
+@pytest.mark.random
+def test_random_lives(pypaimon_oracle: PypaimonOracle, tmp_path: Path) -> None:
+    for number in range(lives(2, 20)):
+        life = Life(Evolving(pypaimon_oracle, tmp_path / str(number)), chance(number))
+        for _ in range(4):
+            for _ in range(life.chance.randint(1, 3)):
+                life.step()
+            if not life.publish():
+                break
