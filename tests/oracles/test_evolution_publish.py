@@ -234,6 +234,19 @@ def test_fast_forward(evolving: Evolving) -> None:
     assert evolving.rows() == [(1, "x", 1), (2, "a2", 2), (3, "a3", 3), (6, "a6", 6)]
 
 
+def test_fast_forward_discards_columns_of_main(evolving: Evolving) -> None:
+    evolving.branch()
+    evolving.update([0], "fix", a=["x"])
+    evolving.update([1], "fix", a=["y"])
+    evolving.delete([2], "fix")
+    evolving.update([0, 1], a=["main", "main"])
+    evolving.insert(9)
+    run(evolving.table, "fast_forward", branch="fix", discard_main=True)
+    assert evolving.rows() == [(1, "x", 1), (2, "y", 2)]
+    evolving.update([0], a=["later"])
+    assert evolving.rows()[0] == (1, "later", 1)
+
+
 @pytest.mark.parametrize("more", BESIDE)
 def test_files_beside_the_data_are_published_rolled_back_and_no_orphans(
     pypaimon_oracle: PypaimonOracle, tmp_path: Path, more: str
