@@ -330,7 +330,51 @@ def _version_range(versions: ColumnStats) -> tuple[int, int]:
 
 
 def _typed(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == data_type else column.cast(data_type)
+    if column.type == data_type:
+        return column
+    return pa.chunked_array([_retyped(chunk, data_type) for chunk in column.chunks], data_type)
+
+
+def _retyped(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast. A field that can't be null gets a value, any one, where its row is null: Arrow's cast and its Parquet
+    writer look at the field alone. ``conform_rows`` has checked that it has one in the other rows.
+    """
+    if array.type == target or not pa.types.is_nested(target):
+        return array if array.type == target else array.cast(target)
+    if pa.types.is_struct(target):
+        children = [_field(array.field(i), f) for i, f in enumerate(target)]
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=array.is_null())
+    if pa.types.is_map(target):
+        return _with_child(array, target, _entries(array, target), array.buffers()[0])
+    return _with_child(array, target, _field(array.values, target.value_field), array.buffers()[0])
+
+
+def _field(array: pa.Array, field: pa.Field) -> pa.Array:
+    array = _retyped(array, field.type)
+    return array if field.nullable or not array.null_count else _without_validity(array)
+
+
+def _entries(array: pa.MapArray, target: pa.MapType) -> pa.Array:
+    fields = [target.key_field, target.item_field]
+    return pa.StructArray.from_arrays([_field(a, f) for a, f in zip((array.keys, array.items), fields, strict=True)],
+                                      fields=fields)  # fmt: skip
+
+
+def _without_validity(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([array.field(i) for i in range(kind.num_fields)], fields=list(kind))
+    if pa.types.is_map(kind):
+        return _with_child(array, kind, _entries(array, kind), None)
+    if pa.types.is_nested(kind):
+        return _with_child(array, kind, array.values, None)
+    return pa.Array.from_buffers(kind, len(array), [None, *array.buffers()[1:]], null_count=0, offset=array.offset)
+
+
+def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array, validity: pa.Buffer | None) -> pa.Array:
+    return pa.Array.from_buffers(
+        target, len(array), [validity, array.buffers()[1]], offset=array.offset, children=[child]
+    )
 
 
 def _key_values(rows: pa.Table, keys: Sequence[DataField]) -> tuple[Any, ...]:
