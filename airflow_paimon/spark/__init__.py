@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from airflow_paimon.spark.source_api import require_spark
+    from airflow_paimon.spark.versions import require_spark
 
     require_spark()
     return getattr(import_module(home), name)

@@ -1,4 +1,4 @@
-"""Spark's Python data source API as the running Spark has it: stand-ins for what came later, and one refusal by name.
+"""Spark's Python data source API as the running Spark has it: stand-ins for what came later, and a refusal by name.
 
 | Spark | data sources | filters handed over | admission control, ``Trigger.AvailableNow`` |
 |---|---|---|---|
@@ -91,26 +91,7 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "WriterCommitMessage",
     "require_data_sources",
-    "require_spark",
 ]
-
-_OLDEST = (3, 5)
-
-
-def require_spark() -> None:
-    """Refuse a Spark that is too old for any of this.
-
-    Raises:
-        UnsupportedFeatureError: names the version and the way out.
-    """
-    import pyspark
-
-    found = pyspark.__version__
-    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
-        raise UnsupportedFeatureError(
-            f"This is Spark {found}, and airflow-paimon needs {'.'.join(map(str, _OLDEST))} or newer: submit with "
-            f"the spark-submit of a newer one (the connection's spark-binary), or install a newer pyspark"
-        )
 
 
 def require_data_sources(what: str, instead: str) -> None:

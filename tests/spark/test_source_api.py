@@ -11,6 +11,7 @@ import pytest
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.spark import register, source_api
 from airflow_paimon.spark.streaming.source import PaimonStreamReader
+from airflow_paimon.spark.versions import require_spark
 
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
@@ -36,7 +37,7 @@ def test_the_format_is_refused_without_python_data_sources(monkeypatch: pytest.M
 
 
 def test_an_older_spark_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    source_api.require_spark()
+    require_spark()
     monkeypatch.setattr(pyspark, "__version__", "3.4.4")
     with pytest.raises(UnsupportedFeatureError, match=r"This is Spark 3\.4\.4, and airflow-paimon needs 3\.5 or newer"):
-        source_api.require_spark()
+        require_spark()

@@ -8,7 +8,7 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import function_on_rows
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.table_sets import same_versions
-from airflow_paimon.spark.source_api import require_spark
+from airflow_paimon.spark.versions import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
