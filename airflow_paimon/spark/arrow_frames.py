@@ -41,4 +41,7 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
 
     schema = to_arrow_schema(frame.schema)
     batches = frame._collect_as_arrow()  # type: ignore[operator]  # private, and so a column to the checker
-    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+    found = pa.Table.from_batches(batches) if batches else schema.empty_table()
+    # One by one: Arrow refuses the cast of a struct to its own type where a null has fields that can't be null.
+    columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(found.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
