@@ -178,13 +178,30 @@ class _Together:
 
     def _unused(self, kept: Sequence[ManifestEntry], landed: Snapshot | None) -> list[str]:
         base, commits = self._base, self._commits()
+        below = self._below(commits)
+        if below is None:
+            return []
         lists = read_delta_lists(self._working, commits)
         written = [e for e in selected_entries(self._working, lists, None) if e.kind == FileKind.ADD]
-        names = {e.file.file_name for e in (*kept, *live_entries(base.table, base.head).values())}
+        others = (e for s in below for e in live_entries(base.table, s).values())
+        names = {e.file.file_name for e in (*kept, *others)}
         unused = {_path(base.schema, e) for e in (*written, *self._rewritten) if e.file.file_name not in names}
         indexes = {i.file_name for s in commits for i in read_index(self._working, s)}
-        indexes -= {i.file_name for s in (base.head, landed) for i in read_index(base.table, s)}
+        indexes -= {i.file_name for s in (*below, landed) for i in read_index(base.table, s)}
         return [*sorted(unused), *(f"{INDEX_DIR}/{name}" for name in sorted(indexes))]
+
+    def _below(self, commits: Sequence[Snapshot]) -> list[Snapshot] | None:
+        """Return the published snapshots under the statements' commits, which go on with their files: the base's, and
+        others that were committed meanwhile. None: one has expired, so that it isn't known which files are the
+        statements' own.
+        """
+        own, below = {s.id for s in commits}, {self._base.head.identity: self._base.head}
+        for number in (s.id - 1 for s in commits if s.id - 1 not in own):
+            found = self._base.table.find_snapshot(number)
+            if found is None:
+                return None
+            below[found.identity] = found
+        return [*below.values()]
 
     def _details(
         self, done: Sequence[OperationResult], removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]

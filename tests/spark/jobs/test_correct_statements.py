@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import Context, OperationResult, open_context
+from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark.jobs import correct_statements
+from airflow_paimon.spark.jobs.correct_statements import correct_by_statements
 from airflow_paimon.spark.statements.parse import parse_plan
+from airflow_paimon.spark.statements.statement_plan import Fragment, Statement, Target
 from tests.spark.jobs.operations import correct, in_tasks, run
 from tests.stores import Crash
 
@@ -199,6 +205,37 @@ def test_a_commit_of_another_writer_in_between_is_kept(
         correct(spark, tmp_path, "UPDATE branch SET v = 'y' WHERE k = 1; UPDATE branch SET v = 'z' WHERE k = 2")
     assert len(data_files(table) - files) == 2, "only the other writer's files are there"
     assert len([row for row in rows_of(fix) if row[0] == 99]) == 3
+
+
+def test_index_files_of_another_writer_are_kept_when_all_run_again(tmp_path: Path) -> None:
+    """It commits before the first statement's own commit, which therefore inherits its hash index."""
+    table = make(tmp_path, "dynamic")
+    fix, schema = table.branch("fix"), read_arrow(table).schema
+    values = {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix", "sql": "s.sql", "mode": "upsert"}
+    request = build_request("correct_branch", values)
+    assert isinstance(request, CorrectBranch)
+    context, seen = open_context(request), []
+
+    def put(view: Table, k: int, dt: str) -> None:
+        write_arrow(view, pa.Table.from_pylist([{"k": k, "v": "new", "n": 0, "dt": dt}], schema))
+
+    def change(inside: Context, working: Table, statement: Statement) -> OperationResult:
+        if not seen:
+            put(fix, 1, "c")
+        seen.append(statement)
+        put(working, 100 + len(seen), "a")
+        return context.result(None, branch="fix", changed=True, details={"rows": 1})
+
+    def said(text: str) -> Statement:
+        return Statement(kind="INSERT", text=text, target=Target(name=("branch",), alias=None, at=Fragment()))
+
+    done = correct_by_statements(context, request, fix, [said("one"), said("two")], change, CommitIdentity())
+    assert (len(seen), done.snapshot_before, done.snapshot_after) == (4, 3, 4)
+    assert {row[0] for row in rows_of(fix) if row[1] == "new"} == {1, 103, 104}
+    named = {i.file_name for s in fix.snapshots() for i in read_index(fix, s)}
+    assert set(table.store.names("index")) == named
+    put(fix, 1, "c")
+    assert len([row for row in rows_of(fix) if row[3] == "c"]) == 1
 
 
 def _insert(branch: Table) -> bool:
