@@ -12,6 +12,7 @@ from airflow_paimon.core.errors import (
     UnsupportedCatalogError,
     UnsupportedFeatureError,
 )
+from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, parse_dropping, plan_drop
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.consumers import read_consumers
@@ -44,6 +45,9 @@ def drop_table(table: Table) -> bool:
         return False
     require_committable(table)
     dropping = _gather(table) if record is None else parse_dropping(record, table.name)
+    if dropping.removing and table.exists():  # another engine, which doesn't look for the record, has made a new one
+        execute(table, [Delete(path=RECORD, reason="of a table that is gone")])
+        record, dropping = None, _gather(table)
     database, _, short = table.name.partition(".")
     plan = plan_drop(dropping, f"{database}.db/{short}")
     if not dropping.removing:

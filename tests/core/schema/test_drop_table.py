@@ -9,6 +9,7 @@ import pytest
 
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedCatalogError
+from airflow_paimon.core.schema.drop_plan import RECORD
 from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store, open_store
@@ -104,3 +105,26 @@ def test_a_death_at_any_step_leaves_the_table_or_is_finished_by_the_next_try() -
         assert not warehouse(table).walk("d.db/t")
         steps += 1
     assert steps > 6, store.mutations
+
+
+def test_a_table_that_another_engine_has_made_in_the_place_is_dropped_as_any_other() -> None:
+    table = make()
+    one, _ = seen(table, on_mutation=lambda method, path: _die(method == "delete_tree" and path == "d.db/t"))
+    with pytest.raises(Crash):
+        drop_table(one)
+    assert (table.store.exists(RECORD), table.exists()) == (True, False)
+    new = Table(table.store, "d.t", catalog=table.catalog)
+    new.store.create("schema/schema-0", make_table(f"memory://{uuid.uuid4()}/wh").store.read("schema/schema-0"))
+    append(new, "a")
+    run(new, "create_tag", tag="kept")
+    with pytest.raises(UnsafeOperationError, match="tags kept"):
+        drop_table(seen(table)[0])
+    assert (new.exists(), new.latest_snapshot_id(), new.store.exists(RECORD)) == (True, 1, False)
+    run(new, "delete_tag", tag="kept")
+    assert drop_table(seen(table)[0])
+    assert [e.name for e in warehouse(table).list("d.db")] == ["t2"]
+
+
+def _die(now: bool) -> None:
+    if now:
+        raise Crash
