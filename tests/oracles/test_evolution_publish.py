@@ -177,6 +177,23 @@ def test_rows_of_the_branch_that_main_changed_after_a_publish(evolving: Evolving
         run(evolving.table, "merge_branch", branch="fix")
 
 
+@pytest.mark.parametrize("operation", ["merge_branch", "fast_forward"])
+def test_columns_of_rows_that_came_from_the_branch_before_its_rebase_are_refused(
+    evolving: Evolving, operation: str
+) -> None:
+    """Their file is on main by the name that it has on the new branch, with other row ids than its ids become."""
+    evolving.branch()
+    evolving.insert(4, 5, branch="fix")
+    run(evolving.table, "rebase_branch", branch="fix", to_branch="again")
+    run(evolving.table, "merge_branch", branch="fix")
+    evolving.update([0, 4], "again", b=[10, 50])
+    evolving.insert(9)
+    before = evolving.rows()
+    with pytest.raises(ConflictError, match="came to main from another branch"):
+        run(evolving.table, operation, branch="again", **({"discard_main": True} if "fast" in operation else {}))
+    assert evolving.rows() == before
+
+
 @pytest.mark.parametrize("kind", ["btree", "bitmap"])
 def test_an_index_of_main_goes_where_the_branch_changed_rows(evolving: Evolving, kind: str) -> None:
     """Built by pypaimon, which answers by it."""

@@ -15,7 +15,15 @@ from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
-from airflow_paimon.core.row_tracking.row_ids_plan import ROW_ID, VERSION, IdSpace, is_beside, ranged, torn_groups
+from airflow_paimon.core.row_tracking.row_ids_plan import (
+    ROW_ID,
+    VERSION,
+    IdSpace,
+    is_beside,
+    origin_name,
+    ranged,
+    torn_groups,
+)
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 
 _LISTED = 5
@@ -81,6 +89,44 @@ def check_columns(
         f"{'; '.join(texts[:_LISTED])}. Make a new branch of main and correct them again there",
         details={"conflicts": texts[:_LISTED], "conflict_count": len(texts), "cause": "columns"},
     )
+
+
+def check_ids(
+    table: str,
+    changes: Sequence[BucketChange],
+    theirs: Difference,
+    ours: Difference,
+    *,
+    space: IdSpace,
+    name_bucket: Callable[[BucketKey], str],
+) -> None:
+    """Refuse columns of rows that the target got in another way than from this source, as from a branch that this one
+    is a rebase of: their ids there are others than ``space`` says, so the columns would be laid beside no rows.
+
+    Raises:
+        ConflictError: names the bucket.
+    """
+    there = {
+        (bucket, origin_name(i.file_name)): e.file.first_row_id
+        for bucket, files in ours.added.items()
+        for i, e in files.items()
+    }
+    apart: list[Written] = []
+    for bucket, files in theirs.added.items():
+        for i, e in files.items():
+            first = there.get((bucket, origin_name(i.file_name)))
+            own, other = _whole(e, bucket), _whole(_shifted(e, space), bucket)
+            if own is not None and other is not None and first is not None and other.first != first:
+                apart.append(own)
+    for change in changes:
+        for added in _known(_whole(e, change.bucket) for e in change.add):
+            if any(added.meets(one) for one in apart):
+                raise ConflictError(
+                    f"{table}: rows of {name_bucket(change.bucket)} came to main from another branch, and have other "
+                    f"row ids there than on this one, which changed them then. Make a new branch of main and correct "
+                    f"them again there",
+                    details={"conflicts": [name_bucket(change.bucket)], "conflict_count": 1, "cause": "row-ids"},
+                )
 
 
 def check_ranges(

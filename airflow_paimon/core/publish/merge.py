@@ -36,7 +36,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     too_high,
     warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ranges
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ids, check_ranges
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
@@ -264,6 +264,8 @@ def _plan(
     evolves = TableOptions(schema.options).data_evolution
     tracked = TableOptions(schema.options).row_tracking
     space = _id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None
+    if evolves and space is not None:
+        check_ids(main.name, changes, g.sides.theirs, g.sides.ours, space=space, name_bucket=bucket_namer(schema))
     if evolves and space is not None and not way.takes_all:
         _check_columns(main, g, logs, changes, space, by_file=by_file)
     check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
