@@ -221,6 +221,9 @@ def test_several_changes_of_one_column_keep_their_order(evolving: Evolving) -> N
     evolving.update([0], "fix", a=["y"])
     with pytest.raises(UnsupportedFeatureError, match=r"d\.t: the branch changed columns .* in 2 commits"):
         run(evolving.table, "merge_branch", branch="fix")
+    with pytest.raises(UnsupportedFeatureError, match=r"in 2 commits"):
+        run(evolving.table, "rebase_branch", branch="fix", to_branch="again")
+    assert evolving.table.branch_names() == ["fix"]
     evolving.insert(4)
     run(evolving.table, "merge_branch", branch="fix")
     assert [row[1] for row in evolving.rows()] == ["y", "a2", "a3", "a4"]

@@ -38,7 +38,7 @@ from airflow_paimon.core.publish.sides import Compared
 from airflow_paimon.core.publish.ways import Merge, SchemaLogs, way_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
-from airflow_paimon.core.table.features import is_chain_part
+from airflow_paimon.core.table.features import check_known, is_chain_part
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.lineage import READY, Lineage, read_lineage
 from airflow_paimon.core.table.made_by import made_by_properties
@@ -108,6 +108,8 @@ class _Rebase:
         way = way_of(self.context, self.asked, self.branch)
         g, logs = gather_merge(way, self.theirs, head, [], None)
         first = plan_merge(way, g, logs)
+        check_known([g.head, self.theirs], table=self.main.name)
+        publication(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(g, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
                     preconditions=first.preconditions)  # fmt: skip

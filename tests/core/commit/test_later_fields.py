@@ -120,6 +120,7 @@ def test_no_commit_follows_a_snapshot_with_later_fields(table: Table) -> None:
     for change in (
         lambda: append(table, "z"),
         lambda: run(table, "merge_branch", branch="fix"),
+        lambda: run(table, "rebase_branch", branch="fix", to_branch="again"),
         lambda: run(table, "rollback_to", snapshot=1),
         lambda: run(table, "rollback_to", snapshot=1, dry_run=True),
     ):
@@ -137,7 +138,10 @@ def test_no_publish_of_a_snapshot_with_later_fields(table: Table) -> None:
     view.store.replace(path, json.dumps({**json.loads(view.store.read(path)), "laterCount": 7}).encode())
     with pytest.raises(UnsupportedFeatureError, match=r"d\.t: snapshot 3 has fields of a later .*\(laterCount\)"):
         run(table, "merge_branch", branch="fix")
-    assert table.latest_snapshot_id() == 2
+    append(table, "z")
+    with pytest.raises(UnsupportedFeatureError, match=r"d\.t: snapshot 3 has fields of a later .*\(laterCount\)"):
+        run(table, "rebase_branch", branch="fix", to_branch="again")
+    assert (table.latest_snapshot_id(), table.branch_names()) == (3, ["fix"])
 
 
 def test_columns_of_a_later_type(table: Table) -> None:
