@@ -34,8 +34,8 @@ _JOB_HELP = """\
 usage: python -m airflow_paimon job NAME [FLAG ...]
        python -m airflow_paimon job --path NAME
 
-Runs a job in this Python; NAME --help lists its flags. Jobs that read or write rows start a local Spark, unless the
-settings name a master. --path prints the script, for spark-submit "$(python -m airflow_paimon job --path NAME)" ...
+Runs a job in this Python; NAME --help lists its flags. Jobs that read or write many rows start a local Spark, unless
+the settings name a master. --path prints the script, for spark-submit "$(python -m airflow_paimon job --path NAME)" ...
 
 jobs:
 {jobs}"""
@@ -81,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
     Raises:
         SystemExit: a job ends the process itself, with its own exit code.
     """
-    as_json = "--json" in argv
+    as_json = "--json" in argv or list(argv[:1]) == [CALL]  # as jobs do, whose output a CALL has
     try:
         if list(argv[:1]) == [JOB]:
             return _job(argv[1:])
@@ -114,7 +114,9 @@ def _report(error: Exception, as_json: bool) -> None:
 def _job(argv: Sequence[str]) -> int:
     """Run a bundled job in this process; its script is the one that ``spark-submit`` gets."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(_JOB_HELP.format(jobs="\n".join(f"  {name:<22}{text}" for name, text in job_summaries().items())))
+        jobs = job_summaries()
+        width = max(map(len, jobs)) + 2
+        print(_JOB_HELP.format(jobs="\n".join(f"  {name:<{width}}{text}" for name, text in jobs.items())))
         return 0
     if argv[0] == "--path":
         print(job_path(" ".join(argv[1:])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -219,7 +220,8 @@ def test_jobs_run_from_the_command_line(warehouse: Path, tmp_path: Path) -> None
     assert refused.returncode == 2
     assert json.loads(refused.stdout)["error"]["kind"] == "already-exists"
     listed = program("job", "--help").stdout
-    assert "create_branch         Create a branch from a tag, from a snapshot, or empty." in listed
+    assert re.search(r"\n  create_branch +Create a branch from a tag, from a snapshot, or empty\.\n", listed)
+    assert "\n  trigger_tag_automatic_creation  Set" in listed
     path = program("job", "--path", "merge_branch").stdout.strip()
     assert Path(path).read_text().startswith('"""Publish a branch onto main')
     for wrong in (["fly"], ["--path"], ["--path", "../x"]):
@@ -435,10 +437,10 @@ def test_a_call_runs_the_job_of_its_operation(people: Path) -> None:
     )
     assert (ran.returncode, json.loads(ran.stdout)["operation"]) == (0, "remove_orphan_files")
     assert "mode has no effect" in ran.stderr
-    wrong = program(*asked, "CALL sys.delete_tag(table => 'hr.people', tag => 'nix')", env=env)
+    wrong = program(*asked, "CALL sys.delete_branch(table => 'hr.people', branch => 'nix')", env=env)
     assert (wrong.returncode, json.loads(wrong.stdout)["error"]["kind"]) == (2, "not-found")
     unknown = program(*asked, "CALL sys.rewrite_file_index('hr.people')", env=env)
-    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert (unknown.returncode, json.loads(unknown.stdout)["error"]["kind"]) == (2, "unsupported")
     assert "Paimon's own connector" in unknown.stderr
 
 

@@ -48,8 +48,8 @@ def first_since_watermark(table: Table, values: Mapping[str, Any]) -> dict[str, 
     return _at(view, values, later, f"has a watermark of {since} ms or later")
 
 
-def consumer_may_be_missing(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a consumer to delete be missing, as Paimon does, unless the CALL says otherwise."""
+def may_be_missing(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a tag or a consumer to delete be missing, as Paimon does, unless the CALL says otherwise."""
     return dict(values) if "next_snapshot" in values else {"if_missing": "skip", **values}
 
 
@@ -82,5 +82,5 @@ def _at(view: Table, values: Mapping[str, Any], found: Snapshot | None, what: st
     if "snapshot" in values:
         raise InvalidInputError(f"{view.label}: give a snapshot to create_tag; here a time or watermark chooses it")
     if found is None:
-        raise NotFoundError(f"{view.label}: no snapshot, of a tag neither, {what}")
+        raise NotFoundError(f"{view.label}: no snapshot and no tag {what}")
     return {k: v for k, v in values.items() if k != "timestamp"} | {"snapshot": found.id}

@@ -123,6 +123,8 @@ class _Parser:
         if token.is_word("array") and following is not None and following.text == "(":
             self._at += 1
             return tuple(given.value for given in self._arguments())
+        if token.names and following is not None and following.text == "=":
+            raise InvalidInputError(f"{_FORM}: write {token.text} => value, not {token.text} = value")
         raise self._fault("a literal: a text in quotes, a number, true, false, null or array(...)")
 
     def _text(self) -> str:

@@ -100,7 +100,9 @@ def _partitions(field: str) -> Convert:
 
 
 def split_specs(value: Value) -> list[str]:
-    """Divide ``dt=1,hh=08;dt=2`` at the semicolons outside of quotes."""
+    """Divide ``dt=1,hh=08;dt=2`` at the semicolons outside of quotes; of an array each text."""
+    if isinstance(value, tuple):
+        return [spec for text in value for spec in split_specs(text)]
     found, mark = [""], ""
     for char in str(value):
         if char == ";" and not mark:
@@ -118,7 +120,14 @@ def _version(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
 
 
 def _skip_existing(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    return {"if_exists": "skip" if str(value).strip().lower() == "true" else "fail"}
+    return {"if_exists": "skip" if _boolean("create_branch: ignoreIfExists", value) else "fail"}
+
+
+def _boolean(name: str, value: Value) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
+    return text == "true"
 
 
 def _onto_main(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -130,12 +139,15 @@ def _onto_main(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
     return {}
 
 
-def _one(value: Value, what: str) -> str:
-    """Refuse several names in one text, which Paimon takes: they are several operations."""
-    text = str(value)
-    if "," in text:
-        raise InvalidInputError(f"{text!r} names several {what}; call the procedure once for each")
-    return text
+def _only_one(procedure: str, name: str) -> Argument:
+    """A name; several in one text, which Paimon takes, are refused: they are several operations."""
+
+    def convert(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
+        if isinstance(value, tuple) or "," in str(value):
+            raise InvalidInputError(f"{procedure}: {name} names several, {value!r}; call {procedure} once for each")
+        return {name: str(value)}
+
+    return Argument(name=name, fields=(name,), required=True, convert=convert)
 
 
 def _strategy(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -159,10 +171,10 @@ def _unordered(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
 
 def _sorted(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
     """Take TRUE; FALSE is the default, but for tables with the option, whose manifests are sorted."""
-    return {"manifest_sort_enabled": True} if str(value).strip().lower() == "true" else {}
+    return {"manifest_sort_enabled": True} if _boolean("compact_manifest: manifest_sort_enabled", value) else {}
 
 
-def _options(known: Mapping[str, str]) -> Argument:
+def _options(procedure: str, known: Mapping[str, str]) -> Argument:
     """Take ``options``: table options for this call, of which ``known`` are fields here."""
 
     def convert(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -170,13 +182,13 @@ def _options(known: Mapping[str, str]) -> Argument:
         for pair in filter(None, (part.strip() for part in str(value).split(","))):
             key, equals, text = (part.strip() for part in pair.partition("="))
             if not equals:
-                raise InvalidInputError(f"options: {pair!r} is not of the form key=value")
+                raise InvalidInputError(f"{procedure}: options: {pair!r} is not of the form key=value")
             if key in known:
                 found[known[key]] = text
             elif not key.endswith("parallelism"):
                 raise UnsupportedFeatureError(
-                    f"options: {key} can't be set for one call here; set it on the table (ALTER TABLE, alter_table), "
-                    f"or leave it out"
+                    f"{procedure}: options: {key} can't be set for one call here; set it on the table (ALTER TABLE, "
+                    f"alter_table), or leave it out"
                 )
         return found
 
@@ -215,10 +227,7 @@ PROCEDURES: Mapping[str, Procedure] = {
     ),
     "delete_branch": Procedure(
         operation="delete_branch",
-        arguments=(
-            Argument(name="branch", fields=("branch",), required=True,
-                     convert=lambda value, _: {"branch": _one(value, "branches")}),
-        ),
+        arguments=(_only_one("delete_branch", "branch"),),
     ),
     "rename_branch": Procedure(
         operation="rename_branch", arguments=(_needs("from_branch", "branch"), _needs("to_branch"))
@@ -252,10 +261,7 @@ PROCEDURES: Mapping[str, Procedure] = {
         arguments=(_needs("tag", also=("tagName",)), _needs("target_tag", "to_tag", also=("targetTagName", "to_tag"))),
     ),
     "delete_tag": Procedure(
-        operation="delete_tag",
-        arguments=(
-            Argument(name="tag", fields=("tag",), required=True, convert=lambda value, _: {"tag": _one(value, "tags")}),
-        ),
+        operation="delete_tag", arguments=(_only_one("delete_tag", "tag"),), look_up=f"{_LOOK_UPS}:may_be_missing"
     ),
     "trigger_tag_automatic_creation": Procedure(operation="trigger_tag_automatic_creation"),
     "rollback": Procedure(
@@ -269,7 +275,8 @@ PROCEDURES: Mapping[str, Procedure] = {
     "expire_snapshots": Procedure(
         operation="expire_snapshots",
         arguments=(
-            _may("retain_max"), _may("retain_min"), _OLDER_THAN, _may("max_deletes"), _options(_SNAPSHOT_OPTIONS),
+            _may("retain_max"), _may("retain_min"), _OLDER_THAN, _may("max_deletes"),
+            _options("expire_snapshots", _SNAPSHOT_OPTIONS),
         ),
     ),
     "expire_changelogs": Procedure(
@@ -292,7 +299,7 @@ PROCEDURES: Mapping[str, Procedure] = {
             _may("timestamp_pattern"),
             _may("expire_strategy", "strategy"),
             _may("max_expires", "limit"),
-            _options(_PARTITION_OPTIONS),
+            _options("expire_partitions", _PARTITION_OPTIONS),
         ),
     ),
     "remove_orphan_files": Procedure(
@@ -307,7 +314,7 @@ PROCEDURES: Mapping[str, Procedure] = {
     "reset_consumer": Procedure(
         operation="reset_consumer",
         arguments=(_needs("consumerId", "consumer"), _may("nextSnapshotId", "next_snapshot")),
-        look_up=f"{_LOOK_UPS}:consumer_may_be_missing",
+        look_up=f"{_LOOK_UPS}:may_be_missing",
     ),
     "clear_consumers": Procedure(
         operation="clear_consumers",
@@ -324,7 +331,7 @@ PROCEDURES: Mapping[str, Procedure] = {
             Argument(name="order_strategy", convert=_unordered),
             Argument(name="order_by", may_be_blank=True, refused=f"sorting is Paimon's own compact; {_SEE}"),
             Argument(name="where", may_be_blank=True, refused=_BY_PARTITIONS),
-            _options({}),
+            _options("compact", {}),
             Argument(name="partition_idle_time", may_be_blank=True, refused=_BY_PARTITIONS),
             Argument(name="buckets", may_be_blank=True, refused="buckets that are merged are left as they are anyway"),
         ),
@@ -340,7 +347,7 @@ PROCEDURES: Mapping[str, Procedure] = {
     "compact_manifest": Procedure(
         operation="compact_manifest",
         arguments=(
-            _options({}),
+            _options("compact_manifest", {}),
             _may("dry_run"),
             Argument(name="manifest_sort_enabled", fields=("manifest_sort_enabled",), convert=_sorted),
             Argument(name="manifest_sort_partition_field", refused="the first partition column counts"),
@@ -410,13 +417,15 @@ def plan_call(call: Call, zone: tzinfo | None = None) -> Asked:
     request = OPERATIONS[procedure.operation].request
     own = [_own_argument(f) for f in dataclasses.fields(request) if f.name not in (*_SESSION_FIELDS, "table")]
     named = _named(call, procedure)
-    if (table := named.pop("table", None)) is None:
+    table = named.pop("table", None)
+    arguments = {name: _argument(call, name, procedure.arguments, own) for name in named}
+    if table is None:
         raise InvalidInputError(f"{call.procedure} needs table => 'db.t'")
     found = _table(call, request, table)
     by_options: Mapping[str, Any] = {}
     notes = []
     for name, value in named.items():
-        argument = _argument(call, name, procedure.arguments, own)
+        argument = arguments[name]
         if value is None or (argument.may_be_blank and isinstance(value, str) and not value.strip()):
             continue
         if argument.harmless is not None:
@@ -480,7 +489,10 @@ def _argument(call: Call, name: str, theirs: Iterable[Argument], own: Iterable[A
             return argument
     given = next(g.name for g in call.arguments if g.name is not None and _plain(g.name) == name)
     if name in map(_plain, _SESSION_FIELDS):
-        raise InvalidInputError(f"{call.procedure}: {given} is no argument of CALL; it is one of what runs the CALL")
+        raise InvalidInputError(
+            f"{call.procedure}: {given} is no argument of CALL; give it to airflow_paimon.spark.sql, or on the command "
+            f"line as a flag"
+        )
     names = sorted({"table", *(a.name for a in known)})
     near = get_close_matches(given, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"it has: {', '.join(names)}"
@@ -514,6 +526,8 @@ def _table(call: Call, request: type[Request], value: Value) -> dict[str, Any]:
         text = text[len(prefix) :]
     if request.takes_patterns or not text:
         return {"table": text}
+    if "*" in text:
+        raise InvalidInputError(f"{call.procedure} takes one table, not {text}; call it for each table")
     found = parse_identifier(text)
     if found.branch == MAIN or found.system_table is not None:
         return {"table": text}

@@ -107,7 +107,7 @@ def test_any_text_in_quotes_is_that_text(text: str, mark: str) -> None:
         ("CALL sys.compact('d.t',)", "a literal"),
         ("CALL sys.compact('d.t') CALL", "the end of the statement"),
         ("CALL sys.compact(table => current_date())", "a literal"),
-        ("CALL sys.compact(table = 'd.t')", "a literal"),
+        ("CALL sys.compact(table = 'd.t')", "write table => value, not table = value"),
         ("CALL sys.compact('d.t)", "a literal"),
         ("CALL sys.compact(table => 'd.t', Table => 'd.u')", "given twice"),
         ("CALL sys.compacted(table => 'd.t')", "did you mean compact"),
@@ -115,9 +115,14 @@ def test_any_text_in_quotes_is_that_text(text: str, mark: str) -> None:
         ("CALL sys.compact(partitions => 'dt=1')", "needs table"),
         ("CALL sys.create_tag(table => 'd.t')", "needs tag"),
         ("CALL sys.create_tag('d.t', 'x', 1, '1 d', 5)", "takes 4 arguments by position: table, tag, snapshot"),
-        ("CALL sys.create_tag(table => 'd.t', tag => 'x', operation_id => 'y')", "what runs the CALL"),
+        ("CALL sys.create_tag(table => 'd.t', tag => 'x', operation_id => 'y')", "give it to airflow_paimon.spark.sql"),
+        ("CALL sys.create_tag(tabel => 'd.t', tag => 'x')", "no argument tabel; did you mean table"),
+        ("CALL sys.create_branch(table => 'd.t', branch => 'b', ignoreIfExists => 'yes')", "must be true or false"),
+        ("CALL sys.compact_manifest(table => 'd.t', manifest_sort_enabled => 'yes')", "must be true or false"),
+        ("CALL sys.remove_orphan_files(table => 'd.*')", "takes one table, not d.*; call it for each table"),
         ("CALL sys.create_tag(table => 'd.t', tag => 1.5)", "one text, whole number or boolean"),
-        ("CALL sys.delete_tag(table => 'd.t', tag => 'a,b')", "once for each"),
+        ("CALL sys.delete_tag(table => 'd.t', tag => 'a,b')", "call delete_tag once for each"),
+        ("CALL sys.delete_tag(table => 'd.t', tag => array('a', 'b'))", "call delete_tag once for each"),
         ("CALL sys.delete_branch(table => 'd.t', branch => 'a,b')", "once for each"),
         ("CALL sys.rollback(table => 'd.t', version => 'x', tag => 'y')", "two arguments say tag"),
         ("CALL sys.merge_branch(table => 'd.t', source_branch => 'a', target_branch => 'b')", "onto main only"),
@@ -137,7 +142,7 @@ def test_what_is_wrong_is_refused_by_name(text: str, message: str) -> None:
         ("compact(table => 'd.t', where => 'dt > 1')", "give the partitions by name"),
         ("compact(table => 'd.t', order_strategy => 'zorder', order_by => 'a')", "Paimon's own compact"),
         ("compact(table => 'd.t', partition_idle_time => '60s')", "partition_idle_time is not taken"),
-        ("compact(table => 'd.t', options => 'target-file-size=1mb')", "target-file-size can't be set"),
+        ("compact(table => 'd.t', options => 'target-file-size=1mb')", "compact: options: target-file-size can't"),
         ("expire_snapshots(table => 'd.t', options => 'snapshot.clean-empty-directories=true')", "set it on the table"),
         ("compact_database()", "call compact for each table"),
         ("migrate_table(source_type => 'hive', table => 'd.t')", "docs/comparison.md"),
@@ -265,6 +270,14 @@ def test_a_rollback_is_a_new_snapshot_with_the_old_state(table: Table) -> None:
     assert call(table, "rollback(table => 'd.t', version => '1')", operation_id="y").snapshot_after == 5
     assert call(table, "rollback(table => 'd.t', version => '1')", operation_id="y").snapshot_after == 5
     assert table.snapshot_ids() == [1, 2, 3, 4, 5]
+
+
+def test_a_tag_to_delete_may_be_missing_as_in_paimon(table: Table) -> None:
+    assert not call(table, "delete_tag(table => 'd.t', tag => 'x')").changed
+    with pytest.raises(NotFoundError):
+        call(table, "delete_tag(table => 'd.t', tag => 'x', if_missing => 'fail')")
+    with pytest.raises(PaimonError):
+        call(table, "delete_branch(table => 'd.t', branch => 'x')")
 
 
 def test_a_consumer_to_delete_may_be_missing_as_in_paimon(table: Table) -> None:
