@@ -23,7 +23,13 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.commit.rescale import commit_rescale
-from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    ConflictError,
+    FormatError,
+    InvalidInputError,
+    PaimonError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan
@@ -49,6 +55,8 @@ log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 5
 """How often partitions are written again because other commits changed them."""
+MOST_BUCKETS = 100_000
+"""In one partition: far more than anybody has, and few enough that the plan of a mistyped number fits into memory."""
 _STEP = "rescale"
 _LISTED = 100
 
@@ -57,6 +65,7 @@ def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> 
     """Rescale the chosen partitions; those that have that number of buckets already stay as they are.
 
     Raises:
+        InvalidInputError: more buckets than anybody has.
         UnsupportedFeatureError: the table has no fixed buckets, or a feature that this engine does not write.
         FormatError: files of one partition name different numbers of buckets, or rows lie in a wrong bucket.
         ConflictError: other commits kept changing the partitions, or the option; ``details["done"]`` is the snapshot
@@ -111,6 +120,11 @@ def _gather(view: Table, request: Rescale) -> _Gathered:
     chosen = choose_partitions(schema, request.partitions, view.label).selection(schema)
     now = TableOptions(schema.options).bucket
     bucket_num = request.bucket_num or now
+    if bucket_num > MOST_BUCKETS:
+        raise InvalidInputError(
+            f"{view.label}: {bucket_num} is too large a number of buckets (bucket_num, by default the option bucket): "
+            f"a rescale takes at most {MOST_BUCKETS}"
+        )
     option = bucket_num if not request.partitions and bucket_num != now else None
     if option is not None:
         check_alterable(view, [SetOption(key="bucket", value=str(option))])

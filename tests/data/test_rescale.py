@@ -613,6 +613,9 @@ def test_bad_input(tmp_path: Path) -> None:
     for wrong in ({"bucket_num": 0}, {"bucket_num": -1}, {"bucket_num": 4, "partitions": ["q=1"]}):
         with pytest.raises(InvalidInputError, match=r"at least 1|'q'"):
             run(table, **wrong)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInputError, match="at most 100000"):
+            run(table, 10**9, dry_run=dry_run)
     with pytest.raises(NotFoundError):
         run(table, 4, branch="none")
     assert (table.latest_snapshot_id(), option(table)) == (1, "2")
