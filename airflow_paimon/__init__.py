@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.replace_main import main_state
-    from airflow_paimon.core.schema.tables import create_table
+    from airflow_paimon.notebook.create import create_table
     from airflow_paimon.notebook.functions import *  # noqa: F403
     from airflow_paimon.notebook.operation import Result
     from airflow_paimon.notebook.table import open_table
@@ -65,7 +65,7 @@ __all__ = [  # noqa: F405
 
 _PLACES = {
     "Result": "notebook.operation",
-    "create_table": "core.schema.tables",
+    "create_table": "notebook.create",
     "main_state": "core.publish.replace_main",
     "open_table": "notebook.table",
     "open_table_set": "notebook.table_set",

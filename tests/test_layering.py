@@ -473,7 +473,7 @@ def test_a_table_is_opened_without_arrow() -> None:
 def test_open_table_and_create_table_are_found_lazily() -> None:
     out = run_python("""
         import airflow_paimon
-        from airflow_paimon.core.schema.tables import create_table
+        from airflow_paimon.notebook.create import create_table
         from airflow_paimon.notebook.table import open_table
         print(airflow_paimon.open_table is open_table, airflow_paimon.create_table is create_table)
         print({"open_table", "create_table"} <= set(dir(airflow_paimon)), hasattr(airflow_paimon, "x"))

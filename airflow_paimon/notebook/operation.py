@@ -57,7 +57,9 @@ def _opened(operation: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(table, Table):
         raise InvalidInputError(f"{operation}: table is db.table or what open_table returned, not {table!r}")
     if values["warehouse"] is not None or values["storage_options"] is not None:
-        raise InvalidInputError(f"{operation}: an opened table knows its warehouse and its storage_options")
+        raise InvalidInputError(
+            f"{operation}: an opened table knows its warehouse and its storage_options; leave them out"
+        )
     if not isinstance(table, ReadableTable) or table.place is None:
         raise InvalidInputError(
             f"{operation}: {table.label} was not opened by airflow_paimon.open_table(warehouse, name); do that, or "

@@ -181,10 +181,16 @@ def test_a_table_by_name_and_an_opened_one_are_the_same_operation(stored: Path, 
         create_tag("sales.orders", "x", warehouse=warehouse)
 
 
+def test_a_table_that_was_just_made_is_an_opened_one(tmp_path: Path) -> None:
+    made = create_table(str(tmp_path), name="d.t", columns=[("id", "INT")], storage_options={})
+    write_arrow(made, pa.table({"id": pa.array([1], pa.int32())}))
+    assert create_tag(made, "x").details["snapshot"] == 1
+    assert made.to_arrow().num_rows == made.branch("main").count() == 1
+
+
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     warehouse = str(tmp_path)
-    create_table(warehouse, "d.t", [("id", "INT")])
-    table = open_table(warehouse, "d.t")
+    table = create_table(warehouse, "d.t", [("id", "INT")])
     refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: create_tag("d.t", "x"), "give warehouse= with the name 'd.t'"),
         (lambda: create_tag(3, "x"), "table is db.table or what open_table returned"),  # type: ignore[arg-type]
@@ -194,6 +200,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         (lambda: create_tag(table.branch("b"), "x"), "give the table as d.t and the branch as branch='b'"),
         (lambda: compact(table, processes=0), "processes is a number from 1 on"),
         (lambda: compact(table, min_files=1), "at least 2"),
+        (lambda: compact(table, partitions=5), r"partitions \(--partitions\) takes texts"),  # type: ignore[arg-type]
     ]
     for call, says in refused:
         with pytest.raises(InvalidInputError, match=says):

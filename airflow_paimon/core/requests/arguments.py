@@ -45,6 +45,8 @@ def build_request(operation: str, values: Mapping[str, Any]) -> Request:
 
 def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
     if spec.metadata.get("repeat"):
+        if not isinstance(value, Iterable):
+            raise InvalidInputError(f"{_named(operation, spec)} takes texts, such as a list of them; got {value!r}")
         items = (value,) if isinstance(value, str) else tuple(value)
         for item in items:
             _refuse_nothing(operation, spec, item)
