@@ -143,7 +143,8 @@ def test_bad_and_hostile_queries(spark: SparkSession, tmp_path: Path) -> None:
     make(tmp_path)
     before = sorted(p for p in tmp_path.rglob("*") if p.is_file())
     for text, error, said in (
-        ("SELECT * FROM d.nope", NotFoundError, r"`d`\.`nope` cannot be found.*line 1, position 15"),
+        ("SELECT * FROM d.nope", NotFoundError, r"`d`\.`nope` cannot be found.*line 1, position 15.*SHOW TABLES"),
+        ("SELECT * FROM c.d.t", InvalidInputError, "named db.table, and SHOW TABLES lists them"),
         ("SELECT * FROM d.`nope$snapshots`", NotFoundError, "cannot be found"),
         ("SELECT * FROM d.`t$branch_c`", NotFoundError, "no branch 'c'"),
         ("SELECT * FROM d.t VERSION AS OF 'x'", NotFoundError, r"no tag 'x' \(its tags: .*one\).*line 1"),

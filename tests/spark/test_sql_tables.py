@@ -65,9 +65,11 @@ def test_create_table_makes_the_schema_that_python_makes(spark: SparkSession, tm
     again = sql(spark, warehouse, ALL_TYPES)
     assert (again["changed"], again["details"]["notes"]) == (
         False, ["d.typed exists; IF NOT EXISTS left it as it is"])  # fmt: skip
-    with pytest.raises(AlreadyExistsError, match=r"d\.typed exists"):
+    with pytest.raises(AlreadyExistsError, match=r"d\.typed exists; CREATE TABLE IF NOT EXISTS leaves"):
         sql(spark, warehouse, ALL_TYPES.replace("IF NOT EXISTS", ""))
     assert sql(spark, warehouse, "CREATE TABLE IF NOT EXISTS d.typed (x INT)")["changed"] is False
+    odd = sql(spark, warehouse, "CREATE TABLE d.odd (a INT) TBLPROPERTIES ('bukcet' = '1')")
+    assert "did you mean bucket" in odd["details"]["warnings"][0]
     # what SHOW CREATE TABLE says makes the same table
     (statement,) = values(sql(spark, warehouse, "SHOW CREATE TABLE d.typed"))
     sql(spark, other, statement)
@@ -279,6 +281,8 @@ def test_drop_table(spark: SparkSession, tmp_path: Path) -> None:
     table = open_table(warehouse, "d.t")
     with pytest.raises(InvalidInputError, match=r"confirm with all_rows=True"):
         sql(spark, warehouse, "DROP TABLE d.t")
+    with pytest.raises(InvalidInputError, match=r"all_rows confirms .* True or False, not 'false'"):
+        sql(spark, warehouse, "DROP TABLE d.t", all_rows="false")  # type: ignore[arg-type]
     run(table, "create_tag", tag="one")
     with pytest.raises(UnsafeOperationError, match="tags one"):
         sql(spark, warehouse, "DROP TABLE d.t", all_rows=True)

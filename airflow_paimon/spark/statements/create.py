@@ -23,6 +23,7 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.schema_plan import new_schema
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.option_names import unknown_options
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_or_place
 from airflow_paimon.data.arguments import check_operation_id
@@ -87,7 +88,10 @@ def _create(asked: Asked, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
     new = _new_table(asked, plan, _columns(plan))
     if not plan.ignoreIfExists():
-        return _created(new.create(asked), True, started)
+        try:
+            return _created(new.create(asked), True, started)
+        except AlreadyExistsError as error:
+            raise _exists(new) from error
     known = _existing(asked, new)
     try:
         made = new.create(asked, "skip")  # which also makes known to the catalog what an earlier try left
@@ -105,7 +109,9 @@ def _created(table: Table, changed: bool, started: float) -> dict[str, Any]:
         "schema_id": schema.id,
         "columns": [f"{f.name} {f.type}" for f in schema.fields],
     }
-    if not changed:
+    if changed:
+        details |= _warnings(schema)
+    else:
         details["notes"] = [f"{table.name} exists; IF NOT EXISTS left it as it is"]
     return OperationResult(
         operation=OPERATION,
@@ -117,6 +123,18 @@ def _created(table: Table, changed: bool, started: float) -> dict[str, Any]:
     ).to_json()
 
 
+def _warnings(schema: TableSchema) -> dict[str, list[str]]:
+    found = unknown_options(schema.options)
+    return {"warnings": found} if found else {}
+
+
+def _exists(new: NewTable) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"{CREATE}: {new.name} exists; CREATE TABLE IF NOT EXISTS leaves it as it is, and INSERT INTO or INSERT "
+        f"OVERWRITE writes into it"
+    )
+
+
 def _create_as(asked: Asked, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
     described = _new_table(asked, plan, ())
@@ -126,10 +144,7 @@ def _create_as(asked: Asked, plan: Any) -> dict[str, Any]:
     frame, _ = _query(asked, plan)
     new = _with_columns(described, frame)
     if known is not None and not _is_own(asked, known, new):
-        raise AlreadyExistsError(
-            f"{CREATE}: {new.name} exists; CREATE TABLE IF NOT EXISTS leaves it as it is, and INSERT INTO or INSERT "
-            f"OVERWRITE writes into it"
-        )
+        raise _exists(new)
     _check_rows(new, frame)
     table = known or new.create(asked)
     try:
@@ -228,7 +243,8 @@ def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, st
     views = {name: view if isinstance(view, str) else "DataFrame" for name, view in asked.views.items()}
     said = digest_of({"statement": asked.statement, "views": views})
     written = write_once(table, OPERATION, said, asked.operation_id, write, report, run=run)
-    details = {"statement": kind, "schema_id": table.schema().id, **found, **written.report}
+    schema = table.schema()
+    details = {"statement": kind, "schema_id": schema.id, **found, **written.report, **_warnings(schema)}
     details |= {"replayed": True} if written.replayed else {}
     result = write_result(table, OPERATION, written, details, started)
     return {**result, "changed": result["changed"] or mode == "append"}

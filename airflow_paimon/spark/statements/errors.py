@@ -15,6 +15,8 @@ _OWN_NAMES = re.compile(r", `__airflow_paimon_\w+`|`__airflow_paimon_\w+`, ")
 
 
 _UNKNOWN_TABLE = "[TABLE_OR_VIEW_NOT_FOUND]"
+_NO_SUCH_NAME = (_UNKNOWN_TABLE, "[REQUIRES_SINGLE_PART_NAMESPACE]")
+"""What Spark says of a name that only its own catalogs could have."""
 
 
 def statement_errors(statement: Statement) -> AbstractContextManager[None]:
@@ -23,10 +25,10 @@ def statement_errors(statement: Statement) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def sql_errors(what: str, missing: type[PaimonError] = InvalidInputError) -> Iterator[None]:
+def sql_errors(what: str, missing: type[PaimonError] = InvalidInputError, hint: str = "") -> Iterator[None]:
     """Raise what Spark says of SQL as ``InvalidInputError``, in one line, with the position; ``what`` comes before it.
 
-    ``missing``: the error for a table that neither the warehouse nor Spark has.
+    ``missing``: the error for a table that neither the warehouse nor Spark has; ``hint``: what to do then.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, PySparkException
@@ -42,4 +44,5 @@ def sql_errors(what: str, missing: type[PaimonError] = InvalidInputError) -> Ite
         if fault is None:
             raise
         kind = missing if fault.startswith(_UNKNOWN_TABLE) else InvalidInputError
-        raise kind(f"{what}: {_OWN_NAMES.sub('', fault_at(text, fault))}") from None
+        way_out = hint if fault.startswith(_NO_SUCH_NAME) else ""
+        raise kind(f"{what}: {_OWN_NAMES.sub('', fault_at(text, fault))}{way_out}") from None

@@ -69,7 +69,8 @@ def query(
         with registered(spark, frames):
             return planned_frame(spark, tables.plan(plan, _no_target))
 
-    with sql_errors("SELECT", NotFoundError):
+    hint = f"; tables of the warehouse {warehouse} are named db.table, and SHOW TABLES lists them"
+    with sql_errors("SELECT", NotFoundError, hint):
         frame = planned()
         return (planned() if tables.learn(frame) else frame), tables.named
 

@@ -96,6 +96,8 @@ def sql(
     """
     if not isinstance(statement, str):
         raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
+    if not isinstance(all_rows, bool):
+        raise InvalidInputError(f"all_rows confirms a change of all rows; it is True or False, not {all_rows!r}")
     if is_call(statement):
         others = {"views": views, "all_rows": all_rows, "on_stale": on_stale}
         return run_call(spark, warehouse, statement, operation_id, storage_options, **others)
