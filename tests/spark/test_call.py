@@ -49,7 +49,7 @@ def test_jobs_run_in_the_session_and_give_their_result(spark: SparkSession, tabl
         "details": rolled["details"],
         "plan_id": rolled["plan_id"],
     }
-    assert read_arrow(table)["id"].to_pylist() == [0, 1]
+    assert sorted(read_arrow(table)["id"].to_pylist()) == [0, 1]
     noted = call(spark, table, "sys.remove_orphan_files(table => 'd.t', parallelism => 2)")
     assert noted["details"]["call_notes"] == ["parallelism has no effect: the work is divided by this package"]
 
