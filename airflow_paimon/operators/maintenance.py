@@ -314,7 +314,7 @@ class RescaleOperator(PaimonOperator):
                 f"{files} files ({size}) of {found['partitions']} partitions would be distributed to {number} buckets"
             )
         elif not found["partitions"]:
-            line = f"nothing to write: there is no partition that has not {number} buckets"
+            line = f"nothing to write: every chosen partition has {number} buckets already"
         else:
             line = f"{found['rows']:,} rows in {found['partitions']} partitions, now in {number} buckets each"
         return [line, *warnings]
