@@ -17,6 +17,7 @@ from airflow_paimon.core.correction.checks import (
     check_target,
     divided,
     further_views,
+    naming_statement,
 )
 from airflow_paimon.core.correction.estimate_plan import estimate
 from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
@@ -70,8 +71,9 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     texts = [] if sql is None else divided(sql, request.engine)
     several = [read_sql(text, target.schema) for text in texts] or [Asked(kind=FUNCTION)]
     asked = several[0]
-    for text in texts:
-        _check_sql(request, target, text)
+    for at, text in enumerate(texts, 1):
+        with naming_statement(at, texts):
+            _check_sql(request, target, text)
     if asked.kind not in (SELECT, FUNCTION):
         check_statement_alone(asked.kind, request.mode, request.partitions)
     else:

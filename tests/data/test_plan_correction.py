@@ -100,6 +100,10 @@ def test_several_statements_are_planned_as_what_they_do_at_most(warehouse: str, 
     assert (again["replaces"]["buckets"], again["reads"]["files"]) == (2, 2 * apart[0]["reads"]["files"])
     with pytest.raises(InvalidInputError, match="statement 2 of 2 is a SELECT"):
         planned(table, tmp_path, f"{one}; SELECT * FROM branch")
+    with pytest.raises(InvalidInputError, match=r"statement 2 of 2: .*branch has no column nope"):
+        planned(table, tmp_path, f"{one}; UPDATE branch SET nope = 1 WHERE id = 1")
+    with pytest.raises(InvalidInputError, match="statement 1 of 2: SQL starts with 'DROP'"):
+        planned(table, tmp_path, f"DROP TABLE branch; {one}")
 
 
 def test_a_select_replaces_its_partitions(warehouse: str, tmp_path: Path) -> None:

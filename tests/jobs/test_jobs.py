@@ -126,6 +126,9 @@ def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: 
     file.write_text("\n select * FROM branch")
     with pytest.raises(InvalidInputError, match="name the partitions to overwrite"):
         run_before_spark(build_request("correct_branch", values))
+    file.write_text("UPDATE branch SET v = 'x' WHERE dt = '1'; UPDATE branch SET nope = 'x' WHERE dt = '1'")
+    with pytest.raises(InvalidInputError, match=r"statement 2 of 2: .*branch has no column nope"):
+        run_before_spark(build_request("correct_branch", values))
 
 
 @pytest.mark.parametrize("view", ["d.t@1", "d.t@good", "d.t$branch_fix@1", "d.t@fix.1"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from airflow_paimon.core.correction.sql_asked import BRANCH, MAIN_VIEW, target_of
@@ -43,6 +44,19 @@ def check_is_query(sql: str) -> None:
     )
 
 
+@contextmanager
+def naming_statement(at: int, statements: Sequence[object]) -> Iterator[None]:
+    """Name the statement that an error is about, where there are several. ``at``: its number, from 1 on."""
+    try:
+        yield
+    except InvalidInputError as error:
+        if len(statements) == 1:
+            raise
+        message = error.message.removeprefix("--sql: ")
+        text = f"--sql, statement {at} of {len(statements)}: {message}"
+        raise InvalidInputError(text, details=error.details) from error
+
+
 def divided(sql: str, engine: str = "embedded") -> list[str]:
     """Return the statements of a correction's SQL, one or more; one is returned as it is.
 
@@ -53,7 +67,8 @@ def divided(sql: str, engine: str = "embedded") -> list[str]:
     if len(texts) < 2:
         return [sql]
     for at, text in enumerate(texts, 1):
-        check_is_query(text)
+        with naming_statement(at, texts):
+            check_is_query(text)
         if tokens_of(without_comments(text))[0].is_word("select"):
             raise InvalidInputError(
                 f"--sql: statement {at} of {len(texts)} is a SELECT, which gives the rows of a branch by itself: give "

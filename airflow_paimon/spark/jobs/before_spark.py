@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from airflow_paimon.core.correction.checks import check_is_query
+from airflow_paimon.core.correction.checks import check_is_query, naming_statement
 from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import check_engine
@@ -88,5 +88,6 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     for name, text in views.items():
         table, version = viewed_table(request.warehouse, text, request.storage_options)
         columns[name] = read_schema(table, version).field_names
-    for text in texts:
-        check_columns(text, columns, {"branch": branch.label, "main": f"main of {context.table.name}"})
+    for at, text in enumerate(texts, 1):
+        with naming_statement(at, texts):
+            check_columns(text, columns, {"branch": branch.label, "main": f"main of {context.table.name}"})

@@ -17,7 +17,8 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.staging import Staging, Taken, take_over, unpublished, unpublished_snapshots
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.correction.checks import naming_statement
+from airflow_paimon.core.errors import ConflictError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -56,10 +57,8 @@ def statements_of(spark: SparkSession, request: CorrectBranch, texts: Sequence[s
     """
     found = []
     for at, text in enumerate(texts, 1):
-        try:
+        with naming_statement(at, texts):
             statement = statement_of(spark, request, text)
-        except InvalidInputError as error:
-            raise _numbered(error, at, texts) from None
         if statement is None:
             raise UnsupportedFeatureError(
                 f"{request.table}: statement {at} of --sql is no UPDATE, DELETE, MERGE or INSERT, or the session has "
@@ -133,10 +132,8 @@ class _Together:
         inside = dataclasses.replace(self._context, table=self._working.branch(MAIN))
         done = []
         for at, statement in enumerate(self._statements, 1):
-            try:
+            with naming_statement(at, self._statements):
                 done.append(self._change(inside, self._working, statement))
-            except InvalidInputError as error:
-                raise _numbered(error, at, self._statements) from error
         return done
 
     def _take_over(self, identity: CommitIdentity, done: Sequence[OperationResult]) -> Taken:
@@ -229,8 +226,3 @@ class _Together:
 
 def _path(schema: TableSchema, entry: ManifestEntry) -> str:
     return data_file_path(schema, StoredPartitions(schema).values(entry.partition), entry.bucket, entry.file)
-
-
-def _numbered(error: InvalidInputError, at: int, texts: Sequence[object]) -> InvalidInputError:
-    message = error.message.removeprefix("--sql: ")
-    return InvalidInputError(f"--sql, statement {at} of {len(texts)}: {message}", details=error.details)

@@ -145,11 +145,11 @@ def _opened(warehouse: Path) -> tuple[Any, str]:
     ("sql", "message", "more"),
     [
         ("UPDATE branch SET v = 'x' WHERE k = 1; SELECT * FROM branch", "statement 2 of 2 is a SELECT", {}),
-        ("UPDATE branch SET v = 'x' WHERE k = 1; DROP TABLE branch", "starts with 'DROP'", {}),
+        ("UPDATE branch SET v = 'x' WHERE k = 1; DROP TABLE branch", "statement 2 of 2: SQL starts with 'DROP'", {}),
         ("UPDATE branch SET n = 1; UPDATE main SET v = 'y' WHERE k = 1", "statement 2 of 2: the target", {}),
         ("UPDATE branch SET v = 'x' WHERE k = 1; DELETE FROM branch", "statement 2 of 2: .*all-rows", {}),
         ("UPDATE branch SET v = 'x' WHERE k = 1; UPDATE branch SET v = CAST('x' AS INT) WHERE k = 2", "2 of 2", {}),
-        ("UPDATE branch SET v = 'x' WHERE k = 1; UPDATE branch SET nope = 1 WHERE k = 2", "nope", {}),
+        ("UPDATE branch SET v = 'x' WHERE k = 1; UPDATE branch SET nope = 1 WHERE k = 2", "2 of 2: .*nope", {}),
         ("UPDATE branch SET n = 1; UPDATE branch SET v = WHERE k = 2", "2 of 2: Spark can't parse", {}),
         (TWO, "a dry run takes one", {"dry_run": True}),
         (TWO, "engine=connector takes one",
