@@ -21,6 +21,7 @@ from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import MarkPartitionDone
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_text import split_partitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.success_files import PartitionToMark, partition_to_mark, plan_success_files
 from airflow_paimon.core.table.table import Table
@@ -57,7 +58,7 @@ def mark_partition_done(context: Context, request: MarkPartitionDone) -> Operati
 
 
 def _partitions(schema: TableSchema, texts: Sequence[str], table: str) -> list[PartitionToMark]:
-    found = [partition_to_mark(schema, text, table) for given in texts for text in given.split(";") if text.strip()]
+    found = [partition_to_mark(schema, text, table) for given in texts for text in split_partitions(given)]
     if not found:
         raise InvalidInputError(f"{table}: give the partitions (--partitions), such as dt=2026-11-25")
     return list({m.folder: m for m in found}.values())

@@ -14,9 +14,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests.call_text import Call, Given, Value
+from airflow_paimon.core.requests.call_text import Call, Value
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.partition_text import split_partitions
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 
 Convert = Callable[[Value, tzinfo | None], Mapping[str, Any]]
@@ -96,22 +97,11 @@ def _tags_older_than(value: Value, zone: tzinfo | None) -> Mapping[str, Any]:
 
 
 def _partitions(field: str) -> Convert:
-    return lambda value, _: {field: tuple(split_specs(value))}
+    def convert(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
+        texts = value if isinstance(value, tuple) else (value,)
+        return {field: tuple(part for text in texts for part in split_partitions(str(text))) or ("",)}
 
-
-def split_specs(value: Value) -> list[str]:
-    """Divide ``dt=1,hh=08;dt=2`` at the semicolons outside of quotes; of an array each text."""
-    if isinstance(value, tuple):
-        return [spec for text in value for spec in split_specs(text)]
-    found, mark = [""], ""
-    for char in str(value):
-        if char == ";" and not mark:
-            found.append("")
-            continue
-        if char in "'\"":
-            mark = "" if mark == char else mark or char
-        found[-1] += char
-    return [spec.strip() for spec in found if spec.strip()] or [""]
+    return convert
 
 
 def _version(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -542,6 +532,3 @@ def _table(call: Call, request: type[Request], value: Value) -> dict[str, Any]:
 
 def _plain(name: str) -> str:
     return name.lower().replace("_", "")
-
-
-__all__ = ["MINOR", "NOT_HERE", "PROCEDURES", "Argument", "Asked", "Given", "Procedure", "plan_call", "split_specs"]

@@ -18,6 +18,7 @@ _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
 _QUOTED = re.compile(r"""\s*("(?:[^"]|"")*"|'(?:[^']|'')*')\s*(?:([,/])|$)""")
 _KEY = re.compile(r"\s*([^\s=,/]+)\s*=")
 _NEXT = re.compile(r"([,/])\s*[^\s=,/]+\s*=")
+_ONE_OF_SEVERAL = re.compile(r"""(?:=\s*(?:"(?:[^"]|"")*"|'(?:[^']|'')*')|[^;])+""")
 _PLAIN = re.compile(r"[^\s%,/='\"]+")
 _BLANKS = " \t\n\r\v\f"
 _EDGE = re.compile(f"^[{_BLANKS}]+|[{_BLANKS}]+$")
@@ -62,6 +63,11 @@ def parse_partition_text(text: str) -> dict[str, str]:
     if by_comma:
         return found
     return {k: _ESCAPE.sub(lambda m: chr(int(m[1], 16)), v) if k in bare else v for k, v in found.items()}
+
+
+def split_partitions(text: str) -> list[str]:
+    """Divide ``dt=1,hh=08;dt=2``, as Paimon's procedures take several, at the semicolons outside of quoted values."""
+    return [part.strip() for part in _ONE_OF_SEVERAL.findall(text) if part.strip()]
 
 
 def partition_text(values: Mapping[str, str]) -> str:

@@ -182,6 +182,8 @@ def test_what_would_mean_something_else_is_refused_with_the_way_out(text: str, m
          "merge_branch", {"branch": "b", "skip_checks": True}),
         ("compact(table => 'd.t', partitions => 'dt=1,hh=08;dt=''a;b''', compact_strategy => 'full', "
          "options => 'sink.parallelism=4')", "compact", {"partitions": ("dt=1,hh=08", "dt='a;b'")}),
+        ("mark_partition_done(table => 'd.t', partitions => array('dt=1;dt=2', 'dt=3'))", "mark_partition_done",
+         {"partitions": ("dt=1", "dt=2", "dt=3")}),
         ("compact_chain_table(table => 'd.t', partition => 'dt=\"20250810\",hour=\"22\"')", "compact_chain_table",
          {"partition": ('dt="20250810",hour="22"',)}),
         ("clear_consumers(table => 'd.t', including_consumers => '', excludingConsumers => 'my.*')",

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partition_text import parse_partition_text, partition_text, quoted_partition
+from airflow_paimon.core.table.partition_text import (
+    parse_partition_text,
+    partition_text,
+    quoted_partition,
+    split_partitions,
+)
 from airflow_paimon.core.table.partitions import choose_partitions, partition_path
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -120,3 +125,13 @@ def test_what_an_operation_shows_can_be_asked_for(table: Table) -> None:
     plan = run(table, "merge_branch", branch="fix", dry_run=True).details["plan"]
     (shown,) = [a["path"].rpartition("/")[0] for a in plan["actions"] if a["action"] == "ReplaceBucket"]
     assert parse_partition_text(shown) == {"dt": "100%25", "region": "eu"}
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.text(max_size=8), min_size=1), min_size=1, max_size=3))
+def test_several_are_divided_at_semicolons_outside_of_quotes(partitions: list[dict[str, str]]) -> None:
+    text = " ; ".join(map(quoted_partition, partitions)) + ";"
+    assert [parse_partition_text(part) for part in split_partitions(text)] == partitions
+
+
+def test_an_apostrophe_within_a_value_is_no_quote() -> None:
+    assert split_partitions("dt=it's;dt=b; ;dt='c") == ["dt=it's", "dt=b", "dt='c"]
