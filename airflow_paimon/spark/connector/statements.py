@@ -7,7 +7,7 @@ becomes one commit of the branch. Other tables are read at one snapshot each, as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
@@ -15,7 +15,6 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import check_target, require_compacted, require_visible
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
@@ -78,7 +77,7 @@ def run_statement(
     made = made_of(request, base.table, statement.text)
 
     def described(removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]) -> Mapping[str, str]:
-        return properties(request, made, _details(statement, base, removed, added))
+        return properties(request, made, {"statement": statement.kind, **base.figures(removed, added)})
 
     staging = open_staging(base.table, base.head, base.schema, request.operation_id, context.now_iso, shares=True)
     try:
@@ -92,7 +91,7 @@ def run_statement(
     landed = taken.receipt.snapshot
     if landed is not None and taken.receipt.replayed:
         return result_of(context, request, landed)
-    details = _details(statement, base, taken.removed, taken.added)
+    details = {"statement": statement.kind, **base.figures(taken.removed, taken.added)}
     if landed is None:
         details["notes"] = [f"{statement.kind} changed nothing: Paimon's connector committed no change"]
     return base.result(context, request, details, changed=landed is not None, after=landed)
@@ -117,21 +116,3 @@ def _execute(reader: Reader, base: Base, statement: Statement, tables: NamedTabl
 
 
 _REFUSALS = frozenset({"java.lang.UnsupportedOperationException", "java.lang.IllegalArgumentException"})
-
-
-def _details(
-    statement: Statement, base: Base, removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]
-) -> dict[str, Any]:
-    values = StoredPartitions(base.schema).values
-    names = sorted({shown_partition(base.schema, values(e.partition)) for e in (*removed, *added)})
-    return {
-        "statement": statement.kind,
-        "files_added": len(added),
-        "bytes_added": sum(e.file.file_size for e in added),
-        "files_rewritten": len(removed),
-        "bytes_rewritten": sum(e.file.file_size for e in removed),
-        "changed_partitions": names[:100],
-        "partition_count": len(names),
-        "branch_snapshot": base.head.id,
-        "main_snapshot": base.main_head.id if base.main_head is not None else None,
-    }

@@ -25,14 +25,14 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN
 from airflow_paimon.core.table.scan import data_file_path, live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.publish_row_ids import rewrite_files
 from airflow_paimon.spark.jobs.correct_statement import statement_of
-from airflow_paimon.spark.jobs.correction import Base, made_of, properties, read_heads, result_of
+from airflow_paimon.spark.jobs.correction import made_of, properties, read_heads, result_of
 from airflow_paimon.spark.statements.run import TRIES
 from airflow_paimon.spark.statements.statement_plan import Statement
 
@@ -203,9 +203,6 @@ class _Together:
     def _details(
         self, done: Sequence[OperationResult], removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]
     ) -> dict[str, Any]:
-        base: Base = self._base
-        values = StoredPartitions(base.schema).values
-        names = sorted({shown_partition(base.schema, values(e.partition)) for e in (*removed, *added)})
         each = [
             {"statement": statement.kind, **{k: found.details[k] for k in _OF_EACH if k in found.details}}
             for statement, found in zip(self._statements, done, strict=True)
@@ -213,14 +210,7 @@ class _Together:
         return {
             "statements": each,
             **{name: sum(one.get(name, 0) for one in each) for name in _ROWS},
-            "files_added": len(added),
-            "bytes_added": sum(e.file.file_size for e in added),
-            "files_rewritten": len(removed),
-            "bytes_rewritten": sum(e.file.file_size for e in removed),
-            "changed_partitions": names[:100],
-            "partition_count": len(names),
-            "branch_snapshot": base.head.id,
-            "main_snapshot": base.main_head.id if base.main_head is not None else None,
+            **self._base.figures(removed, added),
         }
 
 

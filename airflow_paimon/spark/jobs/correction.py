@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.chain.guard import report_write
@@ -18,13 +18,19 @@ from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, Asked
 from airflow_paimon.core.correction.sql_asked import read_sql as asked_by_sql
 from airflow_paimon.core.correction.timings import record_timing
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.made_by import function_properties, statement_properties
-from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
+from airflow_paimon.core.table.partitions import (
+    PartitionChoice,
+    StoredPartitions,
+    choose_partitions,
+    shown_partition,
+)
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     DETAILS_PROPERTY,
@@ -62,6 +68,21 @@ class Base:
             "partitions": {name: rows[name] for name in names[:_NAMED_PARTITIONS]},
             "partition_count": len(names),
             **figures,
+            "branch_snapshot": self.head.id,
+            "main_snapshot": self.main_head.id if self.main_head is not None else None,
+        }
+
+    def figures(self, removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]) -> dict[str, Any]:
+        """Say which files a commit of statements took away and added."""
+        values = StoredPartitions(self.schema).values
+        names = sorted({shown_partition(self.schema, values(e.partition)) for e in (*removed, *added)})
+        return {
+            "files_added": len(added),
+            "bytes_added": sum(e.file.file_size for e in added),
+            "files_rewritten": len(removed),
+            "bytes_rewritten": sum(e.file.file_size for e in removed),
+            "changed_partitions": names[:_NAMED_PARTITIONS],
+            "partition_count": len(names),
             "branch_snapshot": self.head.id,
             "main_snapshot": self.main_head.id if self.main_head is not None else None,
         }
