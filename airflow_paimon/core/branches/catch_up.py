@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import parse_duration
-from airflow_paimon.core.table.partition_text import parse_partition_text
+from airflow_paimon.core.table.partition_text import parse_partition_text, split_partitions
 from airflow_paimon.core.table.paths import MAIN
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def parse_condition(
         partitions=tuple(partitions),
         allow_older_partitions=allow_older_partitions,
         wait_for_branch=wait_for_branch,
-        marked_partitions=tuple(marked_partitions),
+        marked_partitions=tuple(one for text in marked_partitions for one in split_partitions(text) or [text]),
     )
     lags = condition.watermark_lag_ms is not None or condition.commit_lag_ms is not None
     named = (*condition.partitions, *condition.marked_partitions)

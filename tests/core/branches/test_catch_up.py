@@ -238,5 +238,9 @@ def test_partitions_that_are_to_be_marked_as_complete(tmp_path: Path) -> None:
     assert check(table, condition).waiting_for == ("partition dt=a to be marked as complete",)
     table.store.create("dt=a/_SUCCESS", b"")  # by another engine, whatever is in it
     assert check(table, condition).caught_up
+    several = parse_condition(marked_partitions=["dt=b;dt=c"])
+    assert check(table, several).waiting_for == ("partition dt=c to be marked as complete",)
     with pytest.raises(InvalidInputError, match="'day' is not a partition column"):
         check(table, parse_condition(marked_partitions=["day=1"]))
+    with pytest.raises(InvalidInputError, match="at least one key=value"):
+        parse_condition(marked_partitions=[""])
