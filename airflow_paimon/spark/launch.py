@@ -133,9 +133,11 @@ def _run(request: Request) -> Outcome:
         return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
     except ModuleNotFoundError as error:
         log.exception("%s failed", request.operation)
+        needed = "a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
+        if error.name in ("pyspark", "py4j"):
+            needed = f"{request.operation} runs in Spark (pip install pyspark), or submit the job with spark-submit"
         missing = UnsupportedFeatureError(
-            f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: "
-            f"a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
+            f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: {needed}"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     except PaimonError as error:

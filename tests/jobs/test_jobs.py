@@ -19,6 +19,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
+from tests.conftest import REPO_ROOT
 from tests.core.chain.tables import add, make_chain
 from tests.core.tables import append, make_table, run
 
@@ -129,6 +130,18 @@ def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: 
     file.write_text("UPDATE branch SET v = 'x' WHERE dt = '1'; UPDATE branch SET nope = 'x' WHERE dt = '1'")
     with pytest.raises(InvalidInputError, match=r"statement 2 of 2: .*branch has no column nope"):
         run_before_spark(build_request("correct_branch", values))
+
+
+def test_a_job_in_spark_says_how_to_get_it(warehouse: Path, tmp_path: Path) -> None:
+    run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
+    (tmp_path / "fix.sql").write_text("UPDATE branch SET v = 'x' WHERE dt = '1'")
+    (tmp_path / "none" / "pyspark").mkdir(parents=True)
+    missing = "raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')"
+    (tmp_path / "none" / "pyspark" / "__init__.py").write_text(missing)
+    asked = on(warehouse, "--branch=fix", f"--sql={tmp_path / 'fix.sql'}")
+    ended = run_job("correct_branch", *asked, env={"PYTHONPATH": f"{tmp_path / 'none'}:{REPO_ROOT}"})
+    assert (ended.code, ended.result["error"]["kind"]) == (2, "unsupported")
+    assert "correct_branch runs in Spark (pip install pyspark), or submit" in ended.result["error"]["message"]
 
 
 @pytest.mark.parametrize("view", ["d.t@1", "d.t@good", "d.t$branch_fix@1", "d.t@fix.1"])
