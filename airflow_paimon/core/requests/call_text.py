@@ -13,7 +13,9 @@ from airflow_paimon.core.correction.sql_words import Token, tokens_of, without_c
 from airflow_paimon.core.errors import InvalidInputError
 
 Value = str | int | float | bool | tuple["Value", ...] | None
-"""A literal: text (times and dates as well), number, TRUE or FALSE, NULL, or ``ARRAY(...)`` of these."""
+"""A literal: text (times and dates as well), number, TRUE or FALSE, NULL, or ``ARRAY(...)`` of these.
+
+``MAP(...)``, which only procedures take that are refused, is read as an array."""
 
 SYSTEM = "sys"
 _NUMBER = re.compile(r"([0-9]+)[LlSsYy]?")
@@ -120,7 +122,7 @@ class _Parser:
         if token.is_word(*_TIMES) and following is not None and following.kind == "text":
             self._at += 1
             return self._text()
-        if token.is_word("array") and following is not None and following.text == "(":
+        if token.is_word("array", "map") and following is not None and following.text == "(":
             self._at += 1
             return tuple(given.value for given in self._arguments())
         if token.names and following is not None and following.text == "=":

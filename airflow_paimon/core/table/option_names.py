@@ -73,7 +73,7 @@ def _sentence(name: str) -> str:
     owner = "airflow-paimon" if name.startswith(OWN_OPTIONS) else f"Paimon {_listed(PAIMON_VERSIONS)}"
     near = meant(name)
     hint = f": did you mean {near}?" if near else ""
-    return f"{owner} has no table option {name!r}, so it has no effect{hint}"
+    return f"there is no table option {name!r} in {owner}, so it has no effect{hint}"
 
 
 def _listed(names: Sequence[str]) -> str:

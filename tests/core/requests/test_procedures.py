@@ -145,7 +145,7 @@ def test_what_is_wrong_is_refused_by_name(text: str, message: str) -> None:
         ("compact(table => 'd.t', options => 'target-file-size=1mb')", "compact: options: target-file-size can't"),
         ("expire_snapshots(table => 'd.t', options => 'snapshot.clean-empty-directories=true')", "set it on the table"),
         ("compact_database()", "call compact for each table"),
-        ("migrate_table(source_type => 'hive', table => 'd.t')", "docs/comparison.md"),
+        ("migrate_table(source_type => 'hive', table => 'd.t', options_map => map('a', 'b'))", "docs/comparison.md"),
         ("rewrite_file_index(table => 'd.t')", "Paimon's own connector"),
     ],
 )
