@@ -48,7 +48,7 @@ from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
 from airflow_paimon.data.merge_changelog import changelog_of, producer_of
 from airflow_paimon.data.rescale_plan import plan_shares
 from airflow_paimon.data.rescale_tasks import TASK_BYTES, ShareWork
-from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows, plan_read
+from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)
@@ -80,17 +80,22 @@ def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> 
         return one.finish(tried)
 
 
-def check_rescale(context: Context, request: Rescale) -> None:
-    """Check everything that can be checked without reading rows, before a session is started; raises as ``rescale``."""
+def is_small_rescale(context: Context, request: Rescale) -> bool:
+    """Check everything that can be checked without reading rows, before a session is started; raises as ``rescale``.
+
+    True = this process does it faster than Spark would start.
+    """
     view = context.table.branch(request.branch).require()
-    _gather(view, request)
+    found = _gather(view, request)
     if not request.dry_run:
         require_committable(view)
+    return fits_in_process(f for s in found.scan.splits for f in s.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gathered:
     """``scan``: the files of the partitions to write again, of all chosen ones. ``before``: their numbers of buckets.
+    ``empty``: the chosen partitions have no files at all.
     ``option``: the number that the option is to have afterwards, if it has another, ``option_before``.
     """
 
@@ -100,6 +105,7 @@ class _Gathered:
     before: tuple[int, ...]
     option_before: int
     option: int | None
+    empty: bool
 
     @property
     def partitions(self) -> dict[bytes, list[BucketSplit]]:
@@ -134,7 +140,7 @@ def _gather(view: Table, request: Rescale) -> _Gathered:
     scan = ScanPlan(view, head, schema, due, index)
     before = tuple(sorted({s.total_buckets for s in due}))
     return _Gathered(scan=scan, chosen=chosen, bucket_num=bucket_num, before=before, option_before=now,
-                     option=option)  # fmt: skip
+                     option=option, empty=not splits)  # fmt: skip
 
 
 def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Selection) -> list[BucketSplit]:
@@ -188,7 +194,7 @@ class _Run:
         details = {
             **_said(found),
             "tasks": sum(len(own) for own in works.values()),
-            **_warnings(found.scan.schema, found.bucket_num, self.request),
+            **({} if found.empty else _warnings(found.scan.schema, found.bucket_num, self.request)),
         }
         head = found.scan.snapshot
         shown = Plan(
@@ -202,10 +208,10 @@ class _Run:
         return self._result(number, number, changed, details, shown)
 
     def finish(self, tried: Attempt) -> OperationResult:
-        landed = tried.landed(_STEP)
+        landed, empty = tried.landed(_STEP), False
         if landed is None:
             found, receipt = self._land(tried)
-            landed = receipt.snapshot
+            landed, empty = receipt.snapshot, found.empty
         if landed is None:
             details: dict[str, Any] = _said(found)
             before = after = found.scan.snapshot.id if found.scan.snapshot else None
@@ -213,7 +219,7 @@ class _Run:
             details = json.loads(landed.properties[DETAILS_PROPERTY])
             before, after = landed.id - 1 or None, landed.id
         followed = self._follow(details["bucket_num"], landed)
-        details |= _warnings(self.view.schema(), details["bucket_num"], self.request)
+        details |= {} if empty else _warnings(self.view.schema(), details["bucket_num"], self.request)
         changed = landed is not None or followed or tried.retried
         if not changed:
             tried.forget()

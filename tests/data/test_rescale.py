@@ -149,6 +149,8 @@ def test_only_the_chosen_partitions_and_then_the_others_by_the_option(tmp_path: 
     result = run(table)
     assert (result.details["bucket_num"], result.details["bucket_num_before"]) == (3, [2, 5])
     assert "warnings" not in result.details
+    nothing = run(table, 4, partitions=["p=nope"])
+    assert (nothing.changed, nothing.details["partitions"], "warnings" in nothing.details) == (False, 0, False)
     assert counts(table) == {"a": {3}, "b": {3}, "c": {3}}
     assert rows(table) == before
 

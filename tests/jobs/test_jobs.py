@@ -173,6 +173,13 @@ def test_a_dry_run_of_a_compaction_needs_no_spark(tmp_path: Path, without_spark:
     assert "20260102" in json.dumps(ended.result["details"]["plan"])
 
 
+def test_a_small_rescale_needs_no_spark(tmp_path: Path, without_spark: dict[str, str]) -> None:
+    table = make_table(tmp_path / "wh", bucket="2")
+    ended = run_job("rescale", *on(tmp_path / "wh", "--bucket-num=3"), env=without_spark)
+    assert (ended.code, ended.result["changed"]) == (0, True), ended.stderr
+    assert table.schema().options["bucket"] == "3"
+
+
 def test_a_wrong_compaction_is_reported_without_spark(tmp_path: Path, without_spark: dict[str, str]) -> None:
     make_chain(tmp_path / "wh", options={})
     ended = run_job("compact_chain_table", *on(tmp_path / "wh", "--partition=dt=20260102"), env=without_spark)

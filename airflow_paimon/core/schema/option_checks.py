@@ -29,8 +29,14 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "file.format": ("parquet", "orc", "avro", "csv", "json", "text", "row", "lance", "vortex", "blob"),
     "manifest.format": ("avro",),
     "sequence.field.sort-order": ("ascending", "descending"),
+    "tag.automatic-creation": ("none", "process-time", "watermark", "batch"),
+    "tag.creation-period": ("daily", "hourly", "two-hours"),
     RECORD_SQL_OPTION: ("full", "masked", "none"),
 }
+_LISTS = {
+    "partition.mark-done-action": ("success-file", "done-partition", "mark-event", "http-report", "custom"),
+}
+"""Several of these, with commas; underscores are as good as dashes."""
 _FLAGS = (
     "write-only",
     "deletion-vectors.enabled",
@@ -46,7 +52,9 @@ _ROW_OPTIONS = ("row-tracking.enabled", "data-evolution.enabled")
 _ROW_COLUMNS = frozenset({"_ROW_ID", "_SEQUENCE_NUMBER"})
 _NUMBERS = ("num-levels", "num-sorted-run.compaction-trigger", "manifest.merge-min-count", "snapshot.num-retained.min")
 _SIZES = ("target-file-size", "manifest.target-file-size")
-_DURATIONS = ("snapshot.time-retained", "partition.expiration-time", "tag.default-time-retained")
+_DURATIONS = (
+    "snapshot.time-retained", "partition.expiration-time", "tag.default-time-retained", "tag.creation-delay",
+)  # fmt: skip
 _COLUMN_LISTS = ("bucket-key", "sequence.field", "rowkind.field")
 
 
@@ -66,8 +74,8 @@ def _check(schema: TableSchema, key: str, value: str) -> None:
         _check_bucket(schema)
     elif key in _ROW_OPTIONS and value.lower() == "true":
         _check_row_tracking(schema, key)
-    elif key in _CHOICES and value.lower() not in _CHOICES[key]:
-        raise _refusal(key, value, f"one of {', '.join(_CHOICES[key])}")
+    elif key in _CHOICES or key in _LISTS:
+        _check_choice(key, value)
     elif key in _FLAGS and value.lower() not in ("true", "false"):
         raise _refusal(key, value, "true or false")
     elif key in _NUMBERS:
@@ -120,6 +128,14 @@ def _check_columns(schema: TableSchema, key: str, value: str) -> None:
 def _at_least_one(schema: TableSchema, key: str) -> None:
     if TableOptions(schema.options).number(key, 1) < 1:
         raise _refusal(key, schema.options[key], "a whole number from 1 on")
+
+
+def _check_choice(key: str, value: str) -> None:
+    if key in _CHOICES and value.lower() not in _CHOICES[key]:
+        raise _refusal(key, value, f"one of {', '.join(_CHOICES[key])}")
+    listed = {part.strip().lower().replace("_", "-") for part in value.split(",")}
+    if key in _LISTS and not listed <= {*_LISTS[key]}:
+        raise _refusal(key, value, f"some of {', '.join(_LISTS[key])}, separated by commas")
 
 
 def _refusal(key: str, value: str, allowed: str) -> InvalidInputError:

@@ -30,7 +30,7 @@ from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.plain import compact, compact_chain_table, erase_rows, rescale
 from airflow_paimon.data.read_schema import read_schema
-from airflow_paimon.data.rescale import check_rescale
+from airflow_paimon.data.rescale import is_small_rescale
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import divided, further_views, read_sql
@@ -58,8 +58,7 @@ def run_before_spark(request: Request) -> OperationResult | None:
     elif isinstance(request, Compact):
         return compact(context, request) if is_small_compaction(context, request) or here else None
     elif isinstance(request, Rescale):
-        check_rescale(context, request)
-        return rescale(context, request) if here else None
+        return rescale(context, request) if is_small_rescale(context, request) or here else None
     elif isinstance(request, EraseRows):
         check_erasure(context.table, request)
         return erase_rows(context, request) if here else None

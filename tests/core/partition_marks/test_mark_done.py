@@ -144,7 +144,6 @@ def test_a_rest_server_is_told_as_java_tells_it(web: Web) -> None:
         (("mark-event",), {"metastore.partitioned-table": "true"}, UnsupportedError, "keeps no partitions"),
         (("http-report",), {}, InvalidInputError, r"mark-done-action\.http\.url must be the address"),
         (("http-report",), {URL: "file:///etc/passwd"}, InvalidInputError, "must be the address of a web server"),
-        (("succes-file",), {}, InvalidInputError, "'succes-file'; there are success-file, done-partition"),
     ],
 )
 def test_actions_that_can_t_be_done_are_refused_before_any_other(
@@ -156,6 +155,14 @@ def test_actions_that_can_t_be_done_are_refused_before_any_other(
         with pytest.raises(error, match=message):
             run(table, MARK, partitions="dt=2026-11-25", dry_run=dry_run)
     assert table.store.walk("") == before
+
+
+def test_an_action_that_another_engine_has_misspelt_is_refused() -> None:
+    table = table_with("success-file", "custom")
+    schema = table.paths.schema(0)
+    table.store.replace(schema, table.store.read(schema).replace(b",custom", b",succes-file"))
+    with pytest.raises(InvalidInputError, match="'succes-file'; there are success-file, done-partition"):
+        run(table, MARK, partitions="dt=2026-11-25")
 
 
 def test_partitions_that_can_t_be_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,22 @@ def test_a_branchs_protection_cannot_be_altered_away(tmp_path: Path) -> None:
         alter_table(table.branch("fix"), [SetOption(key="write-only", value="false")])
     alter_table(table.branch("fix"), [SetOption(key="owner", value="ana")])
     assert "owner" not in table.schema().options
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("tag.automatic-creation", "proces-time", "one of none, process-time, watermark, batch"),
+        ("tag.creation-period", "weekly", "one of daily, hourly, two-hours"),
+        ("partition.mark-done-action", "success-file,nope", "some of success-file, done-partition, mark-event"),
+        ("tag.creation-delay", "soon", "Table option tag.creation-delay"),
+    ],
+)
+def test_values_that_no_engine_takes_are_refused_when_they_are_set(
+    tmp_path: Path, key: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(allowed)):
+        create_table(str(tmp_path), "d.t", [("k", "INT")], options={key: value})
+    create_table(
+        str(tmp_path), "d.t", [("k", "INT")], options={"partition.mark-done-action": "SUCCESS_FILE, http-report"}
+    )
