@@ -160,17 +160,11 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
     """
     d = decision
     returning = {e.file.file_name for c in d.changes for e in c.add}
-    index: Sequence[IndexEntry] | None = None
     schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    index = None
     if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
         now = read_index(d.target, d.head)
-        if d.merge is not None:
-            index = d.merge.index
-        else:
-            index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
-        if index is not None and d.id_space is not None and d.id_space.moves(None):
-            own = {i.file_name for i in now}
-            index = [i for i in index if i.global_index is None or i.file_name in own]  # others name the source's ids
+        index = _index_of(d, schema, now)
         returning |= index_files(index or ()) - index_files(now)
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
@@ -181,12 +175,7 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         found = ordered(d.target.name, entries, renumbering.entries, schemas, d.columns, d.head.id)
         renumbering = replace(renumbering, entries=found)
         if d.merge is not None and d.head.index_manifest:
-            # what the target has for columns that are now in files that only came
-            entered = read_index(d.target, d.head) if index is None else index
-            form = StoredPartitions(schema).canonical
-            updated = {form(e.partition) for e in entries if e.kind == FileKind.ADD and d.columns.is_there(e.file)}
-            left = without_global_indexes(entered, updated, form)
-            index = left if len(left) < len(entered) else index
+            index = _without_updated_columns(d, d.columns, schema, entries, index)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
     summary["streaming_readers"] = readers
@@ -215,6 +204,33 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         renumbering=renumbering,
         summary=summary,
     )
+
+
+def _index_of(d: Decision, schema: TableSchema, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:
+    """Return the target's index entries after the publish; None: they stay as they are."""
+    if d.merge is not None:
+        index = d.merge.index
+    else:
+        index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
+    if index is None or d.id_space is None or not d.id_space.moves(None):
+        return index
+    own = {i.file_name for i in now}
+    return [i for i in index if i.global_index is None or i.file_name in own]  # others name the source's ids
+
+
+def _without_updated_columns(
+    d: Decision,
+    columns: ColumnOrder,
+    schema: TableSchema,
+    entries: Sequence[ManifestEntry],
+    index: Sequence[IndexEntry] | None,
+) -> Sequence[IndexEntry] | None:
+    """Leave out what the target's indexes say of columns that are now in files that only came."""
+    entered = read_index(d.target, d.head) if index is None else index
+    form = StoredPartitions(schema).canonical
+    updated = {form(e.partition) for e in entries if e.kind == FileKind.ADD and columns.is_there(e.file)}
+    left = without_global_indexes(entered, updated, form)
+    return left if len(left) < len(entered) else index
 
 
 def _row_ids(found: Renumbering | None) -> dict[str, Any]:
