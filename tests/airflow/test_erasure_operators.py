@@ -37,7 +37,7 @@ def test_the_log_says_why_files_stay() -> None:
     lines = operator._log_lines(run(table, "remove_orphan_files").to_json())
     assert lines[0] == "0 files with 0 bytes deleted"
     assert "  tags of main: 4 files, 0 of them by nothing else" in lines
-    assert lines[-1].startswith("13 files are too young, the first until 20")
+    assert lines[-1].startswith("15 files are too young, the first until 20")
 
 
 def test_airflow_hides_the_condition() -> None:

@@ -161,7 +161,7 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.click("Trigger")
     said = page.wait_for("Table", "SQL", "Partitions", "Ask for approval", "More:")
     page.screenshot(shots() / "form.png")
-    assert "One UPDATE, DELETE, MERGE or INSERT on" in said
+    assert "UPDATE, DELETE, MERGE or INSERT on" in said
     assert "Spark settings" not in said, "what few need is closed"
 
     page.fill("element_table", "demo.fligths")
