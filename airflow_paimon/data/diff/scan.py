@@ -225,10 +225,13 @@ class _Buckets:
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
         form = self._stored.canonical
-        live = group_by_bucket(live_entries(branch, after).values(), form)
-        # the same file may have another schema id in another branch
-        theirs = None if view == branch else group_by_bucket(live_entries(view, before).values(), form)
+        chosen = choice.selection(schema) if choice.specs else None
+        live = group_by_bucket(live_entries(branch, after, chosen).values(), form)
         moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
+        theirs = None
+        if view != branch:  # the same file may have another schema id in another branch
+            changed = self._stored.those({key.partition for key in moved})
+            theirs = group_by_bucket(live_entries(view, before, changed).values(), form)
         self.before: list[BucketSplit] = []
         self.after: list[BucketSplit] = []
         self.rows_before: dict[bytes, int] = {}
