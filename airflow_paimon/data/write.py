@@ -192,7 +192,7 @@ def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str
     def found(schema: TableSchema) -> frozenset[bytes] | None:
         if not schema.partition_keys or data.num_rows > _MOST_ROWS_TO_LOOK_AT:
             return None
-        if not set(schema.partition_keys) <= set(data.schema.names):
+        if any(data.schema.names.count(key) != 1 for key in schema.partition_keys):
             return None  # default values, or an error that comes with the rows
         rows = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
         partitions: set[bytes] = set()

@@ -381,5 +381,8 @@ def test_a_write_of_few_rows_looks_at_the_files_of_their_partitions_only(tmp_pat
     assert {p: n for p, n in partly.total_buckets.items() if p in partly.only} == known
     with pytest.raises(AssertionError, match="not planned for"):
         write_rows(partly, [conform_rows(rows_of(columns, rows[:1]), table.schema(), table.label)])
+    twice = pa.Table.from_arrays([few["q"], *few.columns], names=["q", *few.schema.names])
+    with pytest.raises(InvalidInputError, match="two columns of the same name"):
+        write_arrow(table, twice)
     write_arrow(table, few)
     assert [r[:3] for r in simple(table) if r[3] == "new"] == [(0.0, "a", 1), (7.0, "b", 1), (9.0, "z", 1)]

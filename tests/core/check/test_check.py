@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.check.check import find_all
+from airflow_paimon.core.check.check_files import file_findings
 from airflow_paimon.core.check.check_history import taken_away
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
@@ -26,7 +27,7 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import alter_table, append, files, make_table, rewrite, run
-from tests.stores import _Wrapper
+from tests.stores import CountingStore, _Wrapper
 
 
 @pytest.fixture
@@ -391,3 +392,17 @@ def test_a_commit_leaves_no_hint_in_the_folder_of_a_branch_that_was_just_deleted
 def expire_all(table: Table) -> None:
     asked = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True, "retry_window": "0 s"}
     run(table, "expire_snapshots", **asked, now=str(int(time.time() * 1000) + 1000))
+
+
+def test_what_states_share_is_read_and_looked_for_once(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    for number in range(6):
+        append(table, f"p{number}")
+        run(table, "create_tag", tag=f"t{number}")
+    store = CountingStore(table.store)
+    assert list(file_findings(Table(store, table.name))) == []
+    read = [path for method, paths in store.tally.log if method == "read_many" for path in paths.split(", ")]
+    manifests = [path for path in read if "/manifest-" in path and "list" not in path]
+    assert len(manifests) == len(set(manifests)) == 6
+    listed = [uri for method, uri in store.tally.log if method in ("names", "walk") and "bucket-" in uri]
+    assert len(listed) == len(set(listed)) == 6
