@@ -32,9 +32,9 @@ from tests.stores import CountingStore
 PARTITIONS, BUCKETS, FILES = 1000, 10, 100_000
 
 
-def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
-    """Make a primary-key table with that many live files and snapshot files."""
-    table = create_table(
+def make_empty_table(warehouse: Path) -> Table:
+    """Make a primary-key table, by day."""
+    return create_table(
         str(warehouse),
         "d.big",
         [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")],
@@ -42,6 +42,11 @@ def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
         primary_keys=["dt", "k"],
         options={"bucket": str(BUCKETS)},
     )
+
+
+def make_large_table(warehouse: Path, files: int, snapshots: int) -> Table:
+    """Make a primary-key table with that many live files and snapshot files."""
+    table = make_empty_table(warehouse)
     schema = table.schema()
     types, key = partition_types(schema), encode_row((1,), (schema.field("k").type,))
     entries = []

@@ -28,30 +28,22 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import partition_types, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
-from benchmarks.metadata import change_files, new_file
+from benchmarks.metadata import BUCKETS, change_files, make_empty_table, new_file
 from tests.stores import CountingStore
 
 SIZES = [int(n) for n in os.environ.get("SIZES", "10000,100000,1000000").split(",")]
-DAYS, BUCKETS, ROUNDS = 1000, 10, 3
+DAYS, ROUNDS = 1000, 3
 DAY = "day-0500"
 
 
 def make_table_by_day(warehouse: Path, files: int) -> Table:
     """Make a primary-key table with that many live files; those of a day lie together, as its writers left them."""
-    table = create_table(
-        str(warehouse),
-        "d.big",
-        [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")],
-        partition_keys=["dt"],
-        primary_keys=["dt", "k"],
-        options={"bucket": str(BUCKETS)},
-    )
+    table = make_empty_table(warehouse)
     schema = table.schema()
     types, key = partition_types(schema), encode_row((1,), (schema.field("k").type,))
     per_day = files // DAYS

@@ -136,6 +136,18 @@ def start_program(
     )
 
 
+def kill_when_it_has_written(job: subprocess.Popen[bytes], folder: Path, before: set[Path]) -> None:
+    """Kill a job as soon as data files are below a folder that were not there ``before``."""
+    deadline = time.monotonic() + 900
+    try:
+        while not set(folder.rglob("data-*")) - before and job.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+    finally:
+        code = kill_job(job)
+    assert code == -9
+    assert set(folder.rglob("data-*")) - before, "it had written files"
+
+
 def run_to_end(warehouse: Path, mode: str) -> int:
     """Run the job, and return its exit code."""
     job = start_job(warehouse, mode)

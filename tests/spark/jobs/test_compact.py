@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,14 +151,7 @@ def test_a_compaction_that_is_killed_when_it_has_written_files(spark: SparkSessi
     before = set(tmp_path.rglob("data-*"))
     options = {"table": "d.t", "operation_id": "op"}
     job = replay_kills.start_program("compact", tmp_path / "warehouse", options, as_if_large=True)
-    deadline = time.monotonic() + 900
-    try:
-        while not set(tmp_path.rglob("data-*")) - before and job.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-    finally:
-        code = replay_kills.kill_job(job)
-    assert code == -9
-    assert set(tmp_path.rglob("data-*")) - before, "it had written files"
+    replay_kills.kill_when_it_has_written(job, tmp_path, before)
     assert rows(table) == expected
     result = run_spark_operation(spark, asked(tmp_path / "warehouse", operation_id="op"))
     assert (result.changed, result.details["files_before"]) == (True, 34)
