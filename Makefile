@@ -141,8 +141,9 @@ format: venv ## let ruff fix and format
 	@$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: venv ## print the figures of benchmarks/
+bench: venv ## print the figures of benchmarks/, and draw the plots of docs/
 	@$(export_java)
+	$(PY) -m uv pip install --quiet --python $(PY) -c constraints.txt -e '.[bench]'
 	$(PY) -m benchmarks
 
 # Not in .ci/run: three environments are 5 GB to download and unpack on a fresh machine, and a build of PySpark from source.
