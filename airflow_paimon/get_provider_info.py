@@ -35,6 +35,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "Connection of type http to an OpenLineage backend with Marquez' API, which plans ask what is made from a "
             "table. Empty: none is asked.",
         ),
+        (
+            "manifest_cache_mb",
+            "integer",
+            "256",
+            "1024",
+            "MiB of decoded manifests that the API server and the triggerer keep, each; 0 keeps none.",
+        ),
         ("sample", "integer", "5", "0", "Rows that diffs and checks show; 0 keeps data out of logs and XComs."),
     )
 }

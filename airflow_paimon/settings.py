@@ -19,6 +19,7 @@ __all__ = [
     "DEFERRABLE",
     "ENGINE",
     "LINEAGE_CONN_ID",
+    "MANIFEST_CACHE_MB",
     "POKE_INTERVAL",
     "POLL_INTERVAL",
     "SAMPLE",
@@ -63,10 +64,10 @@ def _seconds(name: str) -> float:
     return found
 
 
-def _rows(name: str) -> int:
+def _number(name: str, of: str) -> int:
     text = _default(name)
     if not (text.isascii() and text.isdigit()):
-        raise _refusal(name, "a number of rows from 0 on")
+        raise _refusal(name, f"a number of {of} from 0 on")
     return int(text)
 
 
@@ -77,4 +78,5 @@ ENGINE = _engine()
 DEFERRABLE = _deferrable()
 POLL_INTERVAL = _seconds("poll_interval")
 POKE_INTERVAL = _seconds("poke_interval")
-SAMPLE = _rows("sample")
+MANIFEST_CACHE_MB = _number("manifest_cache_mb", "MiB")
+SAMPLE = _number("sample", "rows")

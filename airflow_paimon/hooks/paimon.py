@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
 from airflow_paimon.core.catalogs.options import CATALOGS
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.form_policy import FormPolicy, parse_policy
 from airflow_paimon.settings import CONN_ID, SPARK_CONN_ID
@@ -229,6 +230,17 @@ class PaimonHook(BaseHook):
     def get_conn(self) -> Any:
         """Return the warehouse's catalog, as ``get_catalog`` does."""
         return self.get_catalog()
+
+    @property
+    def scope(self) -> tuple[str, str]:
+        """Identifies the connection with its present settings and credentials, which can't be told from it."""
+        connection = self.connection
+        try:
+            options = self.storage_options  # with what the storage connection says, which changes on its own
+        except PaimonError:  # wrong settings, which are told where the warehouse is opened
+            options = None
+        settings = (connection.host, connection.login, connection.password, connection.extra, options)
+        return self.paimon_conn_id, hashlib.sha256(repr(settings).encode()).hexdigest()
 
     def get_table(self, table: str | None = None, branch: str = "main", *, path: str | None = None) -> Table:
         """

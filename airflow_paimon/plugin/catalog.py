@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import unicodedata
 from collections.abc import Sequence
@@ -86,10 +85,9 @@ class Warehouse:
             connection.login,
             *_texts(extras.get("storage_options")),
             *_texts(extras.get("catalog_options")),
-            *secret_values(options := self._storage_options()),
+            *secret_values(self._storage_options()),
         ]
-        settings = (connection.host, connection.login, connection.password, connection.extra, options)
-        self.scope = (conn_id, hashlib.sha256(repr(settings).encode()).hexdigest())
+        self.scope = self._hook.scope
         self._secrets = sorted({s for s in known if s and len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
     def _storage_options(self) -> dict[str, Any] | None:

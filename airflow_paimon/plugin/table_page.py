@@ -15,6 +15,7 @@ from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.kept_manifests import keeping_manifests
 from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import Asked, PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
@@ -160,8 +161,8 @@ def _context(
 ) -> PageContext:  # fmt: skip
     view = main if asked.branch == MAIN else main.branch(asked.branch)
     return PageContext(
-        conn_id=warehouse.conn_id, main=main, view=view, schema=basics.schema, main_schema=basics.main_schema,
-        head=basics.head, view_head=basics.view_head,
+        conn_id=warehouse.conn_id, main=main, cached=keeping_manifests(main, warehouse.scope), view=view,
+        schema=basics.schema, main_schema=basics.main_schema, head=basics.head, view_head=basics.view_head,
         branches=basics.branches, asked=asked, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
         reach=warehouse.reach(),
     )  # fmt: skip

@@ -52,6 +52,7 @@ class Look:
 async def polls(arguments: Mapping[str, Any]) -> AsyncIterator[Look]:
     """Look at a branch for ever. What fails, storage or a table that isn't there yet, is looked at again."""
     from airflow_paimon.core.table.new_snapshots import BranchFeed
+    from airflow_paimon.kept_manifests import keeping_manifests
 
     feed: BranchFeed | None = None
     lock, reported = threading.Lock(), ""
@@ -64,7 +65,8 @@ async def polls(arguments: Mapping[str, Any]) -> AsyncIterator[Look]:
         try:
             if feed is None:
                 hook = await connected_hook(arguments["paimon_conn_id"])
-                feed = BranchFeed(await asyncio.to_thread(hook.get_table, arguments["table"], arguments["branch"]))
+                view = await asyncio.to_thread(hook.get_table, arguments["table"], arguments["branch"])
+                feed = BranchFeed(keeping_manifests(view, hook.scope))
             found = await asyncio.to_thread(look, feed)
         except PaimonError as error:
             feed = None

@@ -105,6 +105,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         "poke_interval": "7.5",
         "sample": "0",
         "lineage_conn_id": "marquez",
+        "manifest_cache_mb": "64",
     }
     assert set(chosen) == set(SETTINGS)
     code = """
@@ -138,6 +139,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
             "poll_interval": [diff.poll_interval],
             "poke_interval": [sensor.poke_interval, trigger.poke_interval, inherited.poke_interval],
             "lineage_conn_id": [settings.LINEAGE_CONN_ID],
+            "manifest_cache_mb": [settings.MANIFEST_CACHE_MB],
             "sample": [diff.sample, check.sample, form["sample_rows"].value],
             "listed": listed.getvalue(),
         }))
@@ -162,6 +164,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         "poke_interval": [7.5, 7.5, 9],
         "sample": [0, 0, 0],
         "lineage_conn_id": ["marquez"],
+        "manifest_cache_mb": [64],
     }
     section, *options, engine = [line for line in listed.splitlines() if line.strip()]
     assert section == "[paimon]"

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
 from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
+from airflow_paimon.core.table.manifest_cache import COLUMNS, ENTRIES
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_path
@@ -147,6 +149,15 @@ def read_entries(
     selection: Selection | None = None,
 ) -> list[list[ManifestEntry]]:
     """Read manifests, one list of entries each, in order: at least those of the selected partitions (None: all)."""
+    if table.kept_manifests is not None:
+        decode = partial(_decode_entries, table, selection)
+        return table.kept_manifests.read(ENTRIES, manifests, decode, is_whole=selection is None)
+    return _decode_entries(table, selection, manifests)
+
+
+def _decode_entries(
+    table: Table, selection: Selection | None, manifests: Sequence[ManifestFile]
+) -> list[list[ManifestEntry]]:
     blobs = _read_manifests(table, manifests)
     only = None if selection is None else in_partitions(selection)
     names = [f"{table.label}: {m.file_name}" for m in manifests]
@@ -155,6 +166,12 @@ def read_entries(
 
 def read_columns(table: Table, manifests: Sequence[ManifestFile]) -> list[EntryColumns]:
     """Read some fields of manifests, in order; twice as fast as ``read_entries``."""
+    if table.kept_manifests is not None:
+        return table.kept_manifests.read(COLUMNS, manifests, partial(_decode_columns, table))
+    return _decode_columns(table, manifests)
+
+
+def _decode_columns(table: Table, manifests: Sequence[ManifestFile]) -> list[EntryColumns]:
     blobs = _read_manifests(table, manifests)
     names = [f"{table.label}: {m.file_name}" for m in manifests]
     return [read_manifest_columns(b, name=n) for n, b in zip(names, blobs, strict=True)]

@@ -114,7 +114,7 @@ def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
         return {}
     record, head = asked[0], context.head.id if context.head else 0
     key = (context.uri, "undo preview", record.identity, head)
-    made = partial(_preview, context.main, record.snapshot)
+    made = partial(_preview, context.cached, record.snapshot)
     preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
     if isinstance(preview, str):
         return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None}

@@ -126,7 +126,7 @@ class _Gathered:
 
 
 def _gather(context: PageContext, names: Sequence[str]) -> tuple[_Gathered, bool]:
-    main, uri, head = context.main, context.uri, context.head
+    main, uri, head = context.cached, context.uri, context.head
     reads = {(uri, "branch", n): partial(branch_facts, main, n) for n in names}
     read = context.reader.gather(reads, until=context.until, fresh=FRESH_SECONDS)
     facts = {n: read[key] for n in names if (key := (uri, "branch", n)) in read}

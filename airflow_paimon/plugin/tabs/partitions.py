@@ -45,9 +45,10 @@ def _live(context: PageContext) -> tuple[LiveFiles, int]:
     """Raises ``StillReadingError`` while a large table is read for the first time."""
     head = context.view_head
     small = _small_below(context.options)
-    key = (context.uri, "files", context.view.branch_name, head.identity if head else None, context.schema.id, small)
+    view = context.cached.branch(context.view.branch_name)
+    key = (context.uri, "files", view.branch_name, head.identity if head else None, context.schema.id, small)
     found = context.reader.get(
-        key, lambda: read_live_files(context.view, head, small), until=context.until, weigh=lambda live: live.weight
+        key, lambda: read_live_files(view, head, small), until=context.until, weigh=lambda live: live.weight
     )
     return found, small
 
