@@ -39,9 +39,12 @@ def parameters(thing: type[Any]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Build the site as `make docs` does; gives what the reference says of each class, by its full name."""
+    """Build the site as `make docs` does, but for its theme, which takes a quarter of the time; gives what the
+    reference says of each class, by its full name.
+    """
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
+    command += ["-D", "html_theme=basic"]
     done = subprocess.run([*command, str(REPO_ROOT / "docs"), str(folder)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     described: dict[str, str] = {}

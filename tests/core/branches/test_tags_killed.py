@@ -10,6 +10,7 @@ import pytest
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import CASES, check, forget, killed, repair_all, start
 from tests.core.tables import append, copied, cut_off, make_table, names, run
+from tests.randomness import chance, thorough
 
 MADE = {"tag": "new", "snapshot": 1, "time_retained": "7 d"}
 
@@ -57,12 +58,14 @@ def test_a_tag_operation_that_is_killed_is_done_once_by_its_retry(
 
 @pytest.mark.parametrize("kind", ["create from a tag", "delete", "rename"])
 def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
-    """Of a branch that was left half made, deleted or renamed, in each state that a kill leaves."""
-    case, repaired = CASES[kind], 0
+    """Of a branch that was left half made, deleted or renamed, in a third of the states that a kill leaves."""
+    case, repaired, third = CASES[kind], 0, chance(kind).randrange(3)
     for broken in range(1, 40):
         half_made = start(case)
         if not killed(half_made, case, broken, after=True):
             break
+        if not thorough() and broken % 3 != third:
+            continue
         for step in range(1, 40):
             table = copied(half_made)
             main, other = names(table), names(table.branch("other"))
@@ -77,4 +80,4 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
             forget(table)
             if not crashed:
                 break
-    assert repaired > 10
+    assert repaired > 2
