@@ -13,7 +13,16 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.requests.requests import CreateBranch
-from airflow_paimon.core.table.lineage import CREATING, DELETED, DELETING, READY, RENAMING, Lineage, lineage_path
+from airflow_paimon.core.table.lineage import (
+    CREATING,
+    DELETED,
+    DELETING,
+    READY,
+    RENAMING,
+    Lineage,
+    lineage_path,
+    state_text,
+)
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import (
     EARLIEST,
@@ -57,6 +66,14 @@ class BranchSource:
     snapshot_bytes: bytes = b""
     tag: Tag | None = None
     is_chain_part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The branch, other than main, whose changes a new branch begins with: its record, if any, and which snapshot."""
+
+    record: Lineage | None
+    snapshot: Snapshot
 
 
 def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
@@ -415,10 +432,12 @@ def _copies(
             yield Replace(path=target, data=files[path], reason=reason)
 
 
-def lineage_for(request: CreateBranch, source: BranchSource, now_iso: str, retention: str | None) -> Lineage:
+def lineage_for(
+    request: CreateBranch, source: BranchSource, now_iso: str, retention: str | None, parent: Parent | None
+) -> Lineage:
     """Return the new branch's record in the state ``creating``."""
     head = source.snapshot
-    return Lineage(
+    new = Lineage(
         branch=request.branch,
         created_at=now_iso,
         from_branch=source.branch or MAIN,
@@ -434,3 +453,9 @@ def lineage_for(request: CreateBranch, source: BranchSource, now_iso: str, reten
         protected=request.protected,
         protected_by=request.owner if request.protected else None,
     )
+    if parent is None:
+        return replace(new, family=new.family_name)
+    known = parent.record
+    earlier = known.came_from if known is not None else ()
+    family = known.family_name if known is not None else state_text(parent.snapshot)
+    return replace(new, family=family, came_from=(*earlier, state_text(parent.snapshot)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from airflow_paimon.core.branches.branch_plan import (
     BranchSource,
     CreatePlan,
+    Parent,
     is_protective,
     lineage_for,
     plan_create_branch,
@@ -154,8 +155,10 @@ def recheck_source(table: Table, source: BranchSource) -> None:
 log = logging.getLogger(__name__)
 
 
-def create_branch(context: Context, request: CreateBranch) -> OperationResult:
+def create_branch(context: Context, request: CreateBranch, parent: Parent | None = None) -> OperationResult:
     """Create a branch from a tag, a snapshot, or empty (neither given).
+
+    ``parent``: whose changes are to be put on it; None: those of the source, if that is a branch.
 
     With ``replace`` the new base is checked and protected before the old branch is deleted.
 
@@ -166,7 +169,8 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     """
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
-    record = lineage_for(request, source, context.now_iso, checked_retention(request.retention, context.table.name))
+    retention = checked_retention(request.retention, context.table.name)
+    record = lineage_for(request, source, context.now_iso, retention, parent or _parent(context.table, source))
     existing = _existing(context.table, name)
     replaced = existing is not None and _is_replaced(existing, request, record)
     if replaced and request.from_branch == name:
@@ -201,6 +205,12 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
     details = _details(record) | {"protective_tag": plan.protective_tag}
     whole = plan.whole(gone.plan.whole().actions if gone is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
+
+
+def _parent(table: Table, source: BranchSource) -> Parent | None:
+    if source.branch == MAIN or source.snapshot is None or source.is_chain_part:
+        return None
+    return Parent(read_lineage(table, source.branch), source.snapshot)
 
 
 def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool) -> None:

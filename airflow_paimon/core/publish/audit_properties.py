@@ -104,6 +104,19 @@ def keep_record(target: Table, landed: Snapshot) -> None:
         put_new(target, record_path(target.branch_name, landed), landed.to_bytes())
 
 
+def recorded_between(view: Table, after: int, up_to: int) -> list[Snapshot]:
+    """Read the copies of publishes and rollbacks with ``after`` < id <= ``up_to``, by id, whether or not they expired.
+
+    Raises:
+        FormatError: one is damaged.
+    """
+    folder = f"{AUDIT_DIR}/{view.branch_name}"
+    names = [n for n in view.store.names(folder) if n.endswith(".json") and n.partition("-")[0].isdigit()]
+    wanted = sorted(n for n in names if after < int(n.partition("-")[0]) <= up_to)
+    data = read_present(view.store, [f"{folder}/{n}" for n in wanted])
+    return sorted((parse_snapshot(d, f"{view.label}: {p}") for p, d in data.items()), key=lambda s: s.id)
+
+
 def record_path(branch: str, snapshot: Snapshot) -> str:
     """Return where the copy lies. The UUID tells snapshots of the same id, where a rollback of another engine gave an
     id again.

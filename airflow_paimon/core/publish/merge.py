@@ -44,6 +44,7 @@ from airflow_paimon.core.publish.hold import PublishedMark, published_marks, whi
 from airflow_paimon.core.publish.moved_rows import RowsStay
 from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
+from airflow_paimon.core.publish.relatives import family_properties
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import (
@@ -129,7 +130,7 @@ def publish_branch(
             is_continued = is_continued_by(main, branch.branch_name, way.is_brought(), whole=way.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
-        about = {**publish_properties(record), **diff.properties}
+        about = {**publish_properties(record), **family_properties(record), **diff.properties}
         return _decider(way, theirs, fold, pending, gate, about, RowsStay(find_shared_id))
 
     with while_there(branch, theirs):

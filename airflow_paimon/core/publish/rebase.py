@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from airflow_paimon.core.branches.branch_plan import Parent
 from airflow_paimon.core.branches.create import create_branch
 from airflow_paimon.core.branches.retention_tags import missing_protection_of
 from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, put_new, require_committable
@@ -192,7 +193,7 @@ class _Rebase:
             protected=record is not None and record.protected,
             operation_id=self.request.operation_id,
         )
-        create_branch(replace(self.context, request=request), request)
+        create_branch(replace(self.context, request=request), request, Parent(record, self.theirs))
 
     def _commit(self, way: Merge, g: Compared) -> Snapshot:
         schemas = self.target.schemas()

@@ -39,6 +39,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
     needs_history,
 )
 from airflow_paimon.core.publish.hold import PublishedMark
+from airflow_paimon.core.publish.relatives import meets_relative
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.history import (
     Difference,
@@ -157,6 +158,7 @@ def _compare_by_file(s: _Seen, marks: Sequence[PublishedMark]) -> Compared:
     found = recognise(s.main, s.branch, s.since, s.schema)
     standing = standing_of(s.since, found or Recognised())
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, marks, s.scope)
+    lost = lost or _meets_relative(s, found or Recognised(), standing, marks)
     theirs, ours = s.their_diff.buckets, s.our_diff.buckets
     sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)
     changed, left = theirs, set[BucketKey]()
@@ -173,6 +175,27 @@ def _compare_by_file(s: _Seen, marks: Sequence[PublishedMark]) -> Compared:
         goes_back=_goes_back(s.history, standing),
         changed=_partitions(changed),
         left=_partitions(left),
+    )
+
+
+def _meets_relative(s: _Seen, known: Recognised, standing: Standing, marks: Sequence[PublishedMark]) -> bool:
+    """``meets_relative``, without the files that the branch's own publishes brought: those are decided one by one."""
+    own = published_difference(s.branch, s.base, standing)
+    rest = replace(s.their_diff, added={
+        b: {i: e for i, e in files.items() if i not in own.added.get(b, {})} for b, files in s.their_diff.added.items()
+    })  # fmt: skip
+    return meets_relative(
+        *(s.main, s.branch),
+        base=s.base,
+        head=s.head,
+        since=s.since,
+        is_whole=s.between is not None,
+        known=known,
+        marks=marks,
+        theirs=s.their_diff,
+        rest=rest,
+        ours=s.our_diff,
+        scope=s.scope,
     )
 
 

@@ -303,8 +303,10 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Compar
     if not g.is_known:
         raise ConflictError(
             f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of the "
-            f"branch that it was made from: snapshots have expired, that branch went on before it was published, or "
-            f"{request.branch!r} had taken back what another branch published. Rows could be doubled or lost, so "
+            f"branch that it was made from: snapshots have expired, that branch went on before it was published, "
+            f"{request.branch!r} had taken back what another branch published, or it was rebased or made from another "
+            f"branch, that one was published too, and files of both have been changed or compacted since. Rows could "
+            f"be doubled or lost, so "
             f"nothing was published. Make a new branch from main's head and correct it again",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )

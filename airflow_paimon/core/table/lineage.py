@@ -23,6 +23,7 @@ from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 
 if TYPE_CHECKING:
+    from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.table import Table
 
 KEPT_MAIN = "main before it was replaced"
@@ -41,7 +42,9 @@ class Lineage:
     (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema files when the deletion began),
     ``deleted`` (only leftover files remain to be removed). ``since``: the time of the rename or deletion.
     ``retention``: how long the branch is to live from ``created_at``, a duration such as ``14 d``; None = it doesn't
-    expire. ``protected``: to delete, rename, replace or publish it needs ``force``.
+    expire. ``protected``: to delete, rename, replace or publish it needs ``force``. ``family``: the same for all
+    branches that were made from one another, or rebased; ``came_from``: the snapshots (``state_text``) of other
+    branches whose changes the branch began with.
     """
 
     branch: str
@@ -63,6 +66,8 @@ class Lineage:
     retention: str | None = None
     protected: bool = False
     protected_by: str | None = None
+    family: str | None = None
+    came_from: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
@@ -71,12 +76,18 @@ class Lineage:
     def from_bytes(cls, data: bytes) -> Lineage:
         """Parse a record; unknown keys are ignored. Raises ``ValueError`` or ``TypeError``."""
         raw: Any = parse_json(data)
-        return cls(**{k: raw[k] for k in cls.__dataclass_fields__ if k in raw})
+        known = {k: raw[k] for k in cls.__dataclass_fields__ if k in raw}
+        return cls(**known | {"came_from": tuple(map(str, known.get("came_from", ())))})
 
     @property
     def outlives_changes(self) -> bool:
         """Whether the record is needed while no operation is changing the branch."""
         return self.known_origin or bool(self.owner or self.reason or self.retention or self.protected)
+
+    @property
+    def family_name(self) -> str:
+        """The family; of a record of an earlier version, that of a branch which came from no other one."""
+        return self.family or f"{self.branch}@{self.created_at}"
 
     @property
     def expires_ms(self) -> int | None:
@@ -101,6 +112,11 @@ class Lineage:
     def in_state(self, state: str, *, peer: str | None = None) -> Lineage:
         """Return the record of the same branch in another state."""
         return replace(self, state=state, peer=peer, head=None, since=None, schemas={})
+
+
+def state_text(snapshot: Snapshot) -> str:
+    """Return what identifies a snapshot of some branch in ``Lineage.came_from``."""
+    return f"{snapshot.id}:{snapshot.identity}"
 
 
 def lineage_path(branch: str) -> str:

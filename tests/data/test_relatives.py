@@ -1,0 +1,162 @@
+"""A branch and its rebase, or one made from it, are both published: no row comes twice, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_paimon.core.errors import ConflictError, PaimonError
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow
+from tests.core.tables import run
+from tests.data.test_compact import run as run_compact
+from tests.data.test_rebase import insert, update
+from tests.randomness import chance, lives
+
+COLUMNS = [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
+
+
+def make(folder: Path, **options: str) -> Table:
+    """Main has rows 0 and 1, branch ``fix`` has row 10 besides."""
+    settings = {"bucket": "-1", **options}
+    table = create_table(str(folder / "wh"), "d.t", COLUMNS, partition_keys=["dt"], options=settings)
+    insert(table, "a", 0, 1)
+    run(table, "create_branch", branch="fix", snapshot=1)
+    insert(table.branch("fix"), "a", 10)
+    return table
+
+
+def head(view: Table) -> int:
+    found = view.latest_snapshot()
+    assert found is not None
+    return found.id
+
+
+def relate(table: Table, how: str, branch: str = "fix", to: str = "next") -> None:
+    if how == "rebase":
+        run(table, "rebase_branch", branch=branch, to_branch=to)
+    else:
+        run(table, "create_branch", from_branch=branch, branch=to, snapshot=head(table.branch(branch)))
+
+
+def act(table: Table, step: str) -> Any:
+    """Do one step, such as ``update next 10``."""
+    what, where, *keys = step.split()
+    view = table.branch(where)
+    if what == "insert":
+        return insert(view, "a", *map(int, keys))
+    if what == "update":
+        return update(view, *map(int, keys))
+    if what == "compact":
+        return run_compact(view, min_files=2, branch=where)
+    if what == "undo":
+        return run(table, "rollback_to", snapshot=head(table) - 1)
+    if what == "delete":
+        return run(table, "delete_branch", branch=where)
+    return run(table, "merge_branch", branch=where)
+
+
+def rows(table: Table) -> dict[int, str]:
+    found = read_arrow(table).to_pylist()
+    twice = [k for k, n in Counter(row["k"] for row in found).items() if n > 1]
+    assert not twice, f"rows {twice} came twice"
+    return {row["k"]: row["v"] for row in found}
+
+
+@pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
+@pytest.mark.parametrize(
+    ("steps", "last"),
+    [
+        (["publish fix", "compact main"], "publish next"),
+        (["publish fix", "update main 10"], "publish next"),
+        (["update next 10", "publish next"], "publish fix"),
+        (["insert next 11", "compact next", "publish next"], "publish fix"),
+        (["insert fix 11", "compact fix", "publish fix", "delete fix"], "publish next"),
+        (["update fix 10", "publish fix", "delete fix"], "publish next"),
+    ],
+)
+def test_the_second_publish_doubles_nothing(tmp_path: Path, how: str, steps: list[str], last: str) -> None:
+    table = make(tmp_path)
+    relate(table, how)
+    for step in steps if how == "rebase" else [s for s in steps if s != "delete fix"]:
+        act(table, step)
+    before = rows(table)
+    try:
+        changed = act(table, last).changed
+    except ConflictError as error:
+        assert "it can't be told what main still has" in error.message
+        changed = False
+    assert not changed, "main has all of it, or something newer"
+    assert rows(table) == before
+
+
+@pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
+def test_both_are_published_while_nobody_changed_what_they_share(tmp_path: Path, how: str) -> None:
+    table = make(tmp_path)
+    relate(table, how)
+    act(table, "insert next 11")
+    assert act(table, "publish next").changed
+    assert not act(table, "publish fix").changed
+    assert set(rows(table)) == {0, 1, 10, 11}
+
+
+@pytest.mark.parametrize(("first", "second"), [("fix", "next"), ("next", "fix")])
+@pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
+def test_what_was_undone_is_published_by_the_other(tmp_path: Path, how: str, first: str, second: str) -> None:
+    table = make(tmp_path)
+    relate(table, how)
+    act(table, f"publish {first}")
+    act(table, "undo main")
+    assert set(rows(table)) == {0, 1}
+    assert act(table, f"publish {second}").changed
+    assert set(rows(table)) == {0, 1, 10}
+
+
+@pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
+def test_a_publish_is_known_when_its_branch_and_main_s_snapshots_are_gone(tmp_path: Path, how: str) -> None:
+    table = make(tmp_path)
+    relate(table, how)
+    for step in ("insert next 11", "publish next", "compact main", "delete next"):
+        act(table, step)
+    for tag in table.tag_names():
+        if "undo" in tag:
+            run(table, "delete_tag", tag=tag)
+    now = {"grace": "0 s", "writers_stopped": True, "retry_window": "0 s", "keep_undo": False}
+    run(table, "expire_snapshots", retain_max=1, retain_min=1, older_than="0 s", **now)
+    assert len(table.snapshot_ids()) == 1
+    with pytest.raises(ConflictError, match="it can't be told what main still has"):
+        act(table, "publish fix")
+    assert set(rows(table)) == {0, 1, 10, 11}
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("case", range(lives(4, 60)))
+def test_a_life(tmp_path: Path, case: int) -> None:
+    draw = chance(f"relatives {case}")
+    tracked = draw.choice([{}, {"row-tracking.enabled": "true"}])
+    table, names, key = make(tmp_path, **tracked), ["fix"], 20
+    for _ in range(draw.randint(6, 14)):
+        where, what = draw.choice([*names, "main"]), draw.choice(["insert", "update", "compact", "publish", "relate"])
+        try:
+            if what == "relate" and where != "main" and len(names) < 4:
+                relate(table, draw.choice(["rebase", "child"]), where, f"b{len(names)}")
+                names = ["fix", *(n for n in table.branch_names() if n != "fix")]
+            elif what == "publish" and where != "main":
+                act(table, f"publish {where}")
+            elif what == "insert":
+                key += 1
+                act(table, f"insert {where} {key}")
+            elif what == "update":
+                act(table, f"update {where} {draw.choice([0, 10, key])}")
+            elif what == "compact":
+                act(table, f"compact {where}")
+            elif what == "publish" and draw.random() < 0.3 and head(table) > 2:
+                act(table, "undo main")
+        except PaimonError:
+            pass
+        rows(table)
+    assert run(table, "check_table").details["errors"] == 0
