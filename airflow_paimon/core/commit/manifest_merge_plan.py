@@ -1,12 +1,17 @@
-"""The base manifest list of a new snapshot: the previous manifests, small ones merged if there are many (pure)."""
+"""The base manifest list of a new snapshot: the previous manifests, small ones merged if there are many; and how the
+entries of a manifest are ordered (pure).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.format.stats import order_key
 from airflow_paimon.core.table.live_files import net_change
+from airflow_paimon.core.table.partitions import StoredPartitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +56,18 @@ def merged_entries(parts: Iterable[Sequence[ManifestEntry]]) -> list[ManifestEnt
     deleted = (e for k, e in change.deleted.items() if k not in both)
     added = (e for k, e in change.added.items() if k not in both)
     return [*deleted, *added]
+
+
+def in_order(entries: Iterable[ManifestEntry], stored: StoredPartitions) -> list[ManifestEntry]:
+    """Order entries by partition (nulls first) and bucket, so that a part of a manifest holds few of them.
+
+    Within a bucket they stay as they are: an ADD and a DELETE of one file are of one stored partition and bucket.
+    """
+    groups: dict[bytes, dict[int, list[ManifestEntry]]] = {}
+    for entry in entries:
+        groups.setdefault(entry.partition, {}).setdefault(entry.bucket, []).append(entry)
+
+    def place(partition: bytes) -> tuple[tuple[bool, Any], ...]:
+        return tuple((v is not None, order_key(v)) for v in stored.values(partition))
+
+    return [e for p in sorted(groups, key=place) for b in sorted(groups[p]) for e in groups[p][b]]

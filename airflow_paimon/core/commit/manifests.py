@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.manifest_merge_plan import merged_entries, plan_manifest_merge
+from airflow_paimon.core.commit.manifest_merge_plan import in_order, merged_entries, plan_manifest_merge
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
     describe_manifest,
@@ -16,6 +16,7 @@ from airflow_paimon.core.format.manifest_io import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
 from airflow_paimon.core.table.table import Table
 
@@ -29,12 +30,13 @@ def add_file(files: dict[str, bytes], name: str, data: bytes) -> tuple[str, int]
 def add_manifests(
     files: dict[str, bytes], prefix: str, entries: Sequence[ManifestEntry], schema: TableSchema, options: TableOptions
 ) -> list[ManifestFile]:
-    """Add manifests with these entries; return the rows of their list."""
+    """Add manifests with these entries, those of a partition together; return the rows of their list."""
     types = partition_types(schema)
     rows = []
-    for number, part in enumerate(rolling_manifests(list(entries), options.manifest_target_size)):
+    ordered = in_order(entries, StoredPartitions(schema))
+    for number, part in enumerate(rolling_manifests(ordered, options.manifest_target_size)):
         name = f"{prefix}-{number}"
-        data = write_manifest(part)
+        data = write_manifest(part, types)
         files[name] = data
         rows.append(describe_manifest(name, len(data), part, types))
     return rows

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.avro.container import read_blocks, read_header
+from airflow_paimon.core.format.avro.decoder import RecordForm, decode_blocks, decode_columns, decode_records, naming
 from airflow_paimon.core.format.avro.encoder import encode_records
 from airflow_paimon.core.format.avro.record_filter import RecordFilter
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import (
     DataFile,
     DeletionVectorRange,
@@ -24,7 +25,14 @@ from airflow_paimon.core.format.manifest import (
     ManifestFile,
     Stats,
 )
-from airflow_paimon.core.format.stats import bounds, encode_stats
+from airflow_paimon.core.format.manifest_blocks import (
+    ManifestBlock,
+    ReadRange,
+    block_index,
+    indexed_blocks,
+    read_some,
+)
+from airflow_paimon.core.format.stats import stored_row_stats
 from airflow_paimon.core.format.types import DataType
 
 _VERSIONS, _INDEX_VERSIONS = (2,), (1,)
@@ -73,7 +81,28 @@ _LISTS = RecordForm(
 )
 
 
-def read_manifest(data: bytes, *, name: str | None = None, only: RecordFilter | None = None) -> list[ManifestEntry]:
+@dataclass(frozen=True, slots=True)
+class EntryFilter:
+    """What a read is asked for: of blocks that can be told apart by an index those that may hold it, of the others and
+    of their entries those that ``entries`` keeps.
+    """
+
+    entries: RecordFilter
+    may_be_in: Callable[[ManifestBlock], bool]
+
+
+def in_partitions(
+    wanted: Callable[[bytes], bool], may_be_in: Callable[[ManifestBlock], bool] = lambda block: True
+) -> EntryFilter:
+    """Return what makes ``read_manifest`` step over entries of other partitions, given as they are stored, and over
+    blocks that ``may_be_in`` excludes.
+
+    Some of them may come all the same. One serves all manifests of a read.
+    """
+    return EntryFilter(RecordFilter("_PARTITION", wanted, _ENTRIES.allowed), may_be_in)
+
+
+def read_manifest(data: bytes, *, name: str | None = None, only: EntryFilter | None = None) -> list[ManifestEntry]:
     """Decode a manifest of any release since 0.4; fields that its release lacks are None. ``only``: see
     ``in_partitions``.
 
@@ -81,15 +110,35 @@ def read_manifest(data: bytes, *, name: str | None = None, only: RecordFilter | 
         FormatError: truncated or corrupt; the message starts with ``name``.
         UnsupportedFeatureError: a later version of the format.
     """
-    return decode_records(data, _ENTRIES, name, only)
+    if only is None:
+        return decode_records(data, _ENTRIES, name)
+    return read_manifest_part(lambda start, end: data[start:end], len(data), len(data), name=name, only=only)
 
 
-def in_partitions(wanted: Callable[[bytes], bool]) -> RecordFilter:
-    """Return what makes ``read_manifest`` step over entries of other partitions, given as they are stored.
+def read_manifest_part(
+    read: ReadRange, size: int, head: int, *, name: str | None = None, only: EntryFilter
+) -> list[ManifestEntry]:
+    """Decode a manifest of ``size`` bytes as ``read_manifest`` does, of which only what is needed is read.
 
-    Some of them may come all the same. One serves all manifests of a read.
+    ``head``: how many bytes to read first; with an index that is longer, the whole file is read.
     """
-    return RecordFilter("_PARTITION", wanted, _ENTRIES.allowed)
+    with naming(name):
+        try:
+            data = read(0, min(head, size))
+            header = read_header(data)
+            blocks = indexed_blocks(header, size)
+            if blocks is not None:
+                return _kept(header.schema, read_some(read, header, blocks, only.may_be_in), only)
+        except (FormatError, IndexError, ValueError, struct.error):
+            pass  # an index that doesn't fit, or a long header; what is damaged is found below
+        data = read(0, size)
+        header = read_header(data)
+        return _kept(header.schema, read_blocks(data, header, header.end), only)
+
+
+def _kept(schema: str, blocks: Iterable[tuple[int, bytes]], only: EntryFilter) -> list[ManifestEntry]:
+    kept = (only.entries.kept(schema, number, block) for number, block in blocks)
+    return decode_blocks(schema, kept, _ENTRIES)
 
 
 def read_manifest_columns(data: bytes, *, name: str | None = None) -> EntryColumns:
@@ -107,9 +156,15 @@ def read_manifest_list(data: bytes, *, name: str | None = None) -> list[Manifest
     return decode_records(data, _LISTS, name)
 
 
-def write_manifest(entries: Iterable[ManifestEntry]) -> bytes:
-    """Encode a manifest. The same entries give the same bytes."""
-    return encode_records(entries, _ENTRIES)
+def write_manifest(entries: Iterable[ManifestEntry], partition_types: Sequence[DataType] | None = None) -> bytes:
+    """Encode a manifest. The same entries give the same bytes.
+
+    ``partition_types``: of the table, whose manifests get an index of their blocks if it pays; None = it gets none.
+    """
+    if partition_types is None:
+        return encode_records(entries, _ENTRIES)
+    rows, types = list(entries), partition_types
+    return encode_records(rows, _ENTRIES, lambda sizes: block_index(rows, types, sizes))
 
 
 def write_manifest_list(rows: Iterable[ManifestFile]) -> bytes:
@@ -118,7 +173,8 @@ def write_manifest_list(rows: Iterable[ManifestFile]) -> bytes:
 
 
 def rolling_manifests(entries: Sequence[ManifestEntry], target_bytes: int = 8 << 20) -> list[list[ManifestEntry]]:
-    """Split entries, in order, into manifests of about ``target_bytes`` each when written.
+    """Split entries, in order, into manifests of about ``target_bytes`` each when written, rather smaller ones where a
+    partition then begins with a manifest.
 
     The size of an entry is estimated from a sample: a manifest may come out somewhat larger or smaller.
     """
@@ -126,7 +182,22 @@ def rolling_manifests(entries: Sequence[ManifestEntry], target_bytes: int = 8 <<
         return []
     sample = entries[:: len(entries) // _SAMPLE + 1]
     number = max(1, target_bytes * len(sample) // len(write_manifest(sample)))
-    return [list(entries[i : i + number]) for i in range(0, len(entries), number)]
+    parts, start = [], 0
+    while start < len(entries):
+        end = _border(entries, start + max(1, number * 3 // 4), start + number)
+        parts.append(list(entries[start:end]))
+        start = end
+    return parts
+
+
+def _border(entries: Sequence[ManifestEntry], earliest: int, latest: int) -> int:
+    """Return the last position within these bounds where a partition begins, the latest if none does."""
+    if latest >= len(entries):
+        return len(entries)
+    for at in range(latest, earliest - 1, -1):
+        if entries[at].partition != entries[at - 1].partition:
+            return at
+    return latest
 
 
 def describe_manifest(
@@ -143,7 +214,7 @@ def describe_manifest(
         file_size=file_size,
         num_added_files=added,
         num_deleted_files=len(entries) - added,
-        partition_stats=_partition_stats(entries, partition_types),
+        partition_stats=stored_row_stats((e.partition for e in entries), partition_types),
         schema_id=max((e.file.schema_id for e in entries), default=0),
         min_bucket=min(buckets, default=None),
         max_bucket=max(buckets, default=None),
@@ -156,14 +227,6 @@ def describe_manifest(
 
 def _row_ids(file: DataFile) -> tuple[int, int] | None:
     return None if file.first_row_id is None else (file.first_row_id, file.first_row_id + file.row_count - 1)
-
-
-def _partition_stats(entries: Sequence[ManifestEntry], types: Sequence[DataType]) -> Stats:
-    number_of = Counter(e.partition for e in entries)
-    rows = [(decode_row(partition, types), number) for partition, number in number_of.items()]
-    limits = [bounds([values[i] for values, _ in rows]) for i in range(len(types))]
-    nulls = [sum(number for values, number in rows if values[i] is None) for i in range(len(types))]
-    return encode_stats([low for low, _ in limits], [high for _, high in limits], nulls, types)
 
 
 INDEX_SCHEMA: Final = avro_schema([

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.binary_row import COMPACT_DIGITS, encode_row, is_compact
+from airflow_paimon.core.format.binary_row import COMPACT_DIGITS, decode_row, encode_row, is_compact
 from airflow_paimon.core.format.manifest import Stats
 from airflow_paimon.core.format.types import AtomicType, DataType
 
@@ -119,6 +120,15 @@ def encode_stats(
 ) -> Stats:
     """Encode statistics of all columns, as key statistics and partition statistics are stored."""
     return Stats(encode_row(mins, types), encode_row(maxs, types), tuple(null_counts))
+
+
+def stored_row_stats(rows: Iterable[bytes], types: Sequence[DataType]) -> Stats:
+    """Return the statistics of rows that are given as they are stored, partitions for example. The bounds are exact."""
+    number_of = Counter(rows)
+    decoded = [(decode_row(row, types), number) for row, number in number_of.items()]
+    limits = [bounds([values[i] for values, _ in decoded]) for i in range(len(types))]
+    nulls = [sum(number for values, number in decoded if values[i] is None) for i in range(len(types))]
+    return encode_stats([low for low, _ in limits], [high for _, high in limits], nulls, types)
 
 
 def encode_value_stats(

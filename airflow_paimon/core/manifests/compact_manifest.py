@@ -22,7 +22,7 @@ from airflow_paimon.core.commit.put import delete_files, put_new, require_commit
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, holding, in_order
+from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, holding
 from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactManifest
@@ -112,7 +112,7 @@ def _compaction(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | Non
     if change.deleted:
         raise never_added(where, next(iter(change.deleted.values())).file.file_name)
     files: dict[str, bytes] = {}
-    added = add_manifests(files, f"manifest-{uuid.uuid4()}", in_order(change.added.values(), stored), schema, options)
+    added = add_manifests(files, f"manifest-{uuid.uuid4()}", list(change.added.values()), schema, options)
     if len(added) >= len(parts) and not sort and not any(m.num_deleted_files for m in parts):
         return None
     details = _details(old, [*kept, *added], len(parts))

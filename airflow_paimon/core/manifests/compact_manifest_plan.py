@@ -1,4 +1,4 @@
-"""Which manifests of a snapshot to merge, and how the entries of the new ones are ordered. Pure.
+"""Which manifests of a snapshot to merge. Pure.
 
 A manifest that is large and has only additions stays as it is, unless an entry of another one deletes what it adds.
 """
@@ -78,17 +78,3 @@ def holding(
         return selection.may_be_in(manifest)
 
     return list(filter(may_hold, rows))
-
-
-def in_order(entries: Iterable[ManifestEntry], stored: StoredPartitions) -> list[ManifestEntry]:
-    """Order entries by partition (nulls first) and bucket, so that a manifest holds few partitions; within a bucket
-    they stay as they are.
-    """
-    places: dict[bytes, tuple[tuple[bool, Any], ...]] = {}
-
-    def place(entry: ManifestEntry) -> tuple[tuple[tuple[bool, Any], ...], int]:
-        if entry.partition not in places:
-            places[entry.partition] = tuple((v is not None, v) for v in stored.values(entry.partition))
-        return places[entry.partition], entry.bucket
-
-    return sorted(entries, key=place)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, decode_row, encode_row, is_compact, unscaled_of
-from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.format.manifest_blocks import Bounded
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
@@ -344,8 +344,8 @@ class Selection(Protocol):
     def __call__(self, stored: bytes) -> bool:
         """Whether a stored partition is selected."""
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
-        """Whether a manifest can hold entries of a selected partition. True if unknown."""
+    def may_be_in(self, part: Bounded) -> bool:
+        """Whether a manifest, or a part of one, can hold entries of a selected partition. True if unknown."""
 
 
 def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
@@ -405,7 +405,7 @@ class _Tested:
     def __call__(self, stored: bytes) -> bool:
         return self._test(stored)
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
+    def may_be_in(self, part: Bounded) -> bool:
         return True
 
 
@@ -428,17 +428,17 @@ class PartitionSelection:
         identity = self._partitions.identity(stored)
         return any(tuple(identity[i] for i in columns) in found for columns, found in self._by_columns.items())
 
-    def may_be_in(self, manifest: ManifestFile) -> bool:
+    def may_be_in(self, part: Bounded) -> bool:
         """See ``Selection``."""
         if not self._specs:
             return False
         types = self._partitions.types
         try:
-            low = decode_row(manifest.partition_stats.min_values, types)
-            high = decode_row(manifest.partition_stats.max_values, types)
+            low = decode_row(part.partition_stats.min_values, types)
+            high = decode_row(part.partition_stats.max_values, types)
         except PaimonError:
             return True  # other columns, or values that we don't know
-        nulls = manifest.partition_stats.null_counts or ()
+        nulls = part.partition_stats.null_counts or ()
         counts = nulls if len(nulls) == len(types) else (None,) * len(types)
         return all(wanted.may_hold(low[i], high[i], counts[i]) for i, wanted in self._wanted.items())
 

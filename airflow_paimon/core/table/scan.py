@@ -159,7 +159,7 @@ def _decode_entries(
     table: Table, selection: Selection | None, manifests: Sequence[ManifestFile]
 ) -> list[list[ManifestEntry]]:
     blobs = _read_manifests(table, manifests)
-    only = None if selection is None else in_partitions(selection)
+    only = None if selection is None else in_partitions(selection, selection.may_be_in)
     names = [f"{table.label}: {m.file_name}" for m in manifests]
     return [read_manifest(b, name=n, only=only) for n, b in zip(names, blobs, strict=True)]
 

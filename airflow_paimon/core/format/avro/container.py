@@ -7,8 +7,9 @@ import hashlib
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 
@@ -18,9 +19,21 @@ else:
     from backports import zstd
 
 MAGIC = b"Obj\x01"
+SYNC_BYTES = 16
 _OTHER_FORMATS = (b"ORC", b"PAR1")
 _ZSTD_LEVEL = 1
 _MAX_HEADER_FIELDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before the blocks of a file. ``metadata``: of all keys. ``end``: where the first block begins."""
+
+    schema: str
+    metadata: Mapping[str, bytes]
+    sync: bytes
+    end: int
+    decompress: Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,13 @@ class Container:
 
     schema: str
     blocks: Iterator[tuple[int, bytes]]
+
+
+class BlockSize(NamedTuple):
+    """A block of a file to be written: its records, and its bytes with the numbers before it and the sync marker."""
+
+    records: int
+    size: int
 
 
 def read_long(data: bytes, position: int) -> tuple[int, int]:
@@ -69,6 +89,16 @@ def read_container(data: bytes) -> Container:
     """Parse the header; blocks are checked and decompressed lazily, as they are read.
 
     Raises:
+        FormatError, IndexError, UnsupportedFeatureError: as ``read_header``.
+    """
+    header = read_header(data)
+    return Container(header.schema, read_blocks(data, header, header.end))
+
+
+def read_header(data: bytes) -> Header:
+    """Parse the header of a file, of which ``data`` is the beginning.
+
+    Raises:
         FormatError: no Avro file, truncated, or an unknown codec. IndexError means truncated, too.
         UnsupportedFeatureError: a file of another format in which Paimon can write manifests.
     """
@@ -84,8 +114,11 @@ def read_container(data: bytes) -> Container:
         raise FormatError("its Avro header has no schema")
     if codec not in _DECOMPRESS:
         raise FormatError(f"its Avro codec {codec!r} is unknown")
+    sync = data[position : position + SYNC_BYTES]
+    if len(sync) < SYNC_BYTES:
+        raise FormatError("it is truncated")
     schema = metadata["avro.schema"].decode()
-    return Container(schema, _read_blocks(data, position, _DECOMPRESS[codec]))
+    return Header(schema, metadata, sync, position + SYNC_BYTES, _DECOMPRESS[codec])
 
 
 def _read_metadata(data: bytes) -> tuple[dict[str, bytes], int]:
@@ -112,38 +145,56 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
     return data[position:end], end
 
 
-def _read_blocks(data: bytes, position: int, decompress: Callable[[bytes], bytes]) -> Iterator[tuple[int, bytes]]:
-    sync = data[position : position + 16]
-    position += 16
-    if len(sync) < 16:
-        raise FormatError("it is truncated")
+def read_blocks(data: bytes, header: Header, position: int) -> Iterator[tuple[int, bytes]]:
+    """Read the blocks from a position to the end of ``data``.
+
+    Raises:
+        FormatError: a sync marker is wrong, or a block can't be decompressed. IndexError means truncated.
+    """
     while position < len(data):
         count, position = read_long(data, position)
         block, position = _read_bytes(data, position)
-        if count < 0 or data[position : position + 16] != sync:
+        if count < 0 or data[position : position + SYNC_BYTES] != header.sync:
             raise FormatError("it is truncated or corrupt (an Avro sync marker is wrong)")
-        position += 16
+        position += SYNC_BYTES
         try:
-            yield count, decompress(block)
+            yield count, header.decompress(block)
         except (zstd.ZstdError, zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
             raise FormatError(f"an Avro block can't be decompressed: {e}") from None
 
 
-def write_container(schema: str, blocks: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return a zstandard-compressed file. The same input gives the same bytes: the sync marker is a digest."""
-    packed = [(count, zstd.compress(block, _ZSTD_LEVEL)) for count, block in blocks]
+def no_keys(blocks: list[BlockSize]) -> Mapping[str, bytes]:
+    """Add nothing to a header."""
+    return {}
+
+
+def write_container(
+    schema: str,
+    blocks: Iterable[tuple[int, bytes]],
+    describe: Callable[[list[BlockSize]], Mapping[str, bytes]] = no_keys,
+) -> bytes:
+    """Return a zstandard-compressed file. The same input gives the same bytes: the sync marker is a digest.
+
+    ``describe``: gives further keys of the header, which no reader needs.
+    """
     text = schema.encode()
-    digest = hashlib.blake2b(text, digest_size=16)
-    for _, block in packed:
-        digest.update(block)
+    digest = hashlib.blake2b(text, digest_size=SYNC_BYTES)
+    packed: list[bytes] = []
+    sizes: list[BlockSize] = []
+    for count, block in blocks:
+        compressed = zstd.compress(block, _ZSTD_LEVEL)
+        digest.update(compressed)
+        packed += (write_long(count) + write_long(len(compressed)), compressed)
+        sizes.append(BlockSize(count, len(packed[-2]) + len(compressed) + SYNC_BYTES))
+    keys = {"avro.schema": text, "avro.codec": b"zstandard", **describe(sizes)}
     sync = digest.digest()
     out = bytearray(MAGIC)
-    out += write_long(2)
-    for key, value in ((b"avro.schema", text), (b"avro.codec", b"zstandard")):
-        out += write_long(len(key)) + key + write_long(len(value)) + value
+    out += write_long(len(keys))
+    for key, value in keys.items():
+        out += write_long(len(key)) + key.encode() + write_long(len(value)) + value
     out += b"\0" + sync
-    for count, block in packed:
-        out += write_long(count) + write_long(len(block)) + block + sync
+    for numbers, compressed in zip(packed[::2], packed[1::2], strict=True):
+        out += numbers + compressed + sync
     return bytes(out)
 
 

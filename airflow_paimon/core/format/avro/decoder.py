@@ -11,7 +11,7 @@ last, the values read last are taken (Avro values are self-delimiting, so equal 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -20,7 +20,6 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.avro.container import read_container, read_long
-from airflow_paimon.core.format.avro.record_filter import RecordFilter
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 Decoder = Callable[[bytes, int, list[Any]], None]
@@ -50,21 +49,24 @@ class RecordForm:
         return [f for f in record.fields if f[0] != "_VERSION"]
 
 
-def decode_records(data: bytes, form: RecordForm, name: str | None, only: RecordFilter | None = None) -> list[Any]:
-    """Decode a whole container file, or at least those records that ``only`` keeps.
+def decode_records(data: bytes, form: RecordForm, name: str | None) -> list[Any]:
+    """Decode a whole container file.
 
     Raises:
         FormatError: truncated, corrupt, or without a field that must be there.
         UnsupportedFeatureError: a later format version.
     """
-    records: list[Any] = []
-    with _naming(name):
+    with naming(name):
         container = read_container(data)
-        decode = _decoder(container.schema, form)
-        for number, block in container.blocks:
-            if only is not None:
-                number, block = only.kept(container.schema, number, block)
-            decode(block, number, records)
+        return decode_blocks(container.schema, container.blocks, form)
+
+
+def decode_blocks(schema: str, blocks: Iterable[tuple[int, bytes]], form: RecordForm) -> list[Any]:
+    """Decode blocks of a container file with this schema. Raises as ``decode_records`` does within ``naming``."""
+    records: list[Any] = []
+    decode = _decoder(schema, form)
+    for number, block in blocks:
+        decode(block, number, records)
     return records
 
 
@@ -75,7 +77,7 @@ def decode_columns(data: bytes, form: RecordForm, columns: Columns, name: str | 
     ``decode_records`` does.
     """
     out: list[list[Any]] = [[] for _, names in columns for _ in names]
-    with _naming(name):
+    with naming(name):
         container = read_container(data)
         decode = _decoder(container.schema, form, columns)
         for number, block in container.blocks:
@@ -84,7 +86,8 @@ def decode_columns(data: bytes, form: RecordForm, columns: Columns, name: str | 
 
 
 @contextmanager
-def _naming(name: str | None) -> Iterator[None]:
+def naming(name: str | None) -> Iterator[None]:
+    """Give the errors within the name of the file, and all that damage can cause one class."""
     prefix = f"{name}: " if name else ""
     try:
         yield

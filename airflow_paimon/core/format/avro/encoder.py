@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.avro.container import write_container, write_long
+from airflow_paimon.core.format.avro.container import BlockSize, no_keys, write_container, write_long
 from airflow_paimon.core.format.avro.decoder import RecordForm
 from airflow_paimon.core.format.avro.types import AvroType, Unknown, avro_text, parse_avro_schema
 
@@ -29,8 +29,12 @@ class _OneMore(Exception):
         self.record, self.unknown = record, unknown
 
 
-def encode_records(records: Iterable[Any], form: RecordForm) -> bytes:
+def encode_records(
+    records: Iterable[Any], form: RecordForm, describe: Callable[[list[BlockSize]], Mapping[str, bytes]] = no_keys
+) -> bytes:
     """Return a container file of records, given as named tuples. The same records give the same bytes.
+
+    ``describe``: see ``write_container``.
 
     Fields that a later release has added to some of them become part of the schema; the other records have none there.
 
@@ -42,7 +46,7 @@ def encode_records(records: Iterable[Any], form: RecordForm) -> bytes:
     further: Further = ()
     while True:
         try:
-            return write_container(_schema(form, further), _blocks(rows, _encoder(form, further)))
+            return write_container(_schema(form, further), _blocks(rows, _encoder(form, further)), describe)
         except _OneMore as more:
             further += tuple((more.record, text) for text, _ in more.unknown)
 
