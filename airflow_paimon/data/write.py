@@ -30,7 +30,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
 from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
-from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_columns, live_entries
+from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
@@ -161,13 +161,9 @@ def _places(
     if TableOptions(schema.options).bucket <= 0 and not has_dynamic_buckets(schema):
         return ()
     stored = StoredPartitions(schema)
-    form = stored.canonical
-    if only is None:
-        c = live_columns(table, head)
-        keys = map(BucketKey, map(form, c.partitions), c.buckets)
-        return map(_Place, keys, c.total_buckets, c.max_sequence_numbers)
-    live = live_entries(table, head, stored.those(only)).values()
-    return (_Place(BucketKey(form(e.partition), e.bucket), e.total_buckets, e.file.max_sequence_number) for e in live)
+    c = live_columns(table, head, None if only is None else stored.those(only))
+    keys = map(BucketKey, map(stored.canonical, c.partitions), c.buckets)
+    return map(_Place, keys, c.total_buckets, c.max_sequence_numbers)
 
 
 def _totals_and_sequences(label: str, live: Iterable[_Place]) -> tuple[dict[bytes, int], dict[BucketKey, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
@@ -27,9 +27,6 @@ _LARGEST_PART: Final = 8
 """A longer index than this part of the file is left out, as very many partition columns would give one."""
 _GAP: Final = 64 * 1024
 """Bytes between two blocks from which on they are read by two requests."""
-
-ReadRange = Callable[[int, int], bytes]
-"""Reads the bytes of a file from a position up to, without, another."""
 
 
 class ManifestBlock(NamedTuple):
@@ -101,24 +98,7 @@ def indexed_blocks(header: Header, size: int) -> list[ManifestBlock] | None:
     return blocks if ends[-1] == size and all(b.start < b.end for b in blocks) else None
 
 
-def read_some(
-    read: ReadRange, header: Header, blocks: Sequence[ManifestBlock], wanted: Callable[[ManifestBlock], bool]
-) -> Iterator[tuple[int, bytes]]:
-    """Read the wanted blocks: (number of entries, decompressed bytes).
-
-    Raises:
-        FormatError: they are not what the index says, or corrupt. IndexError means truncated.
-    """
-    for run in _runs([b for b in blocks if wanted(b)]):
-        data, first = read(run[0].start, run[-1].end), run[0].start
-        for block in run:
-            found = list(read_blocks(data[block.start - first : block.end - first], header, 0))
-            if [number for number, _ in found] != [block.entries]:
-                raise FormatError("its index of blocks doesn't fit them")
-            yield found[0]
-
-
-def _runs(blocks: Sequence[ManifestBlock]) -> list[list[ManifestBlock]]:
+def runs_of(blocks: Iterable[ManifestBlock]) -> list[list[ManifestBlock]]:
     """Divide blocks into those that one read gives."""
     runs: list[list[ManifestBlock]] = []
     for block in blocks:
@@ -127,3 +107,17 @@ def _runs(blocks: Sequence[ManifestBlock]) -> list[list[ManifestBlock]]:
         else:
             runs.append([block])
     return runs
+
+
+def blocks_of(run: Sequence[ManifestBlock], data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
+    """Return the blocks of a run, whose bytes are ``data``: (number of entries, decompressed bytes).
+
+    Raises:
+        FormatError: they are not what the index says, or corrupt. IndexError means truncated.
+    """
+    first = run[0].start
+    for block in run:
+        found = list(read_blocks(data[block.start - first : block.end - first], header, 0))
+        if [number for number, _ in found] != [block.entries]:
+            raise FormatError("its index of blocks doesn't fit them")
+        yield found[0]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.avro.container import read_blocks, read_header
-from airflow_paimon.core.format.avro.decoder import RecordForm, decode_blocks, decode_columns, decode_records, naming
+from airflow_paimon.core.format.avro.container import Header, read_blocks, read_container, read_header
+from airflow_paimon.core.format.avro.decoder import RecordForm, decode_columns, decode_records, naming
 from airflow_paimon.core.format.avro.encoder import encode_records
 from airflow_paimon.core.format.avro.record_filter import RecordFilter
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
@@ -27,16 +26,18 @@ from airflow_paimon.core.format.manifest import (
 )
 from airflow_paimon.core.format.manifest_blocks import (
     ManifestBlock,
-    ReadRange,
     block_index,
+    blocks_of,
     indexed_blocks,
-    read_some,
+    runs_of,
 )
 from airflow_paimon.core.format.stats import stored_row_stats
 from airflow_paimon.core.format.types import DataType
 
 _VERSIONS, _INDEX_VERSIONS = (2,), (1,)
 _SAMPLE = 1000
+_FEW = 1500
+"""Entries that are decoded in the time that learning to step over them takes."""
 _STATS = ("_MIN_VALUES bytes", "_MAX_VALUES bytes", "_NULL_COUNTS ?[?long]")
 
 
@@ -83,8 +84,8 @@ _LISTS = RecordForm(
 
 @dataclass(frozen=True, slots=True)
 class EntryFilter:
-    """What a read is asked for: of blocks that can be told apart by an index those that may hold it, of the others and
-    of their entries those that ``entries`` keeps.
+    """What a read is asked for: of blocks that an index describes those that ``may_be_in`` admits, and of entries those
+    that ``entries`` keeps.
     """
 
     entries: RecordFilter
@@ -102,7 +103,65 @@ def in_partitions(
     return EntryFilter(RecordFilter("_PARTITION", wanted, _ENTRIES.allowed), may_be_in)
 
 
-def read_manifest(data: bytes, *, name: str | None = None, only: EntryFilter | None = None) -> list[ManifestEntry]:
+@dataclass(frozen=True, slots=True)
+class SomeBlocks:
+    """Which blocks of a manifest are to be read. ``ranges``: the bytes, from each start up to its end."""
+
+    header: Header
+    runs: Sequence[Sequence[ManifestBlock]]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(run[0].start, run[-1].end) for run in self.runs]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredManifest:
+    """The bytes of a manifest, or of some of its blocks: one part for each of the ranges."""
+
+    parts: Sequence[bytes]
+    some: SomeBlocks | None = None
+
+    def blocks(self, only: EntryFilter | None) -> tuple[str, Iterable[tuple[int, bytes]]]:
+        """Return the schema and the blocks: (number of entries, decompressed bytes). Raises as ``read_manifest``."""
+        some = self.some
+        if some is None and only is not None:
+            some = some_blocks(self.parts[0], len(self.parts[0]), only)
+        if some is None:
+            header = read_header(self.parts[0])
+            return header.schema, self._kept(header, read_blocks(self.parts[0], header, header.end), only)
+        datas = self.parts if self.some is not None else [self.parts[0][start:end] for start, end in some.ranges]
+        header = some.header
+        found = (block for run, data in zip(some.runs, datas, strict=True) for block in blocks_of(run, data, header))
+        if sum(block.entries for run in some.runs for block in run) < _FEW:
+            return header.schema, found
+        return header.schema, self._kept(header, found, only)
+
+    def _kept(
+        self, header: Header, blocks: Iterable[tuple[int, bytes]], only: EntryFilter | None
+    ) -> Iterable[tuple[int, bytes]]:
+        if only is None:
+            return blocks
+        entries = only.entries
+        return (entries.kept(header.schema, number, block) for number, block in blocks)
+
+
+def some_blocks(head: bytes, size: int, only: EntryFilter) -> SomeBlocks | None:
+    """Choose blocks of a manifest of ``size`` bytes, of which ``head`` is the beginning.
+
+    None: it must be read whole, as it has no index, one that doesn't fit it, or one that goes on after ``head``.
+    """
+    try:
+        header = read_header(head)
+    except (FormatError, IndexError, ValueError):
+        return None  # what is damaged is found in the whole
+    blocks = indexed_blocks(header, size)
+    return None if blocks is None else SomeBlocks(header, runs_of(filter(only.may_be_in, blocks)))
+
+
+def read_manifest(
+    data: bytes | StoredManifest, *, name: str | None = None, only: EntryFilter | None = None
+) -> list[ManifestEntry]:
     """Decode a manifest of any release since 0.4; fields that its release lacks are None. ``only``: see
     ``in_partitions``.
 
@@ -110,50 +169,35 @@ def read_manifest(data: bytes, *, name: str | None = None, only: EntryFilter | N
         FormatError: truncated or corrupt; the message starts with ``name``.
         UnsupportedFeatureError: a later version of the format.
     """
-    if only is None:
-        return decode_records(data, _ENTRIES, name)
-    return read_manifest_part(lambda start, end: data[start:end], len(data), len(data), name=name, only=only)
-
-
-def read_manifest_part(
-    read: ReadRange, size: int, head: int, *, name: str | None = None, only: EntryFilter
-) -> list[ManifestEntry]:
-    """Decode a manifest of ``size`` bytes as ``read_manifest`` does, of which only what is needed is read.
-
-    ``head``: how many bytes to read first; with an index that is longer, the whole file is read.
-    """
+    stored = StoredManifest([data]) if isinstance(data, bytes) else data
     with naming(name):
-        try:
-            data = read(0, min(head, size))
-            header = read_header(data)
-            blocks = indexed_blocks(header, size)
-            if blocks is not None:
-                return _kept(header.schema, read_some(read, header, blocks, only.may_be_in), only)
-        except (FormatError, IndexError, ValueError, struct.error):
-            pass  # an index that doesn't fit, or a long header; what is damaged is found below
-        data = read(0, size)
-        header = read_header(data)
-        return _kept(header.schema, read_blocks(data, header, header.end), only)
+        return decode_records(*stored.blocks(only), _ENTRIES)
 
 
-def _kept(schema: str, blocks: Iterable[tuple[int, bytes]], only: EntryFilter) -> list[ManifestEntry]:
-    kept = (only.entries.kept(schema, number, block) for number, block in blocks)
-    return decode_blocks(schema, kept, _ENTRIES)
-
-
-def read_manifest_columns(data: bytes, *, name: str | None = None) -> EntryColumns:
-    """Decode only some fields of a manifest, twice as fast; raises as ``read_manifest`` does."""
-    return EntryColumns(*decode_columns(data, _ENTRIES, _COLUMNS, name))
+def read_manifest_columns(
+    data: bytes | StoredManifest, *, name: str | None = None, only: EntryFilter | None = None
+) -> EntryColumns:
+    """Decode only some fields of a manifest, twice as fast; otherwise as ``read_manifest``."""
+    stored = StoredManifest([data]) if isinstance(data, bytes) else data
+    with naming(name):
+        return EntryColumns(*decode_columns(*stored.blocks(only), _ENTRIES, _COLUMNS))
 
 
 def read_manifest_names(data: bytes, *, name: str | None = None) -> EntryNames:
     """Decode only the names and sizes of a manifest's files; raises as ``read_manifest`` does."""
-    return EntryNames(*decode_columns(data, _ENTRIES, _NAMES, name))
+    with naming(name):
+        return EntryNames(*decode_columns(*StoredManifest([data]).blocks(None), _ENTRIES, _NAMES))
 
 
 def read_manifest_list(data: bytes, *, name: str | None = None) -> list[ManifestFile]:
     """Decode a manifest list; raises as ``read_manifest`` does."""
-    return decode_records(data, _LISTS, name)
+    return _records(data, _LISTS, name)
+
+
+def _records(data: bytes, form: RecordForm, name: str | None) -> list[Any]:
+    with naming(name):
+        container = read_container(data)
+        return decode_records(container.schema, container.blocks, form)
 
 
 def write_manifest(entries: Iterable[ManifestEntry], partition_types: Sequence[DataType] | None = None) -> bytes:
@@ -255,7 +299,7 @@ def read_index_manifest(data: bytes, *, name: str | None = None) -> list[IndexEn
         FormatError: truncated or corrupt; the message starts with ``name``.
         UnsupportedFeatureError: a later version of the format.
     """
-    return decode_records(data, _FORM, name)
+    return _records(data, _FORM, name)
 
 
 def write_index_manifest(entries: Iterable[IndexEntry]) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 
@@ -22,6 +22,14 @@ class FileInfo:
     is_dir: bool
     size: int
     modified_ms: int | None = None
+
+
+class Part(NamedTuple):
+    """The bytes of an object from ``start`` up to, without, ``end``."""
+
+    path: str
+    start: int
+    end: int
 
 
 @runtime_checkable
@@ -71,6 +79,18 @@ class Store(Protocol):
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         """Read several small objects, concurrently if faster, in the order of ``paths``; a missing one raises."""
         return [self.read(path) for path in paths]
+
+    @property
+    def gives_parts(self) -> bool:
+        """Whether ``read_parts`` costs less than reading the objects."""
+        return False
+
+    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
+        """Read some bytes of objects, concurrently if faster, each with the whole object's size, in order; fewer bytes
+        if the object ends before. A missing one raises.
+        """
+        wholes = self.read_many([part.path for part in parts])
+        return [(whole[part.start : part.end], len(whole)) for part, whole in zip(parts, wholes, strict=True)]
 
     def exists(self, path: str) -> bool:
         """Whether an *object* (not a folder) exists."""

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.base import FileInfo, Part, Store, folder_name, inner_folder_name, join, object_name
 from airflow_paimon.core.store.failures import Output, from_os_error
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
@@ -59,6 +59,25 @@ class LocalStore(Store):
         try:
             with open(file, "rb", buffering=0) as stream:
                 return stream.readall()
+        except OSError as error:
+            raise self._failed(error, "reading", path) from error
+
+    @property
+    def gives_parts(self) -> bool:
+        return True
+
+    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
+        return [self._read_part(*part) for part in parts]
+
+    def _read_part(self, path: str, start: int, end: int) -> tuple[bytes, int]:
+        try:
+            with open(self._object(path), "rb", buffering=0) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                stream.seek(start)
+                data = bytearray()
+                while len(data) < end - start and (more := stream.read(end - start - len(data))):
+                    data += more
+                return bytes(data), size
         except OSError as error:
             raise self._failed(error, "reading", path) from error
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.store.base import FileInfo, batches
 
+K = TypeVar("K")
 T = TypeVar("T")
 Listing = tuple[list[FileInfo], list[str]]
 """Objects by their whole keys, and the folders, each of which ends with ``/``. A key that ends so marks a folder."""
@@ -93,7 +94,7 @@ def pause(tried: int) -> None:
     time.sleep(_PAUSE * 2 ** (tried - 1) * random.uniform(0.5, 1.0))
 
 
-def side_by_side(call: Callable[[str], T], keys: Sequence[str]) -> list[T]:
+def side_by_side(call: Callable[[K], T], keys: Sequence[K]) -> list[T]:
     """Make a call for each key, some at the same time; the first error is raised when all calls begun have ended."""
     if len(keys) < 2:
         return [call(key) for key in keys]

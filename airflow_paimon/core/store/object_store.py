@@ -18,8 +18,16 @@ from airflow_paimon.core.errors import (
     PaimonError,
     StorageError,
 )
-from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
-from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, Listing, ObjectClient, RequestError, pause
+from airflow_paimon.core.store.base import FileInfo, Part, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.object_client import (
+    EXISTS,
+    NO_BUCKET,
+    Listing,
+    ObjectClient,
+    RequestError,
+    pause,
+    side_by_side,
+)
 from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import secret_values
 
@@ -86,6 +94,18 @@ class ObjectStore(Store):
             return []
         where = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         return self._run("reading", where, lambda client: client.get_many(self._bucket, keys))
+
+    @property
+    def gives_parts(self) -> bool:
+        return True
+
+    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
+        return side_by_side(self._read_part, parts)
+
+    def _read_part(self, part: Part) -> tuple[bytes, int]:
+        key = self._key(part.path)
+        span = f"bytes={part.start}-{part.end - 1}"
+        return self._within(part.path, lambda client: client.get(self._bucket, key, span))
 
     def exists(self, path: str) -> bool:
         key = self._key(path)
@@ -162,8 +182,7 @@ class ObjectStore(Store):
         return self._within(path, lambda client: client.tail(self._bucket, key, size))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        key = self._key(path)
-        return self._within(path, lambda client: client.get(self._bucket, key, f"bytes={start}-{end - 1}"))[0]
+        return self._read_part(Part(path, start, end))[0]
 
     def _within(self, path: str, request: Callable[[ObjectClient], tuple[bytes, int]]) -> tuple[bytes, int]:
         """Read a range; nothing where the object ends before it, as one that is empty or has become shorter."""

@@ -423,8 +423,13 @@ class PartitionSelection:
             columns = tuple(sorted(spec))
             self._by_columns.setdefault(columns, set()).add(tuple(comparable(spec[i]) for i in columns))
 
+        self._verdict = _once(self._is_selected)
+
     def __call__(self, stored: bytes) -> bool:
         """Whether a stored partition is selected."""
+        return self._verdict(stored)
+
+    def _is_selected(self, stored: bytes) -> bool:
         identity = self._partitions.identity(stored)
         return any(tuple(identity[i] for i in columns) in found for columns, found in self._by_columns.items())
 
@@ -434,8 +439,8 @@ class PartitionSelection:
             return False
         types = self._partitions.types
         try:
-            low = decode_row(part.partition_stats.min_values, types)
-            high = decode_row(part.partition_stats.max_values, types)
+            low = self._partitions.values(part.partition_stats.min_values)
+            high = self._partitions.values(part.partition_stats.max_values)
         except PaimonError:
             return True  # other columns, or values that we don't know
         nulls = part.partition_stats.null_counts or ()

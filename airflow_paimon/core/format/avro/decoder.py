@@ -19,7 +19,7 @@ from itertools import count, groupby
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.avro.container import read_container, read_long
+from airflow_paimon.core.format.avro.container import read_long
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 Decoder = Callable[[bytes, int, list[Any]], None]
@@ -49,20 +49,15 @@ class RecordForm:
         return [f for f in record.fields if f[0] != "_VERSION"]
 
 
-def decode_records(data: bytes, form: RecordForm, name: str | None) -> list[Any]:
-    """Decode a whole container file.
+def decode_records(schema: str, blocks: Iterable[tuple[int, bytes]], form: RecordForm) -> list[Any]:
+    """Decode blocks of a container file with this schema: (number of records, their bytes).
+
+    To be called within ``naming``.
 
     Raises:
         FormatError: truncated, corrupt, or without a field that must be there.
         UnsupportedFeatureError: a later format version.
     """
-    with naming(name):
-        container = read_container(data)
-        return decode_blocks(container.schema, container.blocks, form)
-
-
-def decode_blocks(schema: str, blocks: Iterable[tuple[int, bytes]], form: RecordForm) -> list[Any]:
-    """Decode blocks of a container file with this schema. Raises as ``decode_records`` does within ``naming``."""
     records: list[Any] = []
     decode = _decoder(schema, form)
     for number, block in blocks:
@@ -70,18 +65,18 @@ def decode_blocks(schema: str, blocks: Iterable[tuple[int, bytes]], form: Record
     return records
 
 
-def decode_columns(data: bytes, form: RecordForm, columns: Columns, name: str | None) -> list[list[Any]]:
-    """Decode some fields of a whole container file: a list of each, in the order of ``columns``.
+def decode_columns(
+    schema: str, blocks: Iterable[tuple[int, bytes]], form: RecordForm, columns: Columns
+) -> list[list[Any]]:
+    """Decode some fields of blocks of a container file: a list of each, in the order of ``columns``.
 
-    The other fields are stepped over, and no tuples are built, which the garbage collector would follow. Raises as
-    ``decode_records`` does.
+    The other fields are stepped over, and no tuples are built, which the garbage collector would follow. Otherwise as
+    ``decode_records``.
     """
     out: list[list[Any]] = [[] for _, names in columns for _ in names]
-    with naming(name):
-        container = read_container(data)
-        decode = _decoder(container.schema, form, columns)
-        for number, block in container.blocks:
-            decode(block, number, out)
+    decode = _decoder(schema, form, columns)
+    for number, block in blocks:
+        decode(block, number, out)
     return out
 
 

@@ -108,11 +108,16 @@ def _encoder(form: RecordForm, further: Further) -> Encoder:
     source.lines = ["def encode(out, r):", "    append = out.append"]
     source.record(parse_avro_schema(form.schema), "r")
     namespace: dict[str, Any] = {
-        "long": write_long, "table": [write_long(n) for n in range(8192)], "more": _one_more, "lacking": _lacking,
+        "long": write_long, "table": _small_numbers(), "more": _one_more, "lacking": _lacking,
     }  # fmt: skip
     exec("\n".join(source.lines), namespace)
     encode: Encoder = namespace["encode"]
     return encode
+
+
+@lru_cache(maxsize=1)
+def _small_numbers() -> list[bytes]:
+    return [write_long(n) for n in range(8192)]
 
 
 @dataclass
