@@ -21,7 +21,10 @@ else:
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
 _OTHER_FORMATS = (b"ORC", b"PAR1")
-_ZSTD_LEVEL = 1
+_ZSTD: dict[int, int] = {
+    zstd.CompressionParameter.compression_level: 1,
+    zstd.CompressionParameter.checksum_flag: 1,  # every decoder checks it
+}
 _MAX_HEADER_FIELDS = 1000
 
 
@@ -182,7 +185,7 @@ def write_container(
     packed: list[bytes] = []
     sizes: list[BlockSize] = []
     for count, block in blocks:
-        compressed = zstd.compress(block, _ZSTD_LEVEL)
+        compressed = zstd.compress(block, options=_ZSTD)
         digest.update(compressed)
         packed += (write_long(count) + write_long(len(compressed)), compressed)
         sizes.append(BlockSize(count, len(packed[-2]) + len(compressed) + SYNC_BYTES))
