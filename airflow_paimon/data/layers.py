@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import pyarrow.compute as pc
 
@@ -19,15 +20,26 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
+from airflow_paimon.data.files.arrow_types import arrow_schema
+from airflow_paimon.data.files.key_lookup import chosen_files
+from airflow_paimon.data.files.pruning import bind_where
 from airflow_paimon.data.files.read import BATCH_ROWS
+from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
 Layer = tuple[TableRead, list[ReadSplit]]
+
+
+class Select(Protocol):
+    """Gives the files to plan, None = all; ``by_bucket``: some buckets of a partition may be left out."""
+
+    def __call__(self, schema: TableSchema, *, by_bucket: bool) -> Selection | None: ...
 
 
 def plan_table_read(
@@ -50,7 +62,7 @@ def plan_table_read(
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     return plan_pinned(
-        pin_layers(table, version, timestamp),
+        _pinned(table, version, timestamp, partial(_files_for, where=where, predicate=predicate)),
         columns=columns,
         where=where,
         predicate=predicate,
@@ -74,12 +86,31 @@ def pin_layers(table: Table, version: int | str | None = None, timestamp: int | 
     Raises:
         PaimonError: as ``plan_table_read``.
     """
+    return _pinned(table, version, timestamp, _all_files)
+
+
+def _all_files(schema: TableSchema, *, by_bucket: bool) -> None:
+    return None
+
+
+def _files_for(
+    schema: TableSchema, *, by_bucket: bool, where: pc.Expression | None, predicate: Predicate | None
+) -> Selection | None:
+    """Select the files whose rows a filter can keep."""
+    try:
+        rows = bind_where(where, predicate, arrow_schema(with_row_columns(schema).fields), "")
+    except InvalidInputError:
+        return None  # what is wrong with it is said with the names of the table
+    return chosen_files(where, rows.columns, predicate, schema, by_bucket=by_bucket)
+
+
+def _pinned(table: Table, version: int | str | None, timestamp: int | str | None, select: Select) -> PinnedLayers:
     travels = version is not None or timestamp is not None
-    plan = _plan_first(table, version, timestamp)
+    plan = _plan_first(table, version, timestamp, select)
     other = other_branch(plan)
     if other is None:
         return PinnedLayers((plan,), travels)
-    second = _plan_other(plan, table.branch(other), version, timestamp)
+    second = _plan_other(plan, table.branch(other), version, timestamp, select)
     if timestamp is not None and plan.snapshot is None and second.snapshot is None:
         raise none_as_early(table, timestamp)
     if travels:
@@ -132,8 +163,11 @@ def other_branch(plan: ScanPlan) -> str | None:
     return None if other == plan.table.branch_name else other
 
 
-def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timestamp: int | str | None) -> ScanPlan:
+def _plan_other(
+    plan: ScanPlan, table: Table, version: int | str | None, timestamp: int | str | None, select: Select
+) -> ScanPlan:
     label = plan.table.label
+    whole = partial(select, by_bucket=False)  # a partition hides that of the first branch, whatever rows it has
     if not table.exists():
         raise NotFoundError(
             f"{label} is read together with branch {table.branch_name!r} (options scan.fallback-branch, "
@@ -141,21 +175,26 @@ def _plan_other(plan: ScanPlan, table: Table, version: int | str | None, timesta
         )
     if isinstance(version, int) and plan.snapshot is not None:
         found = snapshot_at_time_of(table, plan.snapshot)
-        return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
+        return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found, select=whole)
     if isinstance(version, str) and plan.snapshot is not None and ("/" in version or table.find_tag(version) is None):
         version, timestamp = None, plan.snapshot.time_millis
     if timestamp is not None and held_nothing_at(table, timestamp):
         return ScanPlan(table, None, table.schema())
-    return plan_scan(table, version=version, timestamp=timestamp)
+    return plan_scan(table, version=version, timestamp=timestamp, select=whole)
 
 
-def _plan_first(table: Table, version: int | str | None, timestamp: int | str | None) -> ScanPlan:
+def _plan_first(table: Table, version: int | str | None, timestamp: int | str | None, select: Select) -> ScanPlan:
     """Plan the table's own files; without any where only the other branch has a snapshot as early."""
+
+    def one_or_whole(schema: TableSchema) -> Selection | None:
+        options = TableOptions(schema.options)
+        return select(schema, by_bucket=not options.fallback_branch and not options.primary_branch)
+
     if timestamp is not None and held_nothing_at(table, timestamp):
         plan = ScanPlan(table, None, table.schema())
         if other_branch(plan) is not None:
             return plan
-    return plan_scan(table, version=version, timestamp=timestamp)
+    return plan_scan(table, version=version, timestamp=timestamp, select=one_or_whole)
 
 
 def held_nothing_at(table: Table, timestamp: int | str) -> bool:
@@ -185,7 +224,7 @@ def head_of_other(plan: ScanPlan) -> ScanPlan | None:
     name = other_branch(plan)
     if name is None:
         return None
-    other = _plan_other(plan, plan.table.branch(name), None, None)
+    other = _plan_other(plan, plan.table.branch(name), None, None, _all_files)
     check_types(plan.table.label, other.table.label, plan.schema, other.schema)
     return other
 

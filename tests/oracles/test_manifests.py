@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_paimon.core.format import manifest_blocks
+from airflow_paimon.core.format.avro import encoder
+from airflow_paimon.core.format.avro.container import read_header
+from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from tests.data.test_changes import Follower
@@ -55,7 +59,12 @@ def test_the_same_files_as_javas_and_all_engines_go_on(
     rust_oracle: RustOracle,
     tmp_path: Path,
     kind: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The new manifest has an index of its blocks, which the other engines don't look at."""
+    monkeypatch.setattr(encoder, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(manifest_blocks, "_FEWEST", 2)
+    monkeypatch.setattr(manifest_blocks, "_LARGEST_PART", 0)
     world = used_world(tmp_path / "ours", java_oracle, kind)
     shutil.copytree(tmp_path / "ours", tmp_path / "theirs")
     theirs = World(tmp_path / "theirs", java_oracle)
@@ -78,6 +87,14 @@ def test_the_same_files_as_javas_and_all_engines_go_on(
         assert len(canonical_rows(read, ["p", "k", "v"])) == len(text.split())
     assert ours.all() == []
     assert streamed(java_oracle, kind, world.main) == []
+    (indexed,) = mine
+    assert manifest_blocks.KEY in read_header(world.main.store.read(manifest_path(indexed.file_name))).metadata
+    for one in (world, theirs):
+        one.write("x1=later w1=new")
+    text = world.both()
+    world.do("compact_manifest")
+    assert world.both() == text
+    assert indexed not in all_manifests(world.main, world.main.latest_snapshot())
     java_oracle.request("close_stream_reader", reader=kind)
     for one in (world, theirs):
         one.write("x9=new y1=again")

@@ -93,14 +93,23 @@ class EntryFilter:
 
 
 def in_partitions(
-    wanted: Callable[[bytes], bool], may_be_in: Callable[[ManifestBlock], bool] = lambda block: True
+    wanted: Callable[[bytes], bool],
+    may_be_in: Callable[[ManifestBlock], bool] = lambda block: True,
+    in_buckets: Callable[[int, int], bool] | None = None,
 ) -> EntryFilter:
-    """Return what makes ``read_manifest`` step over entries of other partitions, given as they are stored, and over
-    blocks that ``may_be_in`` excludes.
+    """Return what makes ``read_manifest`` step over entries of other partitions, given as they are stored, of buckets
+    (bucket, number of buckets) that ``in_buckets`` excludes, and over blocks that ``may_be_in`` excludes.
 
     Some of them may come all the same. One serves all manifests of a read.
     """
-    return EntryFilter(RecordFilter("_PARTITION", wanted, _ENTRIES.allowed), may_be_in)
+    if in_buckets is None:
+        return EntryFilter(RecordFilter(("_PARTITION",), wanted, _ENTRIES.allowed), may_be_in)
+
+    def holds(partition: bytes, bucket: int, total_buckets: int) -> bool:
+        return in_buckets(bucket, total_buckets) and wanted(partition)
+
+    names = ("_PARTITION", "_BUCKET", "_TOTAL_BUCKETS")
+    return EntryFilter(RecordFilter(names, holds, _ENTRIES.allowed), may_be_in)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import math
 import re
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, decode_row, encode_row, is_compact, unscaled_of
-from airflow_paimon.core.format.manifest_blocks import Bounded
+from airflow_paimon.core.format.manifest_blocks import Bounded, ManifestBlock
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
@@ -329,6 +329,7 @@ _PARSERS: dict[str, tuple[_Parser, str]] = {
 }
 
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 # Types whose bounds compare in Python as in every engine. Floats don't (NaN, -0.0), and bytes have no bounds.
@@ -387,10 +388,10 @@ class StoredPartitions:
         return _Tested(_once(lambda stored: test(self.values(stored))))
 
 
-def _once(function: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    known: dict[bytes, T] = {}
+def _once(function: Callable[[K], T]) -> Callable[[K], T]:
+    known: dict[K, T] = {}
 
-    def look_up(stored: bytes) -> T:
+    def look_up(stored: K) -> T:
         if stored not in known:
             known[stored] = function(stored)
         return known[stored]
@@ -454,6 +455,41 @@ class PartitionSelection:
         fixed = set(range(len(types))).intersection(*(spec.keys() for spec in self._specs))
         roots = {i: t.root for i in fixed if isinstance(t := types[i], AtomicType)}
         return {i: _Wanted([s[i] for s in self._specs]) for i, root in roots.items() if root in _PRUNABLE}
+
+
+class BucketSelection:
+    """Some buckets of some partitions.
+
+    ``partitions``: None = all. ``buckets``: gives those that are selected where there are so many, None = all; in a
+    table that was rescaled files have different numbers of buckets.
+    """
+
+    def __init__(self, partitions: Selection | None, buckets: Callable[[int], Collection[int] | None]) -> None:
+        self._partitions = partitions
+        self._buckets = _once(buckets)
+
+    def __call__(self, stored: bytes) -> bool:
+        """Whether a stored partition is selected, some buckets of it at least."""
+        return self._partitions is None or self._partitions(stored)
+
+    def holds(self, bucket: int, total_buckets: int) -> bool:
+        """Whether a bucket is selected, out of ``total_buckets``."""
+        wanted = self._buckets(total_buckets)
+        return wanted is None or bucket in wanted
+
+    def may_be_in(self, part: Bounded) -> bool:
+        """See ``Selection``. Only a block tells how many buckets its files belong to."""
+        if self._partitions is not None and not self._partitions.may_be_in(part):
+            return False
+        if not isinstance(part, ManifestBlock) or part.min_total_buckets != part.max_total_buckets:
+            return True
+        wanted = self._buckets(part.min_total_buckets)
+        return wanted is None or any(part.min_bucket <= bucket <= part.max_bucket for bucket in wanted)
+
+
+def holds_bucket(selection: Selection | None, bucket: int, total_buckets: int) -> bool:
+    """Whether a selection of partitions, or of buckets, has this bucket of the partitions that it has."""
+    return not isinstance(selection, BucketSelection) or selection.holds(bucket, total_buckets)
 
 
 class _Wanted:

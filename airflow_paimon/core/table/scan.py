@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,7 +42,13 @@ from airflow_paimon.core.table.live_files import live_columns_of, net_change, ne
 from airflow_paimon.core.table.manifest_cache import COLUMNS, ENTRIES
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_path
+from airflow_paimon.core.table.partitions import (
+    BucketSelection,
+    Selection,
+    StoredPartitions,
+    holds_bucket,
+    partition_path,
+)
 from airflow_paimon.core.table.partitions import partition_types as partition_types
 from airflow_paimon.core.table.paths import bucket_dir, checked_name, manifest_path
 from airflow_paimon.core.table.table import Table, resolve_version
@@ -186,7 +192,10 @@ def _read_selected(
 def _decode_selected(
     table: Table, selection: Selection | None, decode: _Decode[T], manifests: Sequence[ManifestFile]
 ) -> list[T]:
-    only = None if selection is None else in_partitions(selection, selection.may_be_in)
+    only = None
+    if selection is not None:
+        buckets = selection.holds if isinstance(selection, BucketSelection) else None
+        only = in_partitions(selection, selection.may_be_in, buckets)
     if only is None:
         stored = [StoredManifest([data]) for data in _read_manifests(table, manifests)]
     else:
@@ -291,7 +300,14 @@ def live_columns(table: Table, snapshot: Snapshot | None, selection: Selection |
         return live_of_parts(table, snapshot, read_columns(table, manifests))
     with without_collecting():  # of an index of blocks, and as ``live_entries``
         parts = read_columns(table, [m for m in manifests if selection.may_be_in(m)], selection)
-        return live_of_parts(table, snapshot, [p.where(map(selection, p.partitions)) for p in parts])
+        return live_of_parts(table, snapshot, [_selected_columns(p, selection) for p in parts])
+
+
+def _selected_columns(columns: EntryColumns, selection: Selection) -> EntryColumns:
+    kept = columns.where(map(selection, columns.partitions))
+    if not isinstance(selection, BucketSelection):
+        return kept
+    return kept.where(map(selection.holds, kept.buckets, kept.total_buckets))
 
 
 def live_of_parts(table: Table, snapshot: Snapshot | None, parts: Sequence[EntryColumns]) -> EntryColumns:
@@ -307,7 +323,9 @@ def selected_entries(
     """Read the entries of the selected partitions (None: all), in order, from those manifests that can hold any."""
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
     entries = (e for part in read_entries(table, wanted, selection) for e in part)
-    return entries if selection is None else (e for e in entries if selection(e.partition))
+    if selection is None:
+        return entries
+    return (e for e in entries if selection(e.partition) and holds_bucket(selection, e.bucket, e.total_buckets))
 
 
 def plan_scan(
@@ -316,8 +334,10 @@ def plan_scan(
     version: int | str | None = None,
     timestamp: int | str | None = None,
     selection: Selection | None = None,
+    select: Callable[[TableSchema], Selection | None] | None = None,
 ) -> ScanPlan:
-    """Plan a read of one snapshot. Time travel reads with that snapshot's columns, otherwise with the latest. The
+    """Plan a read of one snapshot, of some of its files only: of a ``selection``, or what ``select`` gives for the
+    columns of the read. Time travel reads with that snapshot's columns, otherwise with the latest. The
     options are the latest ones in any case, as in Paimon: they say how versions of a key are merged. Columns that they
     name are found by their field ids.
 
@@ -329,8 +349,9 @@ def plan_scan(
     if travels and snapshot is not None and snapshot.schema_id != schema.id:
         stored = view.schema(snapshot.schema_id)
         travelled = replace(stored, options=options_in_older_names(schema, stored))
-        return replace(plan_snapshot(view, snapshot, travelled, selection), stored_schema=stored)
-    return plan_snapshot(view, snapshot, schema, selection)
+        chosen = selection if select is None else select(travelled)
+        return replace(plan_snapshot(view, snapshot, travelled, chosen), stored_schema=stored)
+    return plan_snapshot(view, snapshot, schema, selection if select is None else select(schema))
 
 
 def plan_snapshot(

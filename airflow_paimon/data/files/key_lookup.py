@@ -24,6 +24,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, DataType
 from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.files.arrow_types import arrow_type
 
@@ -67,7 +68,17 @@ def key_points(
 
     ``columns``: the columns that ``where`` may use.
     """
-    fields = {f.name: f for f in _lookup_fields(schema)}
+    return _points(_lookup_fields(schema), where, columns, predicate, schema)
+
+
+def _points(
+    wanted: Iterable[DataField],
+    where: pc.Expression | None,
+    columns: Iterable[str],
+    predicate: Predicate | None,
+    schema: TableSchema,
+) -> Points:
+    fields = {f.name: f for f in wanted if f.type.root in _TYPES}
     found = _points_of(predicate, fields) if predicate is not None else {}
     if where is not None:
         asked = pa.schema([(f.name, arrow_type(f.type)) for f in schema.fields])
@@ -79,10 +90,32 @@ def key_points(
     return {name: values for name, values in found.items() if len(values) <= MAX_POINTS}
 
 
+def chosen_files(
+    where: pc.Expression | None,
+    columns: Iterable[str],
+    predicate: Predicate | None,
+    schema: TableSchema,
+    *,
+    by_bucket: bool,
+) -> Selection | None:
+    """Select the partitions, and with ``by_bucket`` the buckets, whose rows a filter can keep, for the plan of a read;
+    None = all, or too many to name.
+    """
+    found = _points(schema.partition_fields, where, columns, predicate, schema)
+    partitions = None
+    if found and math.prod(map(len, found.values())) <= MAX_POINTS:
+        specs = (dict(zip(found, values, strict=True)) for values in product(*found.values()))
+        partitions = StoredPartitions(schema).selection(specs)
+    points = key_points(where, columns, predicate, schema) if by_bucket and schema.bucket_keys else {}
+    if not points or any(name not in points for name in schema.bucket_keys):
+        return partitions
+    return BucketSelection(partitions, lambda total: buckets_of_points(points, schema, total))
+
+
 def _lookup_fields(schema: TableSchema) -> list[DataField]:
     bucket_keys = schema.bucket_keys if TableOptions(schema.options).bucket > 0 else ()
     names = {*(schema.trimmed_primary_keys if schema.primary_keys else ()), *bucket_keys}
-    return [f for f in schema.fields if f.name in names and f.type.root in _TYPES]
+    return [f for f in schema.fields if f.name in names]
 
 
 def _points_of(predicate: Predicate, fields: Mapping[str, DataField]) -> dict[str, tuple[Any, ...]]:

@@ -10,7 +10,7 @@ kept: whatever the filter is unsure of is left to the decoder and its checks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from airflow_paimon.core.errors import FormatError
@@ -30,14 +30,15 @@ Match = Callable[[bytes, int], "re.Match[bytes] | None"]
 
 
 class RecordFilter:
-    """Keeps the records whose bytes field ``name`` is ``wanted``, and those that it can't step over.
+    """Keeps the records whose fields ``names`` have ``wanted`` values, and those that it can't step over.
 
-    For the files of one read, as it learns the sizes of their fields. ``wanted`` is asked once for each value. A field
-    in ``fixed`` must have one of these numbers in a record that is stepped over.
+    For the files of one read, as it learns the sizes of their fields. The fields are bytes or numbers, one after
+    another; ``wanted`` is asked once for their values. A field in ``fixed`` must have one of these numbers in a record
+    that is stepped over.
     """
 
-    def __init__(self, name: str, wanted: Callable[[bytes], bool], fixed: Mapping[str, tuple[int, ...]]) -> None:
-        self._name = name
+    def __init__(self, names: Sequence[str], wanted: Callable[..., bool], fixed: Mapping[str, tuple[int, ...]]) -> None:
+        self._names = tuple(names)
         self._wanted = wanted
         self._fixed = fixed
         self._by_schema: dict[str, _Shape] = {}
@@ -52,7 +53,7 @@ class RecordFilter:
         """
         shape = self._by_schema.get(schema)
         if shape is None:
-            shape = self._by_schema[schema] = _Shape(parse_avro_schema(schema), self._name, self._fixed)
+            shape = self._by_schema[schema] = _Shape(parse_avro_schema(schema), self._names, self._fixed)
         if not shape.is_known or (self._seen > _ENOUGH and self._kept * 2 > self._seen):
             return number, block
         parts: list[bytes] = []
@@ -65,7 +66,7 @@ class RecordFilter:
                 stop = shape.learn(block, at)
                 parts.append(block[at:stop])
                 find = shape.run if in_runs else shape.one
-            elif verdicts.get(found[1]) is False or not self._verdict(found[1]):
+            elif verdicts.get(found[1]) is False or not self._verdict(shape, found[1]):
                 stop = found.end()
                 self._steps += 1
             else:
@@ -78,30 +79,45 @@ class RecordFilter:
         self._kept += len(parts)
         return len(parts), b"".join(parts)
 
-    def _verdict(self, value: bytes) -> bool:
-        """``value``: with its size before it, as it is stored."""
-        known = self._verdicts.get(value)
+    def _verdict(self, shape: _Shape, stored: bytes) -> bool:
+        known = self._verdicts.get(stored)
         if known is None:
-            _, start = read_long(value, 0)
-            known = self._verdicts[value] = self._wanted(value[start:])
+            known = self._verdicts[stored] = self._wanted(*shape.values(stored))
         return known
 
 
 class _Shape:
-    """The sizes that the fields of one schema's records had so far. ``name``: the field to return."""
+    """The sizes that the fields of one schema's records had so far. ``names``: the fields to return."""
 
-    def __init__(self, record: AvroType, name: str, fixed: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, record: AvroType, names: tuple[str, ...], fixed: Mapping[str, tuple[int, ...]]) -> None:
         self._record = record
-        self._name = name
         self._fixed = fixed
         self._sizes: dict[Path, dict[int, None]] = {}
         self.one: Match = lambda block, at: None
-        """Finds the record that begins at a position; its first group is the field, as it is stored."""
+        """Finds the record that begins at a position; its first group are the fields, as they are stored."""
         self.run: Match = lambda block, at: None
-        """Finds it, and those after it with the same value of the field."""
+        """Finds it, and those after it with the same values of the fields."""
         self._compiled = 0
-        plain = not record.union and (name, "bytes") in ((n, t.kind) for n, t in record.fields if not t.union)
-        self.is_known = plain and all(_is_known(t) for _, t in record.fields)
+        all_names = [name for name, _ in record.fields]
+        self._first = all_names.index(names[0]) if names[0] in all_names else 0
+        self._wanted = record.fields[self._first : self._first + len(names)]
+        plain = not record.union and all(t.kind in ("bytes", "long") and not t.union for _, t in self._wanted)
+        self.is_known = (
+            plain and tuple(n for n, _ in self._wanted) == names and all(_is_known(t) for _, t in record.fields)
+        )
+
+    def values(self, stored: bytes) -> list[bytes | int]:
+        """Return the values of the fields."""
+        found: list[bytes | int] = []
+        at = 0
+        for _, kind in self._wanted:
+            number, at = read_long(stored, at)
+            if kind.kind == "bytes":
+                found.append(stored[at : at + number])
+                at += number
+            else:
+                found.append(number)
+        return found
 
     def learn(self, block: bytes, at: int) -> int:
         """Measure the record that begins at ``at``, and return where it ends; its sizes are known from then."""
@@ -123,11 +139,13 @@ class _Shape:
             at = found.end()
 
     def _compile(self) -> None:
-        fields = [(name, self._field(name, stored, (name,))) for name, stored in self._record.fields]
-        record = b"".join(b"(%b)" % pattern if name == self._name else pattern for name, pattern in fields)
-        same = b"".join(rb"\1" if name == self._name else pattern for name, pattern in fields)
-        self.one = re.compile(record, re.DOTALL).match
-        self.run = re.compile(b"%b(?:%b)*+" % (record, same), re.DOTALL).match
+        fields = [self._field(name, stored, (name,)) for name, stored in self._record.fields]
+        last = self._first + len(self._wanted)
+        before, wanted, after = (
+            b"".join(p) for p in (fields[: self._first], fields[self._first : last], fields[last:])
+        )
+        self.one = re.compile(b"%b(%b)%b" % (before, wanted, after), re.DOTALL).match
+        self.run = re.compile(b"%b(%b)%b(?:%b\\1%b)*+" % (before, wanted, after, before, after), re.DOTALL).match
         self._compiled += 1
 
     def _measure(self, stored: AvroType, block: bytes, at: int, path: Path) -> int:

@@ -1,0 +1,107 @@
+"""A read with a filter plans only the partitions and buckets that it can match: the same splits as of a plan of all."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_paimon.core.format import manifest_blocks
+from airflow_paimon.core.format.avro import encoder
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.predicate import AllOf, Condition
+from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.layers import pin_layers, plan_pinned, plan_table_read
+from tests.core.tables import run
+from tests.randomness import chance as chance_of
+from tests.randomness import lives
+from tests.stores import CountingStore
+
+DAYS = ["a", "b", "c", None]
+
+
+def used_table(draw: random.Random, *, keyed: bool) -> Table:
+    """A table of several partitions, a part of them with more buckets."""
+    null = "" if not keyed else " NOT NULL"
+    columns = [("k", "BIGINT" + null), ("v", "STRING"), ("dt", "STRING" + null)]
+    options = {"bucket": "4"} if keyed else {"bucket": "4", "bucket-key": "k"}
+    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", columns, partition_keys=["dt"],
+                         primary_keys=["dt", "k"] if keyed else [], options=options)  # fmt: skip
+    for turn in range(4):
+        days = DAYS[:2] if turn < 2 else DAYS
+        some = [d for d in days if d or not keyed]
+        rows = [(draw.randrange(40), f"{turn}", draw.choice(some)) for _ in range(25)]
+        write_arrow(table, pa.table({n: [r[i] for r in rows] for i, n in enumerate(("k", "v", "dt"))}))
+        if turn == 1:
+            run(table, "alter_table", change=["set bucket=6"])
+    run(table, "compact_manifest")
+    return table
+
+
+def wheres(draw: random.Random) -> list[pc.Expression]:
+    k, dt, v = pc.field("k"), pc.field("dt"), pc.field("v")
+    one, other = draw.randrange(40), draw.randrange(40)
+    by_day = [dt == "a", dt.isin(["b", "c"]), dt == "z", dt.is_null(), dt != "a"]
+    by_key = [k == one, k.isin([one, other]), k > one, (k == one) & (v == "3"), v == "1"]
+    return [*by_day, *by_key, (dt == "b") & (k == one), (dt == "a") | (k == one), (dt > "a") & (k == other)]
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("life", range(lives(1, 20)))
+def test_the_same_splits_as_of_all_files(monkeypatch: pytest.MonkeyPatch, life: int, keyed: bool) -> None:
+    monkeypatch.setattr(encoder, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(manifest_blocks, "_FEWEST", 2)
+    monkeypatch.setattr(manifest_blocks, "_LARGEST_PART", 0)
+    draw = chance_of(life)
+    table = used_table(draw, keyed=keyed)
+    whole = read_arrow(table)
+    for where in wheres(draw):
+        ((_, splits),) = plan_table_read(table, where=where)
+        ((_, expected),) = plan_pinned(pin_layers(table), where=where)
+        assert key(splits) == key(expected), where
+        rows = read_arrow(table, where=where).to_pylist()
+        assert sorted(rows, key=repr) == sorted(whole.filter(where).to_pylist(), key=repr)
+    predicate = AllOf((Condition("dt", "=", "b"), Condition("k", "in", [1, 2, 3])))
+    ((_, splits),) = plan_table_read(table, predicate=predicate)
+    ((_, expected),) = plan_pinned(pin_layers(table), predicate=predicate)
+    assert key(splits) == key(expected)
+
+
+def key(splits: Any) -> list[tuple[Any, ...]]:
+    return sorted((s.bucket.partition, s.bucket.bucket, sorted(f.file_name for f in s.files)) for s in splits)
+
+
+def test_manifests_of_other_partitions_are_not_read() -> None:
+    table = used_table(random.Random(1), keyed=True)
+    write_arrow(table, pa.table({"k": [1], "v": ["x"], "dt": ["later"]}))
+    store = CountingStore(table.store)
+    plan_table_read(Table(store, table.name), where=pc.field("dt") == "later")
+    read = [uri for _, uri in store.tally.log]
+    own, others = [], []
+    for manifest in all_manifests(table, table.latest_snapshot()):
+        (own if any(manifest.file_name in uri for uri in read) else others).append(manifest)
+    assert len(own) == len(others) == 1
+
+
+@pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
+def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_for(option: str) -> None:
+    """Only a whole partition tells that there is nothing of it in the first branch."""
+    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL")],
+                         partition_keys=["dt"], primary_keys=["dt", "k"], options={"bucket": "8"})  # fmt: skip
+    run(table, "create_branch", branch="other")
+    first, second = (table, table.branch("other")) if "fallback" in option else (table.branch("other"), table)
+    write_arrow(first, pa.table({"dt": ["a"], "k": pa.array([1], pa.int32())}))
+    write_arrow(second, pa.table({"dt": ["a"] * 20, "k": pa.array(range(20), pa.int32())}))
+    run(table, "alter_table", change=[f"set {option}=other"])
+    whole = read_arrow(table)
+    assert whole.num_rows == 1
+    for k in range(20):
+        where = (pc.field("k") == k) & (pc.field("dt") == "a")
+        assert read_arrow(table, where=where).num_rows == whole.filter(where).num_rows
