@@ -44,6 +44,9 @@ class _Wrapper(StoreOver):
     def names(self, path: str) -> list[str]:
         return self._call("names", path, lambda: self.inner.names(path))
 
+    def few_names(self, path: str) -> list[str] | None:
+        return self._call("names", path, lambda: self.inner.few_names(path))
+
     def walk(self, path: str) -> list[str]:
         return self._call("walk", path, lambda: self.inner.walk(path))
 

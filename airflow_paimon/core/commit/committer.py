@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 
-from airflow_paimon import __version__
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
@@ -26,10 +25,13 @@ from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check
 from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, taken_back, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
 from airflow_paimon.core.commit.lost_races import count_lost_race
-from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
+from airflow_paimon.core.commit.relay import takes_turns, turn_of
+from airflow_paimon.core.commit.seen import Seen
+from airflow_paimon.core.commit.staged import WRITER as WRITER
+from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -41,14 +43,13 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
-from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.row_tracking.row_ids_plan import stamped
-from airflow_paimon.core.table.features import check_known, check_manifest_format
+from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.paths import MAIN, manifest_path
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
@@ -56,8 +57,6 @@ log = logging.getLogger(__name__)
 
 LANDED = "landed"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
-WRITER = "airflow-paimon-"
-WRITER_VERSION = f"{WRITER}{__version__}"
 
 
 def commit(
@@ -80,36 +79,193 @@ def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None
             failed. All leave the table readable.
     """
     require_committable(table)
-    options = options or CommitOptions()
-    identity, retry = options.identity, options.retry
+    return _Commit(table, make_draft, options or CommitOptions()).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A draft that may go on top of a head."""
+
+    at: HeadState
+    draft: Draft
+    checks: Sequence[PostCommitCheck]
+
+
+class _Answer(Enum):
+    """What the storage said to the put of a snapshot."""
+
+    DONE = "done"
+    EXISTS = "exists"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Put:
+    """A snapshot that was put, or tried to. ``branch``: the branch's record right before."""
+
+    staged: Staged
+    branch: Lineage | None
+    answer: _Answer
+
+
+@dataclass(eq=False, slots=True)
+class _Commit:
+    """One commit. ``changes``: those of its files that are written, and that certainly no snapshot names."""
+
+    table: Table
+    make_draft: MakeDraft
+    options: CommitOptions
+    seen: Seen = field(init=False)
+    looked: int | None = field(init=False)
     draft: Draft | None = None
-    looked = identity.since
-    for attempt in range(1, retry.max_attempts + 1):
-        head = table.latest_snapshot()
-        if looked is not None and head is not None:
-            landed = find_landed(table, identity, looked, head)
+    changes: Changes | None = None
+
+    def __post_init__(self) -> None:
+        self.seen = Seen(self.table)
+        self.looked = self.options.identity.since
+
+    def run(self) -> Receipt:
+        retry = self.options.retry
+        try:
+            for attempt in range(1, retry.max_attempts + 1):
+                receipt = self._attempt(attempt)
+                if receipt is not None:
+                    return receipt
+                count_lost_race()
+                time.sleep(retry.wait_s(attempt))
+            raise ConflictError(
+                f"{self.table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was "
+                f"published, run it again when fewer writers commit at once"
+            )
+        except PaimonError:
+            self._discard_changes()
+            raise
+
+    def _attempt(self, attempt: int) -> Receipt | None:
+        """Plan on the newest head, and put a snapshot on top of it, or of a newer one; None: another came first."""
+        table, head = self.table, self.table.latest_snapshot()
+        planned = self._plan(HeadState(table, head, self.seen), attempt)
+        if isinstance(planned, Receipt):
+            return planned
+        if takes_turns(table):
+            self._write_changes(planned)
+        with turn_of(table) as turn:
+            if turn is not None:
+                newer = turn.newest(head, self.seen)
+                if newer is not head:
+                    planned = self._plan(planned.at.on(newer), attempt)
+                    if isinstance(planned, Receipt):
+                        return planned
+            put = self._put(planned, schema_too=turn is not None and turn.waited)
+            if turn is not None:
+                turn.leave(put.staged if put is not None and put.answer is _Answer.DONE else None)
+        if put is None or not self._has_landed(put, planned.draft):
+            return None
+        before, landed = planned.at.head, put.staged.snapshot
+        _refresh_hint(table, landed.id)
+        warning = _run_checks(table, before, planned.draft, landed, planned.checks)
+        verify_at_end(table, landed)
+        return Receipt(before=before, snapshot=landed, attempts=attempt, warning=warning)
+
+    def _plan(self, at: HeadState, attempt: int) -> _Planned | Receipt:
+        """Make the draft for a head; a receipt: there is nothing to do, or another try has done it."""
+        table, head, identity = self.table, at.head, self.options.identity
+        self.seen.add([] if head is None else [head])
+        if self.looked is not None and head is not None:
+            landed = find_landed(table, identity, self.looked, head, self.seen.history)
             if landed is not None:
+                self._discard_changes()
                 return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
-            looked = head.id
-        at = HeadState(table, head)
-        draft = _followed(draft, head) or make_draft(at)
+            self.looked = head.id
+        draft = self.draft = _followed(self.draft, head) or self.make_draft(at)
         if draft is None:
+            self._discard_changes()
             return Receipt(before=head, snapshot=None, attempts=attempt)
         check_known([head], table=table.label)
         for condition in draft.conditions:
             condition.check(at)
-        checks = check_draft(table, head, replace(draft, guard_options=options.guard_options))
-        staged = _stage(table, head, draft, options)
-        if _publish(table, head, draft, staged):
-            warning = _run_checks(table, head, draft, staged.snapshot, checks)
-            verify_at_end(table, staged.snapshot)
-            return Receipt(before=head, snapshot=staged.snapshot, attempts=attempt, warning=warning)
-        count_lost_race()
-        time.sleep(retry.wait_s(attempt))
-    raise ConflictError(
-        f"{table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was published, "
-        f"run it again when fewer writers commit at once"
-    )
+        checks = check_draft(table, head, replace(draft, guard_options=self.options.guard_options))
+        return _Planned(at=at, draft=draft, checks=checks)
+
+    def _write_changes(self, planned: _Planned) -> None:
+        """Write what doesn't depend on the head, and read the lists of the one that there is."""
+        head, draft = planned.at.head, planned.draft
+        if self._has_changes_of(draft) or TableOptions(draft.schema.options).row_tracking:
+            return
+        self.changes = make_changes(self.table, head, draft)
+        needs_lists = head is not None and draft.base is None
+        write(self.table, self.changes.files, [partial(self.seen.manifests, head)] if needs_lists else [])
+
+    def _has_changes_of(self, draft: Draft) -> bool:
+        if self.changes is not None and not self.changes.fit(draft):
+            self._discard_changes()
+        return self.changes is not None
+
+    def _discard_changes(self) -> None:
+        if self.changes is not None:
+            discard(self.table, self.changes.files)
+            self.changes = None
+
+    def _put(self, planned: _Planned, *, schema_too: bool) -> _Put | None:
+        """Put the snapshot file if absent, unless the head is gone. None: it certainly did not land.
+
+        If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
+        another engine. The snapshot would then bring the old rows back. ``schema_too``: look whether the branch was
+        altered while this process waited.
+        """
+        table, at, draft = self.table, planned.at, planned.draft
+        written = self._has_changes_of(draft)
+        changes = self.changes = self.changes or make_changes(table, at.head, draft)
+        looks: list[Callable[[], object]] = [
+            partial(require_ready, table),
+            partial(_is_still_there, table, at.head, draft),
+        ]
+        if schema_too:
+            looks.append(at.has_newest_schema)
+        staged, (branch, *fine) = stage(self.seen, at.head, draft, self.options, changes, written=written, beside=looks)
+        if not all(fine) or not self._prepared(draft, staged):
+            discard(table, staged.files)
+            return None
+        self.changes = None  # from here on they may be named
+        answer = _Answer.DONE
+        try:
+            table.store.create(table.paths.snapshot(staged.snapshot.id), staged.snapshot.to_bytes())
+        except StorageError:
+            discard(table, [*staged.files, *changes.files])
+            raise
+        except AlreadyExistsError:
+            answer = _Answer.EXISTS
+        except OutcomeUnknownError:
+            answer = _Answer.UNKNOWN
+        return _Put(staged=staged, branch=branch, answer=answer)
+
+    def _prepared(self, draft: Draft, staged: Staged) -> bool:
+        try:
+            return draft.prepare is None or draft.prepare()
+        except PaimonError:
+            discard(self.table, staged.files)  # the snapshot was not put yet
+            raise
+
+    def _has_landed(self, put: _Put, draft: Draft) -> bool:
+        """Read back what was put. False: it certainly did not land, or had to be taken back."""
+        table, staged = self.table, put.staged
+        certain = put.answer is _Answer.EXISTS
+        before = table.paths.snapshot(staged.snapshot.id - 1)
+        landed, in_order = side_by_side(
+            table.store,
+            [partial(_read_back, table, staged, put.branch, certain=certain), partial(table.store.exists, before)],
+        )
+        if landed:
+            return in_order or not taken_back(table, staged.snapshot)
+        if put.answer is _Answer.DONE:
+            raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
+        if put.answer is _Answer.UNKNOWN:
+            # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
+            check_not_built_upon(table, draft, staged.snapshot)
+            return False
+        discard(table, staged.files)
+        self.changes = staged.changes
+        return False
 
 
 def _before(table: Table, landed: Snapshot) -> Snapshot | None:
@@ -245,145 +401,6 @@ def _not_only_appended(
     return partitions & {form(e.partition) for e in written if e.kind == FileKind.ADD}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Staged:
-    snapshot: Snapshot
-    files: Mapping[str, bytes]
-
-
-def _stage(table: Table, head: Snapshot | None, draft: Draft, given: CommitOptions) -> _Staged:
-    """Write the manifests of a draft under unique names: invisible until the snapshot is published."""
-    stamp = str(uuid.uuid4())
-    files: dict[str, bytes] = {}
-    options = TableOptions(draft.schema.options)
-    check_manifest_format(options, table=table.label)
-    next_row_id = _highest(draft.next_row_id, head.next_row_id if head else None, 0)
-    entries = draft.entries
-    if options.row_tracking:
-        together = options.flag("row-tracking.partition-group-on-commit", True)
-        number = (head.id if head else 0) + 1
-        entries, next_row_id = stamped(entries, number, next_row_id or 0, by_partition=together)
-    delta_rows = add_manifests(files, f"manifest-{stamp}", entries, draft.schema, options)
-    base = base_rows(table, head, files, stamp, draft, options)
-    base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    delta_list = add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(delta_rows))
-    changelog = changelog_list(files, stamp, draft, options)
-    index = head.index_manifest if head else None
-    if draft.index_entries is not None:
-        index = None
-        if draft.index_entries:
-            index = f"index-manifest-{stamp}-0"
-            files[index] = write_index_manifest(list(draft.index_entries))
-    delta_count = sum(e.file.row_count if e.kind == FileKind.ADD else -e.file.row_count for e in draft.entries)
-    same_schema = head is not None and head.schema_id == draft.schema.id
-    snapshot = Snapshot(
-        uuid=str(uuid.uuid4()),
-        id=(head.id if head else 0) + 1,
-        schema_id=draft.schema.id,
-        base_manifest_list=base_list[0],
-        base_manifest_list_size=base_list[1],
-        delta_manifest_list=delta_list[0],
-        delta_manifest_list_size=delta_list[1],
-        changelog_manifest_list=changelog[0],
-        changelog_manifest_list_size=changelog[1],
-        changelog_record_count=None if draft.changelog is None else sum(e.file.row_count for e in draft.changelog),
-        index_manifest=index,
-        commit_user=given.identity.user,
-        writer_version=WRITER_VERSION,
-        commit_identifier=given.identity.identifier,
-        commit_kind=draft.kind,
-        time_millis=max(int(time.time() * 1000), head.time_millis if head else 0),
-        total_record_count=_total_before(table, head) + delta_count,
-        delta_record_count=delta_count,
-        watermark=_highest(draft.watermark, head.watermark if head else None),
-        statistics=head.statistics if head is not None and same_schema else None,
-        properties={**given.properties, **draft.properties},
-        next_row_id=next_row_id,
-        operation=draft.operation,
-    )
-    staged = _Staged(snapshot=snapshot, files=files)
-    _write(table, staged)
-    return staged
-
-
-def _write(table: Table, staged: _Staged) -> None:
-    try:
-        for name, data in staged.files.items():
-            table.store.create(manifest_path(name), data)
-    except StorageError:
-        _discard(table, staged)
-        raise
-    except OutcomeUnknownError as error:  # of an unreferenced manifest: the snapshot was not put yet
-        _discard(table, staged)
-        raise StorageError(
-            f"{table.label}: a manifest could not be written, nothing was published ({error.message})"
-        ) from error
-
-
-def _total_before(table: Table, head: Snapshot | None) -> int:
-    if head is None:
-        return 0
-    if head.total_record_count is not None:
-        return head.total_record_count
-    return sum(e.file.row_count for e in live_entries(table, head).values())
-
-
-def _highest(*values: int | None) -> int | None:
-    known = [v for v in values if v is not None]
-    return max(known) if known else None
-
-
-def _prepared(table: Table, draft: Draft, staged: _Staged) -> bool:
-    try:
-        return draft.prepare is None or draft.prepare()
-    except PaimonError:
-        _discard(table, staged)  # the snapshot was not put yet
-        raise
-
-
-def _publish(table: Table, head: Snapshot | None, draft: Draft, staged: _Staged) -> bool:
-    """Put the snapshot file if absent, unless the head is gone. False = it certainly did not land.
-
-    If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or
-    rolled back by another engine. The snapshot would then bring the old rows back.
-    """
-    branch = _ready_branch(table, staged)
-    if not _is_still_there(table, head, draft) or not _prepared(table, draft, staged):
-        _discard(table, staged)
-        return False
-    path = table.paths.snapshot(staged.snapshot.id)
-    try:
-        table.store.create(path, staged.snapshot.to_bytes())
-    except StorageError:
-        _discard(table, staged)
-        raise
-    except AlreadyExistsError:
-        landed = _read_back(table, staged, branch, certain=True)
-        if not landed:
-            _discard(table, staged)
-    except OutcomeUnknownError:
-        landed = _read_back(table, staged, branch, certain=False)
-        if not landed:  # its manifests stay: a commit on top of ours, made before it was replaced, refers to them
-            check_not_built_upon(table, draft, staged.snapshot)
-    else:
-        landed = _read_back(table, staged, branch, certain=False)
-        if not landed:
-            raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
-    if landed and not taken_back(table, staged.snapshot):
-        _refresh_hint(table, staged.snapshot.id)
-        return True
-    return False
-
-
-def _ready_branch(table: Table, staged: _Staged) -> Lineage | None:
-    """Refuse a branch that is being created, renamed or deleted, as late as possible before the put."""
-    try:
-        return require_ready(table)
-    except ConflictError:
-        _discard(table, staged)
-        raise
-
-
 def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
     if head is None:
         return table.store.exists(table.paths.schema(draft.schema.id))
@@ -391,7 +408,7 @@ def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
     return now is not None and now.identity == head.identity
 
 
-def _read_back(table: Table, staged: _Staged, branch: Lineage | None, *, certain: bool) -> bool:
+def _read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: bool) -> bool:
     """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
 
     The branch is checked first: an operation that deletes or renames it later finds the snapshot.
@@ -411,7 +428,7 @@ def _read_back(table: Table, staged: _Staged, branch: Lineage | None, *, certain
         raise unknown_outcome(table, snapshot, f"it could not be read back ({error})") from error
 
 
-def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) -> PaimonError:
+def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> PaimonError:
     """Return the error for a snapshot that was put while its branch was renamed or deleted.
 
     Once the branch is deleted, the snapshot belongs to no branch, and would bring its rows into the next branch of
@@ -426,23 +443,14 @@ def _branch_taken_away(table: Table, staged: _Staged, branch: Lineage | None) ->
         with suppress(AlreadyExistsError):
             table.store.create(path, data)
         return unknown_outcome(table, snapshot, "its branch was recreated, and another commit there is based on it")
-    _discard(table, staged)
+    discard(table, [*staged.files, *staged.changes.files])
     return ConflictError(f"{table.label}: the branch was renamed or deleted during the commit; nothing was written")
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:
     try:
-        table.store.replace(table.paths.latest_hint, str(snapshot_id).encode())
+        table.store.hint(table.paths.latest_hint, str(snapshot_id).encode())
         if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
             table.store.delete(table.paths.latest_hint)
     except (StorageError, OutcomeUnknownError) as error:
         log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)
-
-
-def _discard(table: Table, staged: _Staged) -> None:
-    """Delete the manifests of an attempt that certainly lost. A failure is harmless and only logged."""
-    for name in staged.files:
-        try:
-            table.store.delete(manifest_path(name))
-        except PaimonError as error:
-            log.info("%s: could not delete the unused manifest %s (%s)", table.label, name, error)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_paimon.core.commit.held_partitions import names_digest
-from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
+from airflow_paimon.core.commit.seen import Seen
+from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -20,7 +21,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import KEYS_PROPERTY
-from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_delta_lists, read_index, selected_entries
+from airflow_paimon.core.table.scan import ScanPlan, read_index
 from airflow_paimon.core.table.table import Table
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ _LISTED = 20
 class HeadState:
     """A branch's head, as one attempt of a commit reads it: once for the conditions and the draft.
 
-    ``head`` None: the branch has no snapshot yet. No ``cached_property`` reads here: before Python 3.12 it holds one
-    lock for all instances, so that commits of other threads would wait for this one's storage.
+    ``head`` None: the branch has no snapshot yet. ``seen``: what earlier attempts have read. No ``cached_property``
+    reads here: before Python 3.12 it holds one lock for all instances, so that commits of other threads would wait for
+    this one's storage.
     """
 
     table: Table
     head: Snapshot | None
+    seen: Seen
     _schema: TableSchema | None = None
     _stored: StoredPartitions | None = None
     _index: Sequence[IndexEntry] | None = None
@@ -53,6 +56,10 @@ class HeadState:
         if self._schema is None:
             self._schema = self.table.schema()
         return self._schema
+
+    def has_newest_schema(self) -> bool:
+        """Whether the branch was not altered since ``schema`` was read."""
+        return self._schema is None or max(self.table.schema_ids(), default=None) == self._schema.id
 
     @property
     def stored(self) -> StoredPartitions:
@@ -77,7 +84,16 @@ class HeadState:
 
     def live(self, selection: Selection | None) -> Iterable[ManifestEntry]:
         """Return the live files of some partitions; None: all."""
-        return live_entries(self.table, self.head, selection).values()
+        return self.seen.live(self.head, selection).values()
+
+    def since(self, planned: Snapshot | None, selection: Selection) -> Iterable[ManifestEntry]:
+        """Return entries committed after ``planned``; all live entries when a snapshot in between has expired."""
+        return self.seen.since(planned, self.head, selection) if self.head is not None else ()
+
+    def on(self, head: Snapshot | None) -> HeadState:
+        """Return the state of a newer head, with the same schema."""
+        same = _identity(head) == _identity(self.head)
+        return self if same else HeadState(self.table, head, self.seen, self._schema, self._stored)
 
     def buckets(self, partitions: Iterable[bytes]) -> Mapping[Place, list[ManifestEntry]]:
         """Return the live files of some partitions, by bucket."""
@@ -156,7 +172,9 @@ class NumbersAreFree:
         planned, head, identity = self.planned_on, at.head, at.stored.identity
         if head is None or (planned is not None and planned.identity == head.identity):
             return
-        since = _entries_since(at.table, planned, head, at.stored.those(m.partition for m in self.messages))
+        if not at.schema.primary_keys and all(m.total_buckets == -1 for m in self.messages):
+            return
+        since = at.since(planned, at.stored.those(m.partition for m in self.messages))
         counts = {identity(m.partition): m.total_buckets for m in self.messages}
         lowest = {
             at.place(m.partition, m.bucket): min(f.min_sequence_number for f in m.new_files)
@@ -193,7 +211,7 @@ class BucketsAreAssigned:
             return
         moving = has_moving_keys(at.schema)
         selection = at.stored.where(lambda _: True) if moving else at.stored.those(m.partition for m in self.messages)
-        changed = next(iter(_entries_since(at.table, planned, head, selection)), None) if head is not None else None
+        changed = next(iter(at.since(planned, selection)), None)
         where = at.stored.text(changed.partition) if changed is not None else None
         if where is None and _hash_indexes(at.table, planned, selection) == _hash_indexes(at.table, head, selection):
             return
@@ -335,20 +353,6 @@ class PartitionsAreAsPlanned:
 # Entries of a hash index take no part in Paimon's search for conflicts, and the last writer's replaces the others': two
 # writers that meet would put a key into two buckets. So a write here holds only where nothing has been committed to its
 # partitions since it was planned. See docs/format.md, Dynamic buckets.
-
-
-def _entries_since(
-    table: Table, planned: Snapshot | None, head: Snapshot, selection: Selection
-) -> Iterable[ManifestEntry]:
-    """Entries committed after ``planned``; all live entries when a snapshot in between has expired."""
-    first = planned.id if planned is not None else 1
-    try:
-        between = table.snapshots(list(range(first, head.id)))
-    except NotFoundError:
-        return live_entries(table, head, selection).values()
-    if planned is not None and (head.id <= planned.id or between.pop(0).identity != planned.identity):
-        return live_entries(table, head, selection).values()
-    return selected_entries(table, read_delta_lists(table, [*between, head]), selection)
 
 
 def has_dynamic_buckets(schema: TableSchema) -> bool:

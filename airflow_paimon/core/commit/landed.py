@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -24,20 +24,27 @@ from airflow_paimon.core.table.table import Table
 _READ_AT_ONCE = 64
 
 
-def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapshot | None = None) -> Snapshot | None:
+def find_landed(
+    table: Table,
+    identity: CommitIdentity,
+    after: int,
+    head: Snapshot | None = None,
+    known: Mapping[int, Snapshot] | None = None,
+) -> Snapshot | None:
     """Search the snapshots with an id greater than ``after`` for a commit of this identity, the newest first.
 
-    ``head``: the newest snapshot, if the caller has read it.
+    ``head``: the newest snapshot, if the caller has read it; ``known``: others by id.
 
     Raises:
         OutcomeUnknownError: some of them are expired or rolled back, the commit is not among the others, and another
             try of the operation may have made it (``CommitIdentity.retry_mark``).
     """
     newest = table.latest_snapshot_id() or 0 if head is None else head.id
+    known = {**(known or {}), **({} if head is None else {head.id: head})}
     lost: int | None = None
     for stop in range(newest, after, -_READ_AT_ONCE):
         ids = list(range(stop, max(stop - _READ_AT_ONCE, after), -1))
-        for snapshot_id, snapshot in zip(ids, _read(table, ids, head), strict=True):
+        for snapshot_id, snapshot in zip(ids, _read(table, ids, known), strict=True):
             if snapshot is None:
                 lost = snapshot_id if lost is None else lost
             elif _is_of(snapshot, identity) and not took_expired_id(table, snapshot):
@@ -56,9 +63,9 @@ def _is_of(snapshot: Snapshot, identity: CommitIdentity) -> bool:
     return (snapshot.commit_user, snapshot.commit_identifier) == (identity.user, identity.identifier)
 
 
-def _read(table: Table, ids: list[int], head: Snapshot | None) -> list[Snapshot | None]:
-    if head is not None and ids == [head.id]:
-        return [head]
+def _read(table: Table, ids: list[int], known: Mapping[int, Snapshot]) -> list[Snapshot | None]:
+    if all(i in known for i in ids):
+        return [known[i] for i in ids]
     try:
         return list(table.snapshots(ids))
     except NotFoundError:

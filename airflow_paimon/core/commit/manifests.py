@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.manifest_merge_plan import in_order, merged_entries, plan_manifest_merge
+from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
     describe_manifest,
@@ -17,8 +18,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import live_entries, partition_types, read_entries, read_lists
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.scan import partition_types, read_entries
 
 
 def add_file(files: dict[str, bytes], name: str, data: bytes) -> tuple[str, int]:
@@ -43,7 +43,7 @@ def add_manifests(
 
 
 def base_rows(
-    table: Table, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
+    seen: Seen, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
 ) -> list[ManifestFile]:
     """Return the new base list: all manifests of the head, a run of many small ones merged into few."""
     if head is None:
@@ -52,15 +52,14 @@ def base_rows(
     if draft.base is not None:
         return [*draft.base.manifests, *add_manifests(files, prefix, draft.base.entries, draft.schema, options)]
     if draft.rewrite_base:
-        return add_manifests(files, prefix, list(live_entries(table, head).values()), draft.schema, options)
-    base, delta = read_lists(table, head)
-    rows = base + delta
+        return add_manifests(files, prefix, list(seen.live(head, None).values()), draft.schema, options)
+    rows = seen.manifests(head)
     group = plan_manifest_merge(
         rows, min_count=options.manifest_merge_min_count, target_bytes=options.manifest_target_size
     )
     if group is None:
         return rows
-    entries = merged_entries(read_entries(table, rows[group.start : group.stop]))
+    entries = merged_entries(read_entries(seen.table, rows[group.start : group.stop]))
     merged = add_manifests(files, prefix, entries, draft.schema, options)
     return [*rows[: group.start], *merged, *rows[group.stop :]]
 

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.http_client import Answer, HttpClient, as_json
-from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError
+from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError, is_enough
 
 _OPTIONS = frozenset({
     "account_key", "account_name", "anon", "client_id", "client_secret", "endpoint_url", "sas_token", "tenant_id",
@@ -182,7 +182,7 @@ class Client(HttpClient):
         if _is_folder(found.get):
             self.delete(bucket, key)
 
-    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
+    def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         objects: list[FileInfo] = []
         folders: list[str] = []
         query = {"restype": "container", "comp": "list", "include": "metadata", "maxresults": str(_PAGE)}
@@ -193,7 +193,7 @@ class Client(HttpClient):
             objects += map(_info, page.iter("Blob"))
             folders += (_name(entry) for entry in page.iter("BlobPrefix"))
             query["marker"] = page.findtext("NextMarker") or ""
-            if not query["marker"]:
+            if not query["marker"] or is_enough(objects, limit):
                 break
         if delimiter:
             folders = sorted({*folders, *(f"{info.name}/" for info in objects if info.is_dir)})

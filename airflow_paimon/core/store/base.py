@@ -5,8 +5,10 @@ Names are literal: ``dt=12%3A00`` is the name of the folder as stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
@@ -61,6 +63,16 @@ class Store(Protocol):
         """What else writes the metadata of the table in this folder, so that only it can delete any; None = nothing."""
         return None
 
+    @property
+    def remote(self) -> bool:
+        """Whether each call waits for a server, so that calls that don't depend on each other go side by side."""
+        return False
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes see what is put here."""
+        return True
+
     def before_create(self) -> None:
         """Do what a process does once before its first ``create``, so that no lock is held over it; most do nothing."""
         return
@@ -100,6 +112,13 @@ class Store(Protocol):
         """Name the objects (not folders) directly in a folder, unordered; a missing folder has none. Needs no stat."""
         return [info.name for info in self.list(path) if not info.is_dir]
 
+    def few_names(self, path: str) -> list[str] | None:
+        """Name the objects in a folder as ``names`` does; None where there are many: finding that out costs as little
+        as a look at the first page.
+        """
+        found = self.names(path)
+        return None if len(found) > FEW else found
+
     def walk(self, path: str) -> list[str]:
         """List all objects below a folder, recursively, as paths relative to the root, sorted."""
         return [info.name for info in self.files(path)]
@@ -115,6 +134,19 @@ class Store(Protocol):
     def create(self, path: str, data: bytes) -> None:
         """Put if absent: whole content or nothing, exactly one winner. ``AlreadyExistsError`` for the losers."""
         ...
+
+    def create_many(self, files: Mapping[str, bytes]) -> None:
+        """Put new files under names that nobody else uses (uuids), before anything refers to them, at once if faster.
+
+        All are durable when it returns. On an error some of them are there, perhaps cut short where it was killed.
+        """
+        if files:
+            self.before_create()
+            side_by_side(self, [partial(self.create, path, data) for path, data in files.items()])
+
+    def hint(self, path: str, data: bytes) -> None:
+        """Write a hint, as ``replace`` does; but after a power failure it may be an older one, empty or gone."""
+        self.replace(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
         """Write, replacing what is there; a reader sees the old or the new content, never half of one."""
@@ -146,6 +178,20 @@ class Store(Protocol):
 
 AT_ONCE = 64
 """How many small files are read at once."""
+FEW = 1000
+"""How many names ``few_names`` gives at most, about: what storages of objects give in one answer."""
+
+
+def side_by_side(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make calls of a store that don't depend on each other: at once where each waits for a server, else in order.
+
+    The first error is raised when all calls that have begun have ended.
+    """
+    if not store.remote or len(calls) < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
+        running = [pool.submit(call) for call in calls]
+    return [call.result() for call in running]
 
 
 def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
@@ -170,7 +216,10 @@ def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
 
 def read_if_there(store: Store, path: str) -> bytes | None:
     """Read a file; None if there is none."""
-    return read_present(store, [path]).get(path)
+    try:
+        return store.read(path)
+    except NotFoundError:
+        return None
 
 
 def object_name(path: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.http_client import Answer, HttpClient, as_json
-from airflow_paimon.core.store.object_client import NO_BUCKET, TOKEN, Listing, RequestError
+from airflow_paimon.core.store.object_client import NO_BUCKET, TOKEN, Listing, RequestError, is_enough
 
 GOOGLE = "https://storage.googleapis.com"
 ANONYMOUS = "anon"
@@ -139,7 +139,7 @@ class Client(HttpClient):
             if error.status != 499:
                 raise
 
-    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
+    def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         objects: list[FileInfo] = []
         folders: list[str] = []
         query = {
@@ -153,7 +153,7 @@ class Client(HttpClient):
             page = _parsed(self.send("GET", self._objects(bucket), query))
             objects += map(_info, page.get("items", []))
             folders += page.get("prefixes", [])
-            if not page.get("nextPageToken"):
+            if not page.get("nextPageToken") or is_enough(objects, limit):
                 return objects, folders
             query["pageToken"] = page["nextPageToken"]
 

@@ -6,8 +6,9 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import (
@@ -26,6 +27,8 @@ _NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, 
 # Errors of file systems that can't sync a folder; they are ignored.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP})
 _TRIES = 5
+_FEW = 250
+"""Above so many names a folder is not listed for ``few_names``: a listing then takes half a millisecond."""
 
 
 class LocalStore(Store):
@@ -84,7 +87,7 @@ class LocalStore(Store):
     def exists(self, path: str) -> bool:
         file = self._object(path)
         try:
-            return not os.path.isdir(file) and os.stat(file) is not None
+            return not stat.S_ISDIR(os.stat(file).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
@@ -98,6 +101,21 @@ class LocalStore(Store):
             return []
         except OSError as error:
             raise self._failed(error, "listing", path) from error
+
+    def few_names(self, path: str) -> list[str] | None:
+        found = []
+        try:
+            with os.scandir(self._folder(path)) as entries:
+                for entry in entries:
+                    if not entry.is_dir():
+                        found.append(entry.name)
+                        if len(found) > _FEW:
+                            return None
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._failed(error, "listing", path) from error
+        return found
 
     def walk(self, path: str) -> list[str]:
         folder = self._folder(path)
@@ -148,18 +166,43 @@ class LocalStore(Store):
             _unlink_quietly(temp)
         self._sync_folder(os.path.dirname(target), path)
 
+    def create_many(self, files: Mapping[str, bytes]) -> None:
+        targets = {self._object(path): path for path in files}
+        for target, path in targets.items():
+            try:
+                _write_new(target, files[path])
+            except FileExistsError as error:
+                raise AlreadyExistsError(f"{join(self.uri, path)} exists already") from error
+            except OSError as error:
+                _unlink_quietly(target)
+                raise self._failed(error, "writing", path) from error
+            except BaseException:
+                _unlink_quietly(target)
+                raise
+        for folder, path in {os.path.dirname(target): path for target, path in targets.items()}.items():
+            self._sync_folder(folder, path)
+
+    def hint(self, path: str, data: bytes) -> None:
+        self._replace(path, data, durable=False)
+
     def replace(self, path: str, data: bytes) -> None:
+        self._replace(path, data, durable=True)
+
+    def _replace(self, path: str, data: bytes, *, durable: bool) -> None:
         target = self._object(path)
-        temp = self._write_temp(target, path, data)
+        temp = self._write_temp(target, path, data, durable=durable)
         try:
             os.replace(temp, target)
         except OSError as error:
+            _unlink_quietly(temp)
             if isinstance(error, IsADirectoryError):
                 raise StorageError(f"{join(self.uri, path)} is a folder and can't be replaced by a file") from error
             raise self._failed(error, "replacing", path) from error
-        finally:
+        except BaseException:
             _unlink_quietly(temp)
-        self._sync_folder(os.path.dirname(target), path)
+            raise
+        if durable:
+            self._sync_folder(os.path.dirname(target), path)
 
     def delete(self, path: str) -> None:
         file = self._object(path)
@@ -225,20 +268,13 @@ class LocalStore(Store):
         assert isinstance(error, OSError)
         return from_os_error(error, doing, join(self.uri, path))
 
-    def _write_temp(self, target: str, path: str, data: bytes) -> str:
-        """Write ``data`` durably to a temporary file beside ``target``; return its name. A failure leaves no file."""
+    def _write_temp(self, target: str, path: str, data: bytes, *, durable: bool = True) -> str:
+        """Write ``data`` to a temporary file beside ``target``; return its name. A failure leaves no file."""
         folder, name = os.path.split(target)
         stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
         temp = os.path.join(folder, f".{stem}.{uuid.uuid4().hex}.tmp")
         try:
-            descriptor = _open_new(temp)
-            try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            _write_new(temp, data, durable=durable)
         except OSError as error:
             _unlink_quietly(temp)
             raise self._failed(error, "writing", path) from error
@@ -289,6 +325,18 @@ def _open_new(file: str) -> int:
             return os.open(file, flags, 0o666)
         _make_folders(os.path.dirname(file))
     return os.open(file, flags, 0o666)
+
+
+def _write_new(file: str, data: bytes, *, durable: bool = True) -> None:
+    descriptor = _open_new(file)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _make_folders(folder: str) -> None:

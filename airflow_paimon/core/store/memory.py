@@ -45,6 +45,7 @@ class MemoryStore(Store):
     __slots__ = ("_root",)
 
     can_commit = True
+    shared = False
 
     def __init__(self, root: str) -> None:
         self._root = root.strip("/")

@@ -84,9 +84,17 @@ class ObjectClient(Protocol):
     def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
         side_by_side(lambda key: self.delete(bucket, key), keys)
 
-    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
-        """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders."""
+    def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
+        """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders.
+
+        ``limit``: ask for no further page once there are more objects.
+        """
         ...
+
+
+def is_enough(objects: Sequence[FileInfo], limit: int | None) -> bool:
+    """Whether a listing has found more objects than ``limit`` (None: all are wanted)."""
+    return limit is not None and len(objects) > limit
 
 
 def pause(tried: int) -> None:

@@ -18,7 +18,16 @@ from airflow_paimon.core.errors import (
     PaimonError,
     StorageError,
 )
-from airflow_paimon.core.store.base import FileInfo, Part, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.base import (
+    FEW,
+    FileInfo,
+    Part,
+    Store,
+    folder_name,
+    inner_folder_name,
+    join,
+    object_name,
+)
 from airflow_paimon.core.store.object_client import (
     EXISTS,
     NO_BUCKET,
@@ -46,6 +55,7 @@ class ObjectStore(Store):
     __slots__ = ("_authority", "_options", "_prefix", "_scheme")
 
     can_commit = True
+    remote = True
     bucket_word: ClassVar[str] = "bucket"
     login_options: ClassVar[str]
     """The options that say who asks, for whoever is refused."""
@@ -117,6 +127,10 @@ class ObjectStore(Store):
 
     def names(self, path: str) -> list[str]:
         return [info.name for info in self._entries(path, "/")[0]]
+
+    def few_names(self, path: str) -> list[str] | None:
+        found = self._entries(path, "/", FEW - 1)[0]
+        return None if len(found) >= FEW else [info.name for info in found]
 
     def files(self, path: str) -> Sequence[FileInfo]:
         above = f"{path.removesuffix('/')}/" if path else ""
@@ -200,10 +214,12 @@ class ObjectStore(Store):
         key = join(self._prefix, folder)
         return f"{key}/" if key else ""
 
-    def _entries(self, path: str, delimiter: str) -> Listing:
+    def _entries(self, path: str, delimiter: str, limit: int | None = None) -> Listing:
         """List a folder by names below it, without the empty objects with which some engines mark folders."""
         prefix = self._folder_prefix(folder_name(path))
-        objects, folders = self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, delimiter))
+        objects, folders = self._run(
+            "listing", path, lambda client: client.list_all(self._bucket, prefix, delimiter, limit)
+        )
         start = len(prefix)
         found = [replace(info, name=info.name[start:]) for info in objects if not _marks_a_folder(info)]
         return found, [name[start:] for name in folders]

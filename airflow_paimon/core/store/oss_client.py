@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.http_client import HttpClient, as_json
-from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError
+from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError, is_enough
 
 _OPTIONS = frozenset({"anon", "endpoint_url", "key", "region", "secret", "token", "tries"})
 _JAVA_OPTIONS = {
@@ -162,7 +162,7 @@ class Client(HttpClient):
         if left := [key for key in keys if key not in deleted]:
             raise RequestError(answer.status, f"{len(left)} objects were not deleted, {left[0]} among them")
 
-    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
+    def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         objects: list[FileInfo] = []
         folders: list[str] = []
         query = {"list-type": "2", "encoding-type": "url", "max-keys": str(_PAGE)}
@@ -172,7 +172,7 @@ class Client(HttpClient):
             page = _parsed(self.send("GET", self.object(bucket, ""), query).body, "ListBucketResult")
             objects += map(_info, page.iterfind("Contents"))
             folders += (unquote(entry.text or "") for entry in page.iterfind("CommonPrefixes/Prefix"))
-            if page.findtext("IsTruncated") != "true":
+            if page.findtext("IsTruncated") != "true" or is_enough(objects, limit):
                 return objects, folders
             query["continuation-token"] = unquote(page.findtext("NextContinuationToken") or "")
 

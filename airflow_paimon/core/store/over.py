@@ -38,6 +38,14 @@ class StoreOver(Store):
     def keeper(self) -> str | None:
         return self.inner.keeper
 
+    @property
+    def remote(self) -> bool:
+        return self.inner.remote
+
+    @property
+    def shared(self) -> bool:
+        return self.inner.shared
+
     def before_create(self) -> None:
         self.inner.before_create()
 
@@ -62,6 +70,9 @@ class StoreOver(Store):
 
     def names(self, path: str) -> list[str]:
         return self.inner.names(path)
+
+    def few_names(self, path: str) -> list[str] | None:
+        return self.inner.few_names(path)
 
     def walk(self, path: str) -> list[str]:
         return self.inner.walk(path)

@@ -23,6 +23,7 @@ from airflow_paimon.core.store.object_client import (
     Listing,
     ObjectClient,
     RequestError,
+    is_enough,
 )
 
 T = TypeVar("T")
@@ -241,7 +242,7 @@ class Client(ObjectClient):
                 first = f"{errors[0].get('Key')}: {errors[0].get('Code')}"
                 raise RequestError(200, f"{len(errors)} objects are left behind ({first}); retry")
 
-    def list_all(self, bucket: str, prefix: str, delimiter: str) -> Listing:
+    def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         objects: list[FileInfo] = []
         folders: list[str] = []
         more: dict[str, str] = {"Delimiter": delimiter} if delimiter else {}
@@ -249,7 +250,7 @@ class Client(ObjectClient):
             page = self._call("ListObjectsV2", Bucket=bucket, Prefix=prefix, **more)
             objects += map(_info, page.get("Contents", []))
             folders += (entry["Prefix"] for entry in page.get("CommonPrefixes", []))
-            if not page.get("IsTruncated"):
+            if not page.get("IsTruncated") or is_enough(objects, limit):
                 return objects, folders
             more["ContinuationToken"] = page["NextContinuationToken"]
 

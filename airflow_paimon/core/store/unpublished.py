@@ -38,6 +38,10 @@ class Unpublished(StoreOver):
         """Name what was put directly into a folder and is not published."""
         return [info.name for info in self._within(folder) if not info.is_dir]
 
+    @property
+    def shared(self) -> bool:
+        return False
+
     def _holds(self, path: str) -> bool:
         return path.startswith(self._folders)
 
@@ -61,6 +65,9 @@ class Unpublished(StoreOver):
     def names(self, path: str) -> list[str]:
         own = [info.name for info in self._within(path) if not info.is_dir]
         return [*dict.fromkeys([*self.inner.names(path), *own])]
+
+    def few_names(self, path: str) -> list[str] | None:
+        return self.names(path)
 
     def walk(self, path: str) -> list[str]:
         return [info.name for info in self.files(path)]

@@ -10,7 +10,7 @@ import math
 import re
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -434,6 +434,11 @@ class PartitionSelection:
         identity = self._partitions.identity(stored)
         return any(tuple(identity[i] for i in columns) in found for columns, found in self._by_columns.items())
 
+    @property
+    def key(self) -> Hashable:
+        """Equal for selections of the same partitions of one table."""
+        return frozenset((columns, frozenset(found)) for columns, found in self._by_columns.items())
+
     def may_be_in(self, part: Bounded) -> bool:
         """See ``Selection``."""
         if not self._specs:
@@ -490,6 +495,13 @@ class BucketSelection:
 def holds_bucket(selection: Selection | None, bucket: int, total_buckets: int) -> bool:
     """Whether a selection of partitions, or of buckets, has this bucket of the partitions that it has."""
     return not isinstance(selection, BucketSelection) or selection.holds(bucket, total_buckets)
+
+
+def selection_key(selection: Selection | None) -> Hashable | None:
+    """Return a key by which to remember what was read of some partitions (None: of all); None: there is none."""
+    if selection is None:
+        return "all"
+    return selection.key if isinstance(selection, PartitionSelection) else None
 
 
 class _Wanted:

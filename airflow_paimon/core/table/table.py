@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Self
 
 from airflow_paimon.core.catalogs import Catalog, open_catalog, storage_only
@@ -21,7 +22,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
@@ -43,6 +44,9 @@ from airflow_paimon.core.table.table_set import parse_set_version
 from airflow_paimon.core.table.table_sets import snapshot_in_set
 
 _PROBE_LIMIT = 8
+_STEPS = tuple(2**power for power in range(17))
+"""How far above a hinted snapshot others are looked for."""
+_CLIMBS = 8
 _LISTED = 10
 
 
@@ -167,9 +171,44 @@ class Table:
         return [i for i in numbered(self.store.names(self.paths.snapshot_dir), SNAPSHOT_PREFIX) if i > 0]
 
     def latest_snapshot_id(self) -> int | None:
-        """Return the greatest snapshot id, from a listing: a hint can be wrong, and a gap hides the ids after it."""
-        ids = self.snapshot_ids()
-        return ids[-1] if ids else None
+        """Return the greatest snapshot id, found as ``latest_snapshot`` does."""
+        found = self._newest()
+        return found.id if isinstance(found, Snapshot) else found
+
+    def _newest(self) -> Snapshot | int | None:
+        """Find the newest snapshot, or its id, from a listing: a hint can be wrong, and a gap hides the ids after it.
+        Only where a listing is long, from the hints and what they are proven by.
+        """
+        names = self.store.few_names(self.paths.snapshot_dir)
+        if names is None:
+            newest = self._newest_of_many()
+            if newest is not None:
+                return newest
+            names = self.store.names(self.paths.snapshot_dir)
+        return max(numbered(names, SNAPSHOT_PREFIX), default=0) or None
+
+    def _newest_of_many(self) -> Snapshot | None:
+        """Find the newest of very many snapshots from the hints; None: they don't tell, so list.
+
+        Snapshots expire one after the other, the oldest first: where one exists and the next doesn't, it is the newest.
+        It is read after the look at the next one. A hint that an expiry has passed is of a snapshot that another engine
+        put long after its turn. A gap, which only a deletion by hand leaves, is seen unless it is wider than what lies
+        above it.
+        """
+        if self.store.keeper is not None:
+            return None
+        paths = (self.paths.latest_hint, self.paths.earliest_hint)
+        data = side_by_side(self.store, [partial(read_if_there, self.store, path) for path in paths])
+        at, earliest = (hint_number(d or b"") for d in data)
+        if not at or at < (earliest or 0):
+            return None
+        for _ in range(_CLIMBS):
+            above = [at + step for step in _STEPS]
+            there = side_by_side(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
+            if not any(there):
+                return self.find_snapshot(at)
+            at = max(i for i, found in zip(above, there, strict=True) if found)
+        return None
 
     def latest_snapshot(self) -> Snapshot | None:
         """Read the newest snapshot, None when the branch never had one.
@@ -178,7 +217,9 @@ class Table:
             FormatError: there is none, but tags, hints or the branch's options prove that there were snapshots.
         """
         for _ in range(_PROBE_LIMIT):
-            latest = self.latest_snapshot_id()
+            latest = self._newest()
+            if isinstance(latest, Snapshot):
+                return latest
             if latest is None:
                 proof = proof_of_snapshots(self)
                 if proof is None:

@@ -1,0 +1,211 @@
+"""The files of a commit, written under unique names: nobody sees them before a snapshot names them.
+
+Most of them don't depend on the head, so they are written before a turn is awaited, and again only for another draft.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_paimon import __version__
+from airflow_paimon.core.commit.draft import CommitOptions, Draft
+from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
+from airflow_paimon.core.commit.seen import Seen
+from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.row_tracking.row_ids_plan import stamped
+from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.table.features import check_manifest_format
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import manifest_path
+from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.table import Table
+
+log = logging.getLogger(__name__)
+
+WRITER = "airflow-paimon-"
+WRITER_VERSION = f"{WRITER}{__version__}"
+_Named = tuple[str, int]
+"""Name and size of a manifest list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """The files that say what a draft changes, the same ones on any head. ``files``: their content by name.
+
+    ``entries``: the draft's; with row tracking with the ids that they have on one head, after which ``next_row_id`` is
+    the next one.
+    """
+
+    stamp: str
+    draft: Draft
+    entries: Sequence[ManifestEntry]
+    next_row_id: int | None
+    files: Mapping[str, bytes]
+    delta: _Named
+    changelog: tuple[str | None, int | None]
+    index: str | None
+
+    def fit(self, draft: Draft) -> bool:
+        """Whether these are the files of another draft, or of the same one on another head."""
+        mine = self.draft
+        return (
+            self.next_row_id is None
+            and (mine.entries is draft.entries or mine.entries == draft.entries)
+            and (mine.changelog is draft.changelog or mine.changelog == draft.changelog)
+            and (mine.index_entries is draft.index_entries or mine.index_entries == draft.index_entries)
+            and mine.schema == draft.schema
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A snapshot that is ready to be put. ``files``: the content of those that were written for this head alone."""
+
+    snapshot: Snapshot
+    changes: Changes
+    files: Mapping[str, bytes]
+
+
+def make_changes(table: Table, head: Snapshot | None, draft: Draft) -> Changes:
+    """Make the files that say what a draft changes; nothing is written yet."""
+    stamp = str(uuid.uuid4())
+    files: dict[str, bytes] = {}
+    options = TableOptions(draft.schema.options)
+    check_manifest_format(options, table=table.label)
+    entries, next_row_id = _stamped(head, draft, options) if options.row_tracking else (draft.entries, None)
+    rows = add_manifests(files, f"manifest-{stamp}", entries, draft.schema, options)
+    delta = add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(rows))
+    changelog = changelog_list(files, stamp, draft, options)
+    index = None
+    if draft.index_entries:
+        index = f"index-manifest-{stamp}-0"
+        files[index] = write_index_manifest(list(draft.index_entries))
+    return Changes(
+        stamp=stamp,
+        draft=draft,
+        entries=entries,
+        next_row_id=next_row_id,
+        files=files,
+        delta=delta,
+        changelog=changelog,
+        index=index,
+    )
+
+
+def _stamped(head: Snapshot | None, draft: Draft, options: TableOptions) -> tuple[Sequence[ManifestEntry], int | None]:
+    together = options.flag("row-tracking.partition-group-on-commit", True)
+    first = _next_row_id(head, draft)
+    return stamped(draft.entries, (head.id if head else 0) + 1, first, by_partition=together)
+
+
+def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
+    return max(draft.next_row_id or 0, (head.next_row_id if head else None) or 0)
+
+
+def stage(
+    seen: Seen,
+    head: Snapshot | None,
+    draft: Draft,
+    given: CommitOptions,
+    changes: Changes,
+    *,
+    written: bool,
+    beside: Sequence[Callable[[], Any]] = (),
+) -> tuple[Staged, list[Any]]:
+    """Write what a snapshot on top of ``head`` needs. ``written``: the ``changes`` are there already.
+
+    ``beside`` are calls that don't depend on it, made at the same time; it returns what they return. After an error
+    nothing stays but the ``changes``.
+    """
+    table, stamp = seen.table, changes.stamp if not written else str(uuid.uuid4())
+    files: dict[str, bytes] = {}
+    base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
+    base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
+    snapshot = _snapshot(table, head, draft, given, changes, base_list)
+    staged = Staged(snapshot=snapshot, changes=changes, files=files)
+    try:
+        return staged, write(table, files if written else {**changes.files, **files}, beside)
+    except PaimonError:
+        discard(table, files)
+        raise
+
+
+def _snapshot(
+    table: Table, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, base_list: _Named
+) -> Snapshot:
+    inherited = head.index_manifest if head else None
+    delta_count = sum(e.file.row_count if e.kind == FileKind.ADD else -e.file.row_count for e in draft.entries)
+    same_schema = head is not None and head.schema_id == draft.schema.id
+    return Snapshot(
+        uuid=str(uuid.uuid4()),
+        id=(head.id if head else 0) + 1,
+        schema_id=draft.schema.id,
+        base_manifest_list=base_list[0],
+        base_manifest_list_size=base_list[1],
+        delta_manifest_list=changes.delta[0],
+        delta_manifest_list_size=changes.delta[1],
+        changelog_manifest_list=changes.changelog[0],
+        changelog_manifest_list_size=changes.changelog[1],
+        changelog_record_count=None if draft.changelog is None else sum(e.file.row_count for e in draft.changelog),
+        index_manifest=inherited if draft.index_entries is None else changes.index,
+        commit_user=given.identity.user,
+        writer_version=WRITER_VERSION,
+        commit_identifier=given.identity.identifier,
+        commit_kind=draft.kind,
+        time_millis=max(int(time.time() * 1000), head.time_millis if head else 0),
+        total_record_count=_total_before(table, head) + delta_count,
+        delta_record_count=delta_count,
+        watermark=_highest(draft.watermark, head.watermark if head else None),
+        statistics=head.statistics if head is not None and same_schema else None,
+        properties={**given.properties, **draft.properties},
+        next_row_id=_next_row_id(head, draft) if changes.next_row_id is None else changes.next_row_id,
+        operation=draft.operation,
+    )
+
+
+def write(table: Table, files: Mapping[str, bytes], beside: Sequence[Callable[[], Any]] = ()) -> list[Any]:
+    """Write files that no snapshot names yet, and make other calls at the same time; return what they return.
+
+    Raises:
+        PaimonError: of one of the calls, or a file could not be written. Nothing was published.
+    """
+
+    def put() -> None:
+        try:
+            table.store.create_many({manifest_path(name): data for name, data in files.items()})
+        except OutcomeUnknownError as error:  # of an unreferenced manifest: the snapshot was not put yet
+            raise StorageError(
+                f"{table.label}: a manifest could not be written, nothing was published ({error.message})"
+            ) from error
+
+    return side_by_side(table.store, [put, *beside])[1:]
+
+
+def discard(table: Table, names: Iterable[str]) -> None:
+    """Delete files of an attempt that certainly lost. A failure is harmless and only logged."""
+    for name in names:
+        try:
+            table.store.delete(manifest_path(name))
+        except PaimonError as error:
+            log.info("%s: could not delete the unused manifest %s (%s)", table.label, name, error)
+
+
+def _total_before(table: Table, head: Snapshot | None) -> int:
+    if head is None:
+        return 0
+    if head.total_record_count is not None:
+        return head.total_record_count
+    return sum(e.file.row_count for e in live_entries(table, head).values())
+
+
+def _highest(*values: int | None) -> int | None:
+    known = [v for v in values if v is not None]
+    return max(known) if known else None
