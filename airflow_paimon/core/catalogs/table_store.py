@@ -121,6 +121,9 @@ class CatalogTableStore(StoreOver):
     def commits_refused(self) -> str | None:
         return self.refused or self.inner.commits_refused
 
+    def few_names(self, path: str) -> list[str] | None:
+        return self.inner.few_names(path)
+
     def create(self, path: str, data: bytes) -> None:
         put = _put_of(path)
         if put is None:

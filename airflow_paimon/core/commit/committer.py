@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from typing import Any
 
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
@@ -43,6 +44,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_known
@@ -143,8 +145,9 @@ class _Commit:
 
     def _attempt(self, attempt: int) -> Receipt | None:
         """Plan on the newest head, and put a snapshot on top of it, or of a newer one; None: another came first."""
-        table, head = self.table, self.table.latest_snapshot()
-        planned = self._plan(HeadState(table, head, self.seen), attempt)
+        table = self.table
+        at = _newest_state(table, self.seen)
+        head, planned = at.head, self._plan(at, attempt)
         if isinstance(planned, Receipt):
             return planned
         if takes_turns(table):
@@ -156,7 +159,8 @@ class _Commit:
                     planned = self._plan(planned.at.on(newer), attempt)
                     if isinstance(planned, Receipt):
                         return planned
-            put = self._put(planned, schema_too=turn is not None and turn.waited)
+            moved = turn is not None and (turn.waited or planned.at is not at)
+            put = self._put(planned, schema_too=moved)
             if turn is not None:
                 turn.leave(put.staged if put is not None and put.answer is _Answer.DONE else None)
         if put is None or not self._has_landed(put, planned.draft):
@@ -211,7 +215,7 @@ class _Commit:
 
         If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
         another engine. The snapshot would then bring the old rows back. ``schema_too``: look whether the branch was
-        altered while this process waited.
+        altered since it was planned first.
         """
         table, at, draft = self.table, planned.at, planned.draft
         written = self._has_changes_of(draft)
@@ -266,6 +270,20 @@ class _Commit:
         discard(table, staged.files)
         self.changes = staged.changes
         return False
+
+
+def _newest_state(table: Table, seen: Seen) -> HeadState:
+    """Read the head; on a remote storage the newest schema at the same time."""
+    if not table.store.remote:
+        return HeadState(table, table.latest_snapshot(), seen)
+
+    def schema() -> TableSchema | None:
+        with suppress(PaimonError):  # who needs the schema is told why there is none
+            return table.schema()
+        return None
+
+    found: list[Any] = side_by_side(table.store, [table.latest_snapshot, schema])
+    return HeadState(table, found[0], seen, found[1])
 
 
 def _before(table: Table, landed: Snapshot) -> Snapshot | None:

@@ -71,9 +71,6 @@ class StoreOver(Store):
     def names(self, path: str) -> list[str]:
         return self.inner.names(path)
 
-    def few_names(self, path: str) -> list[str] | None:
-        return self.inner.few_names(path)
-
     def walk(self, path: str) -> list[str]:
         return self.inner.walk(path)
 

@@ -66,9 +66,6 @@ class Unpublished(StoreOver):
         own = [info.name for info in self._within(path) if not info.is_dir]
         return [*dict.fromkeys([*self.inner.names(path), *own])]
 
-    def few_names(self, path: str) -> list[str] | None:
-        return self.names(path)
-
     def walk(self, path: str) -> list[str]:
         return [info.name for info in self.files(path)]
 

@@ -92,6 +92,22 @@ class StoreContract:
         assert store.read("snapshot/LATEST") == b"9"
         assert store.names("snapshot") == ["LATEST"]
 
+    def test_new_files_are_put_together(self, store: Store) -> None:
+        files = {f"manifest/m{i}": f"content {i}".encode() for i in range(5)}
+        store.create_many(files)
+        store.create_many({})
+        assert {path: store.read(path) for path in store.walk("")} == files
+        with pytest.raises(AlreadyExistsError, match="m3"):
+            store.create_many({"manifest/m3": b"other"})
+        assert store.read("manifest/m3") == files["manifest/m3"]
+
+    def test_a_hint_is_replaced(self, store: Store) -> None:
+        for text in (b"10", b"9"):
+            store.hint("snapshot/LATEST", text)
+            assert store.read("snapshot/LATEST") == text
+        assert store.few_names("snapshot") == ["LATEST"]
+        assert store.few_names("nothing") == []
+
     def test_missing_object(self, store: Store) -> None:
         store.create("folder/object", b"1")
         for path in ("nothing", "folder", "folder/nothing", "folder/object/below"):

@@ -1,0 +1,149 @@
+"""Turns of processes at one name: who has none goes on all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_paimon.core.store import turns
+from airflow_paimon.core.store.turns import turn_at
+from tests.conftest import REPO_ROOT
+
+_HOLDER = """
+import sys
+from airflow_paimon.core.store.turns import turn_at
+with turn_at("a") as turn:
+    turn.leave(b"from the other process")
+    print("mine", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"airflow-paimon-{os.getuid()}"
+
+
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[str]]:
+    """A process that has the turn at "a"."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", _HOLDER], stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "mine\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize("end", ["it ends", "it is killed"])
+def test_who_waits_gets_the_turn_and_the_note(
+    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(turns, "WAIT_S", 60)
+    asked, found = threading.Event(), []
+
+    def wait() -> None:
+        asked.set()
+        with turn_at("a") as turn:
+            found.append((turn is not None, turn and turn.note()))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    asked.wait()
+    with turn_at("b") as other:
+        assert other is not None and not other.waited, "another name has turns of its own"
+    assert found == []
+    if end == "it is killed":
+        holder.kill()
+    else:
+        holder.communicate("\n")
+    waiting.join()
+    assert found == [(True, b"from the other process")]
+
+
+def test_nobody_waits_for_long(holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(turns, "WAIT_S", 0.01)
+    with turn_at("a") as turn:
+        assert turn is None
+    monkeypatch.setattr(turns, "WAIT_S", 3600)
+    (file,) = folder.iterdir()
+    os.utime(file, (0, 0))  # the other one has had the turn for very long: nobody waits any more
+    with turn_at("a") as turn:
+        assert turn is None
+    holder.communicate("\n")
+    with turn_at("a") as turn:
+        assert turn is not None
+
+
+def test_a_turn_that_comes_too_late_goes_to_the_next(
+    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "WAIT_S", 0.01)
+    with turn_at("a") as turn:
+        assert turn is None
+    late = [t for t in threading.enumerate() if t.name == "airflow-paimon-turn"]
+    holder.communicate("\n")
+    for thread in late:
+        thread.join()
+    monkeypatch.setattr(turns, "WAIT_S", 60)
+    with turn_at("a") as turn:
+        assert turn is not None
+
+
+def test_a_thread_that_has_the_turn_waits_for_no_second_one() -> None:
+    with turn_at("a") as first:
+        assert first is not None
+        with turn_at("a") as second:
+            assert second is None
+    with turn_at("a") as third:
+        assert third is not None
+
+
+def test_a_forked_process_doesnt_keep_the_turn() -> None:
+    with turn_at("a"):
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            os.read(read, 1)
+            os._exit(0)
+    try:
+        with turn_at("a") as turn:
+            assert turn is not None and not turn.waited
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", bytes(200)])
+def test_a_note_that_is_not_whole_is_none(folder: Path, damage: bytes) -> None:
+    with turn_at("a") as turn:
+        assert turn is not None and turn.note() == b""
+        turn.leave(b"note" * 20)
+        assert turn.note() == b"note" * 20
+        turn.leave(b"short")
+        assert turn.note() == b"short"
+    (file,) = folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + damage)
+    with turn_at("a") as turn:
+        assert turn is not None and turn.note() == b""
+
+
+def test_a_folder_that_others_can_write_is_not_used(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with turn_at("a") as turn:
+        assert turn is None
+    folder.rmdir()
+    folder.symlink_to(folder.parent)
+    with turn_at("a") as turn:
+        assert turn is None
