@@ -75,7 +75,7 @@ def measure(warehouse: str, options: Mapping[str, Any], where: str, processes: i
     workers = [
         subprocess.Popen(
             [sys.executable, "-c", _WORKER, *given, str(n), str(commits)], stdin=pipe, stdout=pipe, text=True
-        )  # fmt: skip
+        )
         for n in range(processes)
     ]
     for worker in workers:

@@ -32,7 +32,9 @@ def is_small(manifest: ManifestFile, target_bytes: int) -> bool:
 def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_bytes: int) -> MergeGroup | None:
     """Choose the contiguous run of small manifests to merge, None while there are fewer than ``min_count`` of them.
 
-    Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back.
+    Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back. Manifests at its
+    beginning with more entries than all after them together stay as they are: so an entry is merged again only when the
+    manifest that it is in at least doubles, and many small commits cost the same each, however many there were.
     """
     best: MergeGroup | None = None
     start = 0
@@ -40,10 +42,21 @@ def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_
         stop = start
         while stop < len(rows) and is_small(rows[stop], target_bytes):
             stop += 1
+        start = _first_to_merge(rows, start, stop)
         if stop - start >= min_count and (best is None or stop - start > best.stop - best.start):
             best = MergeGroup(start, stop)
         start = stop + 1
     return best
+
+
+def _first_to_merge(rows: Sequence[ManifestFile], start: int, stop: int) -> int:
+    first, after = stop, 0
+    for at in range(stop - 1, start - 1, -1):
+        entries = rows[at].num_added_files + rows[at].num_deleted_files
+        if entries <= after or at == stop - 1:
+            first = at
+        after += entries
+    return first
 
 
 def merged_entries(parts: Iterable[Sequence[ManifestEntry]]) -> list[ManifestEntry]:

@@ -1,0 +1,148 @@
+"""100,000 small commits to one table: what a commit and an expiry of 10 snapshots cost when 100 to 100,000 exist.
+
+Each commit appends one file to one of 100 partitions; data files are not written, only named. Between the measurements
+three processes commit, without waiting for the disk. A commit is measured in a process of its own: CPU, store requests
+and bytes, the size of the base manifest list, and peak memory. Draws ``docs/_static/commits.svg``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.operations import perform
+from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.table import Table, open_table
+from benchmarks.metadata import new_file
+from tests.stores import CountingStore
+
+SIZES = (100, 1_000, 10_000, 100_000)
+PROCESSES, MEASURED, PARTITIONS, EXPIRED = 3, 60, 100, 10
+PLOT = Path(__file__).parent.parent / "docs/_static/commits.svg"
+
+
+def messages(table: Table) -> Iterator[CommitMessage]:
+    types = partition_types(table.schema())
+    file = new_file(0, b"")
+    for number in range(sys.maxsize):
+        yield CommitMessage(
+            partition=encode_row((f"p{number % PARTITIONS:03}",), types),
+            bucket=0,
+            total_buckets=-1,
+            new_files=(file._replace(file_name=f"data-{uuid.uuid4()}-0.parquet"),),
+        )
+
+
+def grow(path: str, commits: int) -> None:
+    """Commit without syncing files, which takes most of the time."""
+    os.fsync = lambda descriptor: None
+    table = open_table(path=path)
+    new = messages(table)
+    for _ in range(commits):
+        commit_append(table, [next(new)], planned_on=None)
+
+
+def commit_costs(path: str) -> dict[str, Any]:
+    store = CountingStore(open_table(path=path).store)
+    table = Table(store, "d.t")
+    new = messages(table)
+    cpu, wall = [], []
+    commit_append(table, [next(new)], planned_on=None)
+    store.tally.reset()
+    for _ in range(MEASURED):
+        message = next(new)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        commit_append(table, [message], planned_on=None)
+        wall.append(time.perf_counter() - started)
+        cpu.append(time.process_time() - cpu_started)
+    head = table.latest_snapshot()
+    assert head is not None
+    return {
+        "cpu_ms": median(cpu) * 1000,
+        "mean_ms": sum(cpu) / MEASURED * 1000,
+        "wall_ms": median(wall) * 1000,
+        "requests": store.tally.requests / MEASURED,
+        "kilobytes": (store.tally.bytes_read + store.tally.bytes_written) / MEASURED / 1000,
+        "base_list_kb": (head.base_manifest_list_size or 0) / 1000,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def expiry_costs(path: str) -> dict[str, Any]:
+    store = CountingStore(open_table(path=path).store)
+    values = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True, "max_deletes": EXPIRED}
+    request = build_request("expire_snapshots", {"warehouse": "w", "table": "d.t", **values})
+    context = Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, time.monotonic())
+    started = time.process_time()
+    perform(context, request, None)
+    return {
+        "cpu_s": time.process_time() - started,
+        "requests": store.tally.requests,
+        "megabytes": store.tally.bytes_read / 1e6,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def in_process(what: str, path: str, *more: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.many_commits", what, path, *map(str, more)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def measured(what: str, path: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(in_process(what, path).communicate()[0])
+    return answer
+
+
+def main(sizes: tuple[int, ...]) -> None:
+    """Print a line for each size, and draw the plot."""
+    from airflow_paimon.core.schema.tables import create_table
+    from benchmarks._plot import draw
+    from tests.core.tables import COLUMNS
+
+    found: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        table = create_table(f"{folder}/wh", "d.t", COLUMNS, partition_keys=["dt"], options={"bucket": "-1"})
+        path = f"{folder}/wh/d.db/t"
+        for size in sizes:
+            missing = size - len(table.snapshot_ids())
+            workers = [in_process("grow", path, missing // PROCESSES + 1) for _ in range(PROCESSES)]
+            assert not any(worker.wait() for worker in workers)
+            found[size] = measured("commit", path), measured("expiry", path)
+            commit, expiry = ({k: round(v, 2) for k, v in costs.items()} for costs in found[size])
+            print(
+                f"{len(table.snapshot_ids()):>7} snapshots: a commit {commit}; 10 of them expired: {expiry}", flush=True
+            )
+    series = {
+        "commit: CPU (ms)": [(n, c["cpu_ms"]) for n, (c, _) in found.items()],
+        "commit: requests": [(n, c["requests"]) for n, (c, _) in found.items()],
+        "base manifest list (kB)": [(n, c["base_list_kb"]) for n, (c, _) in found.items()],
+        "expire 10 snapshots: CPU (s)": [(n, e["cpu_s"]) for n, (_, e) in found.items()],
+    }
+    draw(PLOT, series, title="Cost of a commit and an expiry", x="snapshots of the table", y="ms, requests, kB, s")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["grow", path, commits]:
+            grow(path, int(commits))
+        case ["commit", path]:
+            print(json.dumps(commit_costs(path)))
+        case ["expiry", path]:
+            print(json.dumps(expiry_costs(path)))
+        case sizes:
+            main(tuple(map(int, sizes)) or SIZES)
