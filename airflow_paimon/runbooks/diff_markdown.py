@@ -36,17 +36,16 @@ def _headline(details: Mapping[str, Any]) -> str:
         f"(snapshot {details['against_snapshot']})"
     )
     buckets = details["buckets"]
-    read = (
-        f"{counted(buckets['compared'], 'bucket')} compared; {buckets['skipped']:,} with the same files were not read"
-    )
+    skipped = "those" if buckets["skipped"] is None else _number(buckets["skipped"])
+    read = f"{counted(buckets['compared'], 'bucket')} compared; {skipped} with the same files were not read"
     if not details["different"]:
         return f"{compared}: **no row differs**. {read}."
-    total = details["total"]
+    total, alike = details["total"], details["partitions_unchanged"]
     return (
         f"{compared}: **{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, "
         f"{_number(total['deleted'])} deleted**, {_unchanged(total)} unchanged. "
         f"Partitions with differences: {_number(details['partitions_differing'])}, without: "
-        f"{_number(details['partitions_unchanged'])}. {read}."
+        f"{'not counted' if alike is None else _number(alike)}. {read}."
     )
 
 

@@ -163,8 +163,8 @@ class DiffDetails(Details, total=False):
     total: dict[str, Any]
     partitions: Rows
     partitions_differing: int
-    partitions_unchanged: int
-    buckets: dict[str, int]
+    partitions_unchanged: int | None
+    buckets: dict[str, int | None]
     files_not_visible: dict[str, int]
     appended_on_main: Any
     notes: list[str]

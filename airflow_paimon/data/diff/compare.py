@@ -44,9 +44,10 @@ def diff_details(
         _partition(name, by_name[name], skipped.get(name, Skipped()), masks if at < WITH_SAMPLES else None)
         for at, name in enumerate(differing[:_LISTED])
     ]
-    exact = all(s.exact for s in skipped.values())
+    rest = plan.rest or Skipped()
+    exact = rest.exact and all(s.exact for s in skipped.values())
     total = {kind: sum(getattr(f, kind) for f in by_name.values()) for kind in KINDS}
-    unchanged = sum(f.unchanged for f in by_name.values()) + sum(s.rows for s in skipped.values())
+    unchanged = sum(f.unchanged for f in by_name.values()) + rest.rows + sum(s.rows for s in skipped.values())
     return {
         "branch": request.branch,
         "against": request.against,
@@ -61,7 +62,7 @@ def diff_details(
         "total": {**total, "unchanged": unchanged, "unchanged_exact": exact},
         "partitions": partitions,
         "partitions_differing": len(differing),
-        "partitions_unchanged": len(same),
+        "partitions_unchanged": len(same) if plan.rest is None else None,
         "buckets": {
             "compared": len({(s.partition, s.bucket) for p in (plan.before, plan.after) for s in p.scan.splits}),
             "skipped": plan.skipped_buckets,
@@ -118,10 +119,13 @@ def _notes(plan: DiffPlan, masks: Masks, exact: bool, differing: int) -> list[st
         shown = plan.partitions_absent[:_NAMED]
         more = ", ..." if len(plan.partitions_absent) > _NAMED else ""
         notes.append(f"neither side has partition {', '.join(shown)}{more}: check how it is written")
+    if plan.rest is not None:
+        notes.append("the table has so many files that partitions and buckets without a difference were not counted")
     if not exact:
+        may = "some of them" if plan.rest is None else "they may"
         notes.append(
-            "unchanged is an upper bound: buckets that are the same on both sides were not read, and some of them hold "
-            "several versions of a key"
+            f"unchanged is an upper bound: buckets that are the same on both sides were not read, and {may} hold "
+            f"several versions of a key"
         )
     if plan.columns_after_only or plan.columns_before_only:
         notes.append("columns that only one side has, or has with another type, were not compared")

@@ -17,9 +17,17 @@ from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, choose_partitions
+from airflow_paimon.core.table.partitions import PartitionChoice, Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, group_by_bucket, live_entries, read_index
+from airflow_paimon.core.table.scan import (
+    BucketKey,
+    BucketSplit,
+    ScanPlan,
+    all_manifests,
+    group_by_bucket,
+    live_entries,
+    read_index,
+)
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type
@@ -69,6 +77,8 @@ class DiffPlan:
     ``skipped`` and ``rows_before`` go by canonical partition: equal values can be two partitions (0.0 and -0.0).
     ``rows_before``: of an append table, the rows in the differing buckets of ``before``. ``shared_row_ids``: of a
     row-tracking table, the first ``_ROW_ID`` that means different rows on the two sides; 0: rows can't be paired by id.
+    ``rest``: rows of a large table that ``skipped`` leaves out, in partitions without a difference: nobody has counted
+    these partitions and their buckets, so ``skipped_buckets`` is None then.
     ``hidden_before``, ``hidden_after``: differing files that are not shown. ``partitions_absent``: partitions that were
     asked for and that neither side has. ``appended_on_main``: see the function.
     """
@@ -81,7 +91,8 @@ class DiffPlan:
     columns_after_only: tuple[str, ...]
     differing: tuple[DifferingUnit, ...]
     skipped: Mapping[bytes, Skipped] = field(default_factory=dict)
-    skipped_buckets: int = 0
+    skipped_buckets: int | None = 0
+    rest: Skipped | None = None
     rows_before: Mapping[bytes, int] = field(default_factory=dict)
     hidden_before: Hidden = Hidden()
     hidden_after: Hidden = Hidden()
@@ -126,7 +137,8 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
         columns_after_only=only_after,
         differing=tuple(found.units()),
         skipped=found.skipped,
-        skipped_buckets=found.skipped_buckets,
+        skipped_buckets=found.skipped_buckets if found.rest is None else None,
+        rest=found.rest,
         rows_before=found.rows_before,
         hidden_before=_hidden(found.hidden_before),
         hidden_after=_hidden(found.hidden_after),
@@ -205,6 +217,11 @@ def _columns(schema: TableSchema, other: TableSchema) -> tuple[tuple[str, ...], 
     return common, only_before, tuple(n for n in schema.field_names if n not in common)
 
 
+COUNTED_FILES = 20_000
+"""Of a table with more live files, only the partitions that differ are read; the rows of the others are known from the
+snapshot, but not how many partitions and buckets they are."""
+
+
 class _Buckets:
     """The live files of both sides by bucket: differing ones as splits, the others only counted."""
 
@@ -225,12 +242,17 @@ class _Buckets:
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
         form = self._stored.canonical
-        chosen = choice.selection(schema) if choice.specs else None
-        live = group_by_bucket(live_entries(branch, after, chosen).values(), form)
         moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
+        changed = self._stored.those({key.partition for key in moved})
+        counted = None if choice.specs else self._counted_rows(branch, after, changed)
+        chosen = choice.selection(schema) if choice.specs else changed if counted is not None else None
+        live = group_by_bucket(live_entries(branch, after, chosen).values(), form)
+        self.rest: Skipped | None = None
+        if counted is not None:
+            read = sum(e.file.row_count for entries in live.values() for e in entries)
+            self.rest = Skipped(rows=counted - read, exact=not schema.primary_keys)
         theirs = None
         if view != branch:  # the same file may have another schema id in another branch
-            changed = self._stored.those({key.partition for key in moved})
             theirs = group_by_bucket(live_entries(view, before, changed).values(), form)
         self.before: list[BucketSplit] = []
         self.after: list[BucketSplit] = []
@@ -252,6 +274,17 @@ class _Buckets:
     def has(self, choice: PartitionChoice) -> bool:
         """Whether either side has such a partition."""
         return any(choice.matches(self._stored.values(partition)) for partition in self._partitions)
+
+    def _counted_rows(self, branch: Table, after: Snapshot | None, changed: Selection) -> int | None:
+        """Return the rows of all files, without those deleted by vectors in partitions that haven't ``changed``; None:
+        the table is small, or only its files tell.
+        """
+        if after is None or after.total_record_count is None or self._column_files:
+            return None
+        if sum(m.num_added_files - m.num_deleted_files for m in all_manifests(branch, after)) <= COUNTED_FILES:
+            return None
+        ranges = (r for e in self.index_after if not changed(e.partition) for r in e.deletion_vector_ranges or ())
+        return after.total_record_count - sum((r.cardinality or 0) for r in ranges if r is not None)
 
     def _values(self, key: BucketKey) -> tuple[Any, ...]:
         return self._stored.values(key.partition)

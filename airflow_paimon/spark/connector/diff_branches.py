@@ -31,7 +31,7 @@ def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) 
     differing = {u.values for u in plan.differing}
     what = (
         f"diff_branches {plan.after.scan.table.label}: {len(plan.differing)} buckets in {len(differing)} partitions "
-        f"differ, {plan.skipped_buckets} buckets are the same on both sides"
+        f"differ, {'the other' if plan.rest else plan.skipped_buckets} buckets are the same on both sides"
     )
     found: Found = []
     if differing:

@@ -55,8 +55,8 @@ def find_differences(spark: Any, plan: DiffPlan, sample: int) -> Found:
     if is_small(plan):
         return compare_here(plan, sample)
     what = (
-        f"diff_branches {plan.after.scan.table.label}: {len(plan.differing)} buckets differ, {plan.skipped_buckets} "
-        f"are the same on both sides"
+        f"diff_branches {plan.after.scan.table.label}: {len(plan.differing)} buckets differ, "
+        f"{'the others' if plan.rest else plan.skipped_buckets} are the same on both sides"
     )
     if not plan.differing:
         return []
