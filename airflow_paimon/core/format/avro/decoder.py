@@ -20,6 +20,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.avro.container import read_long
+from airflow_paimon.core.format.avro.raw_columns import RawColumns
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 Decoder = Callable[[bytes, int, list[Any]], None]
@@ -75,9 +76,18 @@ def decode_columns(
     """
     out: list[list[Any]] = [[] for _, names in columns for _ in names]
     decode = _decoder(schema, form, columns)
+    raw = _raw_columns(schema, form, columns)
     for number, block in blocks:
-        decode(block, number, out)
+        if not raw.take(number, block, out):
+            decode(block, number, out)
     return out
+
+
+def _raw_columns(writer_schema: str, form: RecordForm, columns: Columns) -> RawColumns:
+    wanted = parse_avro_schema(form.schema)
+    paths = {t.name: (n,) for n, t in wanted.fields} | {wanted.name: ()}
+    fields = [(*paths[record], name) for record, names in columns for name in names]
+    return RawColumns(parse_avro_schema(writer_schema), wanted, fields, form.allowed)
 
 
 @contextmanager
