@@ -107,7 +107,7 @@ class _Read:
 
 
 def _read(main: Table, living: Sequence[Root]) -> _Read:
-    numbered = NumberedFiles({})
+    numbered = NumberedFiles()
     contents = read_contents(main, living, numbered)
     names = read_names(main, living)
     manifests = {m.file_name: (n.root.branch, m) for n in reversed(names) for m in (*n.state, *n.changelog)}
@@ -133,7 +133,8 @@ def _files(found: Sorted, read: _Read, schemas: _Schemas) -> Iterable[StoredFile
         return schemas.get(branch, {}).get(entry.file.schema_id)
 
     listed = [(c.file, c.kind) for c in found.candidates] + [(f, OTHER) for f in found.unknown]
-    for file, kind in listed:
+    numbers = _numbers(read, [file.name for file, _ in listed])
+    for (file, kind), number in zip(listed, numbers, strict=True):
         if kind not in (DATA, CHANGELOG, TEMPORARY, OTHER) or not _among_rows(file):
             continue
         branch, entry = read.entries.get(file.name, (MAIN, None))
@@ -144,7 +145,7 @@ def _files(found: Sorted, read: _Read, schemas: _Schemas) -> Iterable[StoredFile
             size=file.size,
             modified_ms=file.modified_ms,
             kind=kind,
-            number=read.numbered.numbers.get(file.name),
+            number=number,
             entry=None if schema is None else entry,
             schema=schema,
             problem=problem,
@@ -157,11 +158,15 @@ def _files(found: Sorted, read: _Read, schemas: _Schemas) -> Iterable[StoredFile
                 size=entry.file.file_size,
                 modified_ms=None,
                 kind=DATA,
-                number=read.numbered.numbers.get(entry.file.file_name),
+                number=_numbers(read, [entry.file.file_name])[0],
                 entry=entry,
                 schema=schema,
                 problem="the columns of its deleted branch are not known" if schema is None else None,
             )
+
+
+def _numbers(read: _Read, names: Sequence[str]) -> list[int | None]:
+    return [number if number >= 0 else None for number in read.numbered.find(names).tolist()]
 
 
 def _among_rows(file: Stored) -> bool:

@@ -2,44 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from airflow_paimon.core.format.manifest import EntryNames, FileKind, ManifestFile
 from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, NamedFiles
+from airflow_paimon.core.metadata_expiry.name_digests import Digests, digests_of
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
-from airflow_paimon.core.store.base import batches
-from airflow_paimon.core.table.scan import read_entry_names
+from airflow_paimon.core.table.scan import each_entry_names
 from airflow_paimon.core.table.table import Table
 
 
-@dataclass(slots=True)
 class NumberedFiles:
     """Numbers files: data files and metadata by their names, which are unique in a table, all else by its path.
 
-    ``sizes``: bytes of the files that were listed, by the same keys. ``bytes``: of each number; of a data file that was
-    not listed, what its manifest says. ``external``: data files outside of the table's folder.
+    Of ``listed`` files, given by the digests of these keys, with their ``sizes`` in bytes, a number is the position
+    in the sorted digests; others get the numbers after them. ``external``: data files outside of the table's folder.
     """
 
-    sizes: Mapping[str, int]
-    numbers: dict[str, int] = field(default_factory=dict)
-    bytes: list[int] = field(default_factory=list)
-    external: set[int] = field(default_factory=set)
+    def __init__(self, listed: Digests | None = None, sizes: npt.NDArray[np.int64] | None = None) -> None:
+        if listed is None or sizes is None:
+            listed, sizes = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        self.listed, first = np.unique(listed, return_index=True)
+        self._sizes = sizes[first]
+        self._others: dict[int, int] = {}
+        self._other_sizes: list[int] = []
+        self._external: list[FileNumbers] = []
 
-    def of(self, key: str, size: int = 0) -> int:
-        """Return the number of a file, a new one if need be. ``size``: in bytes, for one that was not listed."""
-        number = self.numbers.get(key)
-        if number is None:
-            number = self.numbers[key] = len(self.bytes)
-            self.bytes.append(self.sizes.get(key, size))
-        return number
+    def __len__(self) -> int:
+        return len(self.listed) + len(self._others)
 
-    def array(self, keys: Iterable[str]) -> FileNumbers:
-        """Return the numbers of several files."""
-        return np.fromiter((self.of(key) for key in keys), np.int32)
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The bytes of each number; of a data file that was not listed, what its manifest says."""
+        return np.concatenate([self._sizes, np.array(self._other_sizes, np.int64)])
+
+    @property
+    def external(self) -> FileNumbers:
+        return np.unique(np.concatenate(self._external)) if self._external else np.zeros(0, np.int32)
+
+    def array(self, keys: Sequence[str], sizes: Sequence[int] | None = None) -> FileNumbers:
+        """Return the number of each file, a new one if need be. ``sizes``: in bytes, for those that were not listed."""
+        digests = digests_of(keys)
+        found = self._listed(digests)
+        for at in (found < 0).nonzero()[0].tolist():
+            digest = int(digests[at])
+            number = self._others.get(digest)
+            if number is None:
+                number = self._others[digest] = len(self)
+                self._other_sizes.append(sizes[at] if sizes is not None else 0)
+            found[at] = number
+        return found
+
+    def find(self, keys: Sequence[str]) -> FileNumbers:
+        """Return the number of each file, -1 for one that has none."""
+        digests = digests_of(keys)
+        found = self._listed(digests)
+        for at in (found < 0).nonzero()[0].tolist():
+            found[at] = self._others.get(int(digests[at]), -1)
+        return found
+
+    def _listed(self, digests: Digests) -> FileNumbers:
+        at = np.searchsorted(self.listed, digests)
+        at[at == len(self.listed)] = 0
+        known = self.listed[at] == digests if len(self.listed) else np.zeros(len(digests), bool)
+        return np.where(known, at, -1).astype(np.int32)
+
+    def note_external(self, numbers: FileNumbers) -> None:
+        """Note which data files lie elsewhere."""
+        if len(numbers):
+            self._external.append(numbers)
 
 
 _LONGEST = 300
@@ -62,7 +97,7 @@ def read_contents(table: Table, roots: Sequence[Root], numbered: NumberedFiles, 
     manifests = {m.file_name: m for some in (*states, *(n.changelog for n in names)) for m in some}
     changes = _read_changes(table, list(manifests.values()), numbered)
     named = [_named(n, state, numbered) for n, state in zip(names, states, strict=True)]
-    return Contents(files=len(numbered.bytes), changes=changes, named=named)
+    return Contents(files=len(numbered), changes=changes, named=named)
 
 
 def _followed_states(names: Sequence[RootNames]) -> list[_Manifests]:
@@ -93,22 +128,21 @@ def _named(names: RootNames, state: _Manifests, numbered: NumberedFiles) -> Name
 
 
 def _read_changes(table: Table, manifests: Sequence[ManifestFile], numbered: NumberedFiles) -> dict[str, Changes]:
-    found: dict[str, Changes] = {}
-    for some in batches(manifests):
-        for manifest, columns in zip(some, read_entry_names(table, some), strict=True):
-            found[manifest.file_name] = _changes_of(columns, numbered)
-    return found
+    return {m.file_name: _changes_of(names, numbered) for m, names in each_entry_names(table, manifests)}
 
 
 def _changes_of(names: EntryNames, numbered: NumberedFiles) -> Changes:
     """Count how often each file is added less how often it is deleted; its own index files go with it."""
-    files = [numbered.of(name, size) for name, size in zip(names.file_names, names.file_sizes, strict=True)]
-    signs = [1 if kind == FileKind.ADD else -1 for kind in names.kinds]
-    numbered.external.update(n for n, path in zip(files, names.external_paths, strict=True) if path is not None)
-    for at, extra in enumerate(names.extra_files):
-        if extra:
-            files += map(numbered.of, extra)
-            signs += [signs[at]] * len(extra)
-    unique, where = np.unique(np.array(files, np.int32), return_inverse=True)
-    counts = np.bincount(where, weights=np.array(signs, np.float64), minlength=len(unique))
-    return Changes(unique.astype(np.int32), counts.astype(np.int32))
+    files = numbered.array(names.file_names, names.file_sizes)
+    signs = np.where(np.array(names.kinds, np.int8) == FileKind.ADD, 1, -1).astype(np.int8)
+    if any(names.external_paths):
+        numbered.note_external(files[[at for at, path in enumerate(names.external_paths) if path is not None]])
+    if any(names.extra_files):
+        extra = numbered.array([name for some in names.extra_files for name in some])
+        files, signs = (
+            np.concatenate([files, extra]),
+            np.concatenate([signs, np.repeat(signs, list(map(len, names.extra_files)))]),
+        )
+    unique, where = np.unique(files, return_inverse=True)
+    counts = np.bincount(where, weights=signs, minlength=len(unique))
+    return Changes(unique, counts.astype(np.int32))

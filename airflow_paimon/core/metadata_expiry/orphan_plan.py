@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from airflow_paimon.core.metadata_expiry.name_digests import ANY_NAME, digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR
 
 DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY = (
@@ -71,8 +78,17 @@ class Orphans:
     """``young``: unreferenced files that are too young; ``held``: old ones whose writer has put a young file."""
 
     files: tuple[Candidate, ...]
-    young: tuple[Candidate, ...]
-    held: tuple[Candidate, ...]
+    young: Sums
+    held: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many files, with their ``bytes``; ``first_ms``: when the oldest of them was written, None if unknown."""
+
+    files: int = 0
+    bytes: int = 0
+    first_ms: int | None = None
 
 
 def sort_files(files: Iterable[Stored], prefixes: Prefixes) -> Sorted:
@@ -115,25 +131,106 @@ def _in_bucket(file: Stored, prefixes: Prefixes) -> Candidate | None:
     return None
 
 
-def find_orphans(candidates: Sequence[Candidate], used: Collection[str], before_ms: int) -> Orphans:
-    """Decide on the candidates whose names no root has (``used`` holds those that some has).
+KINDS = (DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY)
+_NO_TIME = -(1 << 62)
+_WRITER = struct.Struct(">QQ")
+
+
+class Candidates:
+    """The candidates of a table as columns, about 60 bytes each: paths are compressed, names and writers are digests.
+
+    ``unknown``: see ``Sorted``; of them the sums, and the first ``examples``.
+    """
+
+    def __init__(self, examples: int = 0) -> None:
+        self._paths: list[tuple[int, bytes]] = []
+        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
+        self._listed = examples
+        self.unknown = Sums()
+        self.examples: list[str] = []
+
+    def add(self, found: Sorted) -> None:
+        """Add what was found in some folders."""
+        some = found.candidates
+        self.examples = sorted([*self.examples, *(f.path for f in found.unknown)])[: self._listed]
+        sizes = sum(f.size for f in found.unknown)
+        self.unknown = Sums(self.unknown.files + len(found.unknown), self.unknown.bytes + sizes)
+        if not some:
+            return
+        self._paths.append((len(some), zlib.compress("\0".join(c.file.path for c in some).encode(errors=ANY_NAME), 1)))
+        times = [_NO_TIME if c.file.modified_ms is None else c.file.modified_ms for c in some]
+        self._parts.append((
+            digests_of([c.file.name for c in some]),
+            np.array([c.file.size for c in some], np.int64),
+            np.array(times, np.int64),
+            np.array([KINDS.index(c.kind) for c in some], np.int8),
+            np.array([0 if c.writer is None else _writer_number(c.writer) for c in some], np.uint64),
+        ))  # fmt: skip
+
+    def columns(self) -> CandidateColumns:
+        """Return the columns, in the order in which the files were listed."""
+        types: tuple[type, ...] = (np.uint64, np.int64, np.int64, np.int8, np.uint64)
+        empty: tuple[npt.NDArray[Any], ...] = tuple(np.zeros(0, kind) for kind in types)
+        parts, self._parts = self._parts or [empty], []
+        joined = CandidateColumns._make(np.concatenate(some) for some in zip(*parts, strict=True))
+        self._parts = [tuple(joined)]
+        return joined
+
+    def at(self, chosen: npt.NDArray[np.bool_]) -> Iterator[Candidate]:
+        """Return some candidates as values."""
+        c = self.columns()
+        start = 0
+        for number, paths in self._paths:
+            where = chosen[start : start + number].nonzero()[0]
+            if len(where):
+                names = zlib.decompress(paths).decode(errors=ANY_NAME).split("\0")
+                for at in where.tolist():
+                    yield _candidate(names[at], c, start + at)
+            start += number
+
+
+class CandidateColumns(NamedTuple):
+    """``names`` and ``writers``: digests (0: no writer); ``times``: epoch milliseconds; ``kinds``: of ``KINDS``."""
+
+    names: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int8]
+    writers: npt.NDArray[np.uint64]
+
+    def sums(self, chosen: npt.NDArray[np.bool_]) -> Sums:
+        """Sum up some candidates."""
+        times = self.times[chosen & (self.times != _NO_TIME)]
+        first = int(times.min()) if len(times) else None
+        return Sums(int(chosen.sum()), int(self.sizes[chosen].sum()), first)
+
+
+def _writer_number(uuid: str) -> int:
+    high, low = _WRITER.unpack(bytes.fromhex(uuid.replace("-", "")))
+    return (high ^ low) or 1
+
+
+def _candidate(path: str, c: CandidateColumns, at: int) -> Candidate:
+    time = int(c.times[at])
+    return Candidate(Stored(path, int(c.sizes[at]), None if time == _NO_TIME else time), KINDS[c.kinds[at]], None)
+
+
+def find_orphans(candidates: Candidates, used: npt.NDArray[np.bool_], before_ms: int) -> Orphans:
+    """Decide on the candidates whose names no root has; of each, ``used`` says whether some has.
 
     A writer that is still at work may commit files that it wrote long ago: while one of its files, committed or not, is
     younger than ``before_ms``, all its files stay. A file without a time stays as well.
     """
-    at_work = {c.writer for c in candidates if c.writer is not None and not _is_old(c, before_ms)}
-    free = [c for c in candidates if c.file.name not in used]
-    old = [c for c in free if _is_old(c, before_ms)]
+    c = candidates.columns()
+    old = (c.times != _NO_TIME) & (c.times < before_ms)
+    at_work = np.unique(c.writers[~old & (c.writers != 0)])
+    busy = np.isin(c.writers, at_work)
+    free = ~used
     return Orphans(
-        files=tuple(c for c in old if c.writer not in at_work),
-        young=tuple(c for c in free if not _is_old(c, before_ms)),
-        held=tuple(c for c in old if c.writer in at_work),
+        files=tuple(sorted(candidates.at(free & old & ~busy), key=lambda c: c.file.path)),
+        young=c.sums(free & ~old),
+        held=c.sums(free & old & busy),
     )
-
-
-def _is_old(candidate: Candidate, before_ms: int) -> bool:
-    modified = candidate.file.modified_ms
-    return modified is not None and modified < before_ms
 
 
 def by_folder(files: Iterable[Candidate]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ by its age, by the storage's clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,14 +21,19 @@ from airflow_paimon.core.commit.put import delete_files, execute, require_commit
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
+from airflow_paimon.core.metadata_expiry.contents_plan import Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.kept_plan import kept_json, masks_by_class
+from airflow_paimon.core.metadata_expiry.name_digests import digests_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
+    KINDS,
     Candidate,
+    CandidateColumns,
+    Candidates,
     Orphans,
     Prefixes,
-    Sorted,
     Stored,
+    Sums,
     by_folder,
     find_orphans,
     sort_files,
@@ -75,11 +80,11 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
-    files = sort_files(_stored(table), file_prefixes(table))
-    look = _Look(table, RootReader(table), {c.file.name: c.file.size for c in files.candidates})
-    used = look.used({c.file.name for c in files.candidates})
-    referenced = _referenced(files.candidates, used, look.kept)
-    found = find_orphans(files.candidates, used, before_ms)
+    files = _candidates(table)
+    look = _Look(table, RootReader(table), files.columns())
+    used = look.used()
+    referenced = _referenced(files.columns(), used, look.kept)
+    found = find_orphans(files, used, before_ms)
     records = [*old_records(table, now_ms - records_age_ms), *old_checks(table, now_ms - records_age_ms)]
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
@@ -113,9 +118,12 @@ def age_millis(request: RemoveOrphanFiles | EraseRows, name: str, now_ms: int | 
     return age_ms
 
 
-def _stored(table: Table) -> Iterator[Stored]:
-    infos = (i for i in table.store.files("") if not i.name.startswith(f"{PRIVATE_DIR}/"))
-    return (Stored(i.name, i.size, i.modified_ms) for i in infos)
+def _candidates(table: Table) -> Candidates:
+    found, prefixes = Candidates(_EXAMPLES), file_prefixes(table)
+    for infos in table.store.files_in_parts(""):
+        infos = [i for i in infos if not i.name.startswith(f"{PRIVATE_DIR}/")]
+        found.add(sort_files((Stored(i.name, i.size, i.modified_ms) for i in infos), prefixes))
+    return found
 
 
 def file_prefixes(table: Table) -> Prefixes:
@@ -135,64 +143,66 @@ def file_prefixes(table: Table) -> Prefixes:
 class _Look:
     """Looks at the roots, any number of times; what a root names never changes, so each is read once.
 
-    ``sizes``: bytes of the files that were listed, by name. ``seen``: path and content of the roots whose names are
+    ``files``: those that were listed. ``seen``: path and content of the roots whose names are
     known. ``roots``: what the last look found; ``kept``: by which roots of the first look how many files are used.
     """
 
     table: Table
     reader: RootReader
-    sizes: Mapping[str, int]
+    files: CandidateColumns
     roots: Roots = field(default_factory=Roots)
     seen: set[tuple[str, bytes]] = field(default_factory=set)
     kept: list[dict[str, Any]] = field(default_factory=list)
 
-    def used(self, wanted: set[str]) -> set[str]:
-        """Return which of the wanted file names are named by a root, of those that this look finds for the first time.
+    def used(self) -> Mask:
+        """Return which of the listed files are named by a root, of those that this look finds for the first time.
 
         Raises:
             FormatError: a root, or a list or manifest of one, is missing or unreadable.
         """
         self.roots = self.reader.gather()
         new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
-        found, kept = self.reader.of_living(new, lambda living: _named(self.table, living, wanted, self.sizes))
+        found, kept = self.reader.of_living(new, lambda living: _named(self.table, living, self.files))
         self.kept = self.kept if self.seen else kept
         self.seen |= {(r.path, r.data) for r in new}
         return found
 
 
-def _named(
-    table: Table, roots: Sequence[Root], wanted: set[str], sizes: Mapping[str, int]
-) -> tuple[set[str], list[dict[str, Any]]]:
-    """Return which file names some roots name, and how many of them each class of roots does.
+def _named(table: Table, roots: Sequence[Root], files: CandidateColumns) -> tuple[Mask, list[dict[str, Any]]]:
+    """Return which files some roots name, and how many of them each class of roots does.
 
     A data file that a state only lists as deleted is not named by it.
     """
-    numbered = NumberedFiles(sizes)
+    if not roots:
+        return np.zeros(len(files.names), bool), []
+    numbered = NumberedFiles(files.names, files.sizes)
     contents = read_contents(table, roots, numbered)
     masks = masks_by_class(contents, roots)
     used = np.zeros(contents.files, bool)
     for mask in masks.values():
         used |= mask
-    listed = np.zeros(contents.files, bool)
-    listed[[number for name, number in numbered.numbers.items() if name in wanted]] = True
-    kept = kept_json(masks, np.array(numbered.bytes, np.int64), listed)
-    return {name for name, number in numbered.numbers.items() if used[number] and name in wanted}, kept
+    listed = np.arange(contents.files) < len(numbered.listed)
+    kept = kept_json(masks, numbered.sizes, listed)
+    return used[np.searchsorted(numbered.listed, files.names)], kept
 
 
-def _referenced(candidates: Sequence[Candidate], used: set[str], kept: list[dict[str, Any]]) -> dict[str, Any]:
+def _referenced(files: CandidateColumns, used: Mask, kept: list[dict[str, Any]]) -> dict[str, Any]:
     """Count the files that something refers to, of each kind, with what does."""
-    some = [c for c in candidates if c.file.name in used]
-    kinds = dict.fromkeys(c.kind for c in some)
-    return {**_sum([c.file for c in some]), "kinds": {k: sum(c.kind == k for c in some) for k in kinds}, "by": kept}
+    present, first, numbers = np.unique(files.kinds[used], return_index=True, return_counts=True)
+    order = np.argsort(first)
+    kinds = {KINDS[present[at]]: int(numbers[at]) for at in order.tolist()}
+    return {**_sum(files.sums(used)), "kinds": kinds, "by": kept}
 
 
 def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
     """Delete the orphans, after another look at the roots before each batch; return what was deleted."""
     deleted: list[Candidate] = []
-    used: set[str] = set()
-    for batch in batches(found.files, _BATCH):
-        used |= look.used({c.file.name for c in found.files})
-        free = [c for c in batch if c.file.name not in used]
+    names = digests_of([c.file.name for c in found.files])
+    used = np.zeros(0, np.uint64)
+    for at, batch in enumerate(batches(found.files, _BATCH)):
+        used = np.union1d(used, look.files.names[look.used()])
+        is_used = np.isin(names[at * _BATCH : at * _BATCH + len(batch)], used).tolist()
+        free = [c for c, kept in zip(batch, is_used, strict=True) if not kept]
         failed = delete_files(table, [c.file.path for c in free])
         if failed:
             raise StorageError(
@@ -204,25 +214,24 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
     return replace(found, files=tuple(deleted))
 
 
-def _details(found: Orphans, files: Sorted, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
+def _details(found: Orphans, files: Candidates, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
     folders = by_folder(found.files)
-    young = [c.file for c in found.young]
-    first = min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
+    first = found.young.first_ms
     return {
         "older_than": iso_time(before_ms),
         "files": len(found.files),
         "bytes": sum(c.file.size for c in found.files),
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
-        "young": _sum(young) | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
-        "held_by_writers": _sum([c.file for c in found.held]),
-        "unknown": _sum(files.unknown) | {"examples": [f.path for f in files.unknown[:_EXAMPLES]]},
+        "young": _sum(found.young) | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
+        "held_by_writers": _sum(found.held),
+        "unknown": _sum(files.unknown) | {"examples": files.examples},
         "operation_records": records,
     }
 
 
-def _sum(files: Sequence[Stored]) -> dict[str, Any]:
-    return {"files": len(files), "bytes": sum(f.size for f in files)}
+def _sum(sums: Sums) -> dict[str, Any]:
+    return {"files": sums.files, "bytes": sums.bytes}
 
 
 def stream_leftovers(table: Table, before_ms: int) -> list[str]:

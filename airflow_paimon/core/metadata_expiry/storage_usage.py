@@ -14,6 +14,7 @@ import numpy as np
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
 from airflow_paimon.core.metadata_expiry.contents_plan import FileNumbers, Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms
+from airflow_paimon.core.metadata_expiry.name_digests import digests_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import Stored, sort_files
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
@@ -103,14 +104,17 @@ def read_usage(table: Table, now_ms: int) -> TableUsage:
     """
     main = table.branch(MAIN)
     folder = _list_folder(main)
-    numbered = NumberedFiles({f.name: f.size for f in folder.candidates} | {f.path: f.size for f in folder.rest})
+    numbered = NumberedFiles(
+        np.concatenate([digests_of([f.name for f in folder.candidates]), digests_of([f.path for f in folder.rest])]),
+        np.array([f.size for f in (*folder.candidates, *folder.rest)], np.int64),
+    )
     reader = RootReader(main)
     roots = reader.gather()
     living, contents = reader.of_living(
         roots.keeping, lambda some: (some, read_contents(main, some, numbered, follows=True))
     )
     own = _own_files(folder.rest, roots.branches, numbered)
-    contents, sizes = replace(contents, files=len(numbered.bytes)), np.array(numbered.bytes, np.int64)
+    contents, sizes = replace(contents, files=len(numbered)), numbered.sizes
     times = contents.times()
     found = usages(contents, sizes, times, holders_of(living, roots.branches, own))
     head = _newest(living)
@@ -119,7 +123,7 @@ def read_usage(table: Table, now_ms: int) -> TableUsage:
         totals=replace(
             _totals(folder, numbered, times > 0, now_ms),
             live=Counted(files=int(live.sum()), bytes=int(sizes[live].sum())),
-            external=Counted(files=len(numbered.external), bytes=sum(numbered.bytes[n] for n in numbered.external)),
+            external=Counted(files=len(numbered.external), bytes=int(sizes[numbered.external].sum())),
         ),
         holders=tuple(sorted(found, key=_most_first)),
         roots=living,
@@ -148,13 +152,13 @@ def _list_folder(main: Table) -> _Folder:
 
 
 def _totals(folder: _Folder, numbered: NumberedFiles, referenced: Mask, now_ms: int) -> Totals:
-    used = {name for name, number in numbered.numbers.items() if referenced[number]}
-    unreferenced = [f for f in folder.candidates if f.name not in used]
+    used = referenced[numbered.find([f.name for f in folder.candidates])].tolist()  # all were listed
+    unreferenced = [f for f, is_used in zip(folder.candidates, used, strict=True) if not is_used]
     before_ms = now_ms - duration_ms(_YOUNG, "age")
     apart = {f.path for f in (*folder.unknown, *folder.records)}
     return Totals(
         total=_count((*folder.candidates, *folder.rest)),
-        referenced=_count(f for f in folder.candidates if f.name in used),
+        referenced=_count(f for f, is_used in zip(folder.candidates, used, strict=True) if is_used),
         unreferenced=_count(unreferenced),
         young=_count(f for f in unreferenced if f.modified_ms is None or f.modified_ms >= before_ms),
         unknown=_count(folder.unknown),
@@ -178,13 +182,13 @@ def _newest(roots: Sequence[Root]) -> int | None:
 def _own_files(rest: Sequence[Stored], branches: Collection[str], numbered: NumberedFiles) -> Mapping[str, FileNumbers]:
     """Return the files in the folder of each branch: its snapshots, tags and schemas."""
     folders = {BranchPaths(name).root: name for name in branches}
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[str]] = {}
     for file in rest:
         parts = file.path.split("/", 2)
         branch = folders.get("/".join(parts[:2]) + "/") if len(parts) == 3 else None
         if branch is not None:
-            found.setdefault(branch, []).append(numbered.of(file.path, file.size))
-    return {name: np.array(some, np.int32) for name, some in found.items()}
+            found.setdefault(branch, []).append(file.path)
+    return {name: numbered.array(some) for name, some in found.items()}
 
 
 def _most_first(usage: Usage) -> tuple[int, int, str, str, str]:

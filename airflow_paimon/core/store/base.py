@@ -127,6 +127,10 @@ class Store(Protocol):
         """List all objects below a folder as ``walk`` does, with sizes and times; ``name`` is the path."""
         ...
 
+    def files_in_parts(self, path: str) -> Iterator[Sequence[FileInfo]]:
+        """List all objects below a folder as ``files`` does, in parts, so that they need not be in memory at once."""
+        yield self.files(path)
+
     def list(self, path: str) -> list[FileInfo]:
         """List the direct entries of a folder, sorted by name; a missing folder is empty."""
         ...

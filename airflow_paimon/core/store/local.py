@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import (
@@ -29,6 +29,8 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOP
 _TRIES = 5
 _FEW = 250
 """Above so many names a folder is not listed for ``few_names``: a listing then takes half a millisecond."""
+_PART = 10_000
+"""Files of a part of a listing, at least."""
 
 
 class LocalStore(Store):
@@ -118,20 +120,34 @@ class LocalStore(Store):
         return found
 
     def walk(self, path: str) -> list[str]:
-        folder = self._folder(path)
-        found: list[str] = []
+        return sorted(name for names in self._walk(path) for name in names)
+
+    def _walk(self, path: str) -> Iterator[list[str]]:
+        """List the files of one folder after the other."""
 
         def unreadable(error: OSError) -> None:
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise self._failed(error, "listing", path) from error
 
-        for parent, _, files in os.walk(folder, onerror=unreadable):
-            found += (os.path.relpath(os.path.join(parent, name), self._root) for name in files)
-        return sorted(found)
+        for parent, _, files in os.walk(self._folder(path), onerror=unreadable):
+            above = os.path.relpath(parent, self._root)
+            yield files if above == "." else [f"{above}/{name}" for name in files]
 
     def files(self, path: str) -> Sequence[FileInfo]:
+        return self._infos(path, self.walk(path))
+
+    def files_in_parts(self, path: str) -> Iterator[Sequence[FileInfo]]:
+        some: list[str] = []
+        for names in self._walk(path):
+            some += names
+            if len(some) >= _PART:
+                yield self._infos(path, some)
+                some = []
+        yield self._infos(path, some)
+
+    def _infos(self, path: str, names: Iterable[str]) -> list[FileInfo]:
         found = []
-        for name in self.walk(path):
+        for name in names:
             with contextlib.suppress(FileNotFoundError):  # deleted by another process meanwhile
                 try:
                     status = os.stat(os.path.join(self._root, name))

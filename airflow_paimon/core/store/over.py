@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.store.base import FileInfo, Part, Store
@@ -76,6 +76,10 @@ class StoreOver(Store):
 
     def files(self, path: str) -> Sequence[FileInfo]:
         return self.inner.files(path)
+
+    def files_in_parts(self, path: str) -> Iterator[Sequence[FileInfo]]:
+        changed = type(self).files is not StoreOver.files
+        yield from super().files_in_parts(path) if changed else self.inner.files_in_parts(path)
 
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(path, data)

@@ -34,7 +34,7 @@ from airflow_paimon.core.format.manifest_io import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.store.base import Part
+from airflow_paimon.core.store.base import AT_ONCE, Part
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
@@ -246,6 +246,37 @@ def read_entry_names(table: Table, manifests: Sequence[ManifestFile]) -> list[En
     blobs = _read_manifests(table, manifests)
     names = [f"{table.label}: {m.file_name}" for m in manifests]
     return [read_manifest_names(b, name=n) for n, b in zip(names, blobs, strict=True)]
+
+
+_AT_ONCE_BYTES = 32 << 20
+
+
+def each_entry_names(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, EntryNames]]:
+    """Read which files manifests name, one after the other, in order: those of one are in memory at a time."""
+    for some in _batches(manifests):
+        for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
+            yield manifest, read_manifest_names(blob, name=f"{table.label}: {manifest.file_name}")
+
+
+def each_columns(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, EntryColumns]]:
+    """Read some fields of manifests as ``each_entry_names`` does."""
+    for some in _batches(manifests):
+        for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
+            yield manifest, read_manifest_columns(blob, name=f"{table.label}: {manifest.file_name}")
+
+
+def _batches(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
+    """Divide manifests into batches that are read at once: small ones side by side, few large ones."""
+    some: list[ManifestFile] = []
+    size = 0
+    for manifest in manifests:
+        if some and (len(some) == AT_ONCE or size + manifest.file_size > _AT_ONCE_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(manifest)
+        size += manifest.file_size
+    if some:
+        yield some
 
 
 def _read_manifests(table: Table, manifests: Sequence[ManifestFile]) -> list[bytes]:

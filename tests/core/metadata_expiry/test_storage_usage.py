@@ -204,9 +204,9 @@ def test_following_snapshots_gives_what_reading_all_manifests_gives(
     roots = RootReader(table).gather().keeping
     states, read = [], []
     for follows in (False, True):
-        numbered = NumberedFiles({})
+        numbered = NumberedFiles()
         found = read_contents(table, roots, numbered, follows=follows)
-        names = {number: name for name, number in numbered.numbers.items()}
+        names = {int(number): digest for digest, number in numbered._others.items()}
         states.append([{names[int(n)] for n in held.nonzero()[0]} for held in found.each(range(len(roots)))])
         read.append(len(found.changes))
     assert states[0] == states[1] and read[1] < read[0]
