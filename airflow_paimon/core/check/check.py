@@ -17,6 +17,7 @@ from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing
 from airflow_paimon.core.branches.tags import past_tags
 from airflow_paimon.core.check import check_branches, check_catalog, check_files, check_history, check_keys
 from airflow_paimon.core.check.check_keys import HASH_INDEX, FindDoubleKeys, FindDuplicates, KeyHashes
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import (
@@ -91,7 +92,7 @@ def find_all(
     """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys, ``keys``
     gives the keys of dynamic buckets: they read rows.
     """
-    views = all_views(table)
+    views, states = all_views(table), LiveStates(table)
     records = check_branches.unfinished_branches(table)
     findings = _guarded(table, check_branches.unfinished_findings(table, records))
     for view in views:
@@ -105,8 +106,8 @@ def find_all(
             findings += _guarded(view, check_keys.hash_index_findings(view, verify_files=verify_files, keys=keys))
             if verify_files:
                 findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
-                findings += _guarded(view, check_keys.bucket_count_findings(view))
-                findings += _guarded(view, check_files.file_findings(view))
+                findings += _guarded(view, check_keys.bucket_count_findings(view, states))
+                findings += _guarded(view, check_files.file_findings(view, states))
                 findings += _guarded(view, check_files.vector_findings(view))
         elif view.branch_name not in records:
             findings.append(check_branches.without_schema(view))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import EntryColumns
 from airflow_paimon.core.format.schema import TableSchema
@@ -21,12 +22,12 @@ from airflow_paimon.core.table.scan import all_manifests, live_of_parts, read_co
 from airflow_paimon.core.table.table import Table
 
 
-def file_findings(view: Table) -> Iterator[Finding]:
-    """Missing data files, of the head and the tags of one branch."""
+def file_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
+    """Missing data files, of the head and the tags of one branch. ``known``: what was read of the table before."""
     head = view.latest_snapshot()
     wanted: list[tuple[str, Snapshot]] = [("head", head)] if head is not None else []
     wanted += [(f"tag {t.name}", t.snapshot) for t in view.tags()]
-    states = _States(view)
+    states = _States(view, known)
     for what, snapshot in wanted:
         subject = f"{view.branch_name}/{what.replace(' ', '-')}"
         try:
@@ -49,14 +50,21 @@ def file_findings(view: Table) -> Iterator[Finding]:
 class _States:
     """Looks for the files of several states of a branch: what they share is read, and looked for, once."""
 
-    def __init__(self, view: Table) -> None:
+    def __init__(self, view: Table, known: LiveStates) -> None:
         self._view = view
+        self._known = known
         self._schema: TableSchema = view.schema()
         self._decoded: dict[str, EntryColumns] = {}
         self._there: set[FilePlace] = set()
 
     def missing(self, snapshot: Snapshot) -> list[str]:
         """Return the missing files of a snapshot. Raises as ``live_columns`` does."""
+        lost = self._known.missing(self._view, self._schema, snapshot)
+        if lost is None:
+            lost = self._missing(snapshot)
+        return lost + missing_index_files(self._view, self._schema, read_index(self._view, snapshot))
+
+    def _missing(self, snapshot: Snapshot) -> list[str]:
         manifests = all_manifests(self._view, snapshot)
         new = [m for m in manifests if m.file_name not in self._decoded]
         self._decoded.update(zip((m.file_name for m in new), read_columns(self._view, new), strict=True))
@@ -65,7 +73,7 @@ class _States:
         lost = missing_at(self._view, self._schema, places)
         if not lost:
             self._there.update(places)
-        return lost + missing_index_files(self._view, self._schema, read_index(self._view, snapshot))
+        return lost
 
 
 def vector_findings(view: Table) -> Iterator[Finding]:

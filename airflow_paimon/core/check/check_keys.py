@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_moving_keys
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index
@@ -20,11 +21,10 @@ from airflow_paimon.core.plan import RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
-from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.scan import live_columns, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 HASH_INDEX = "hash-index"
@@ -77,17 +77,21 @@ def hash_index_findings(view: Table, *, verify_files: bool, keys: KeyHashes | No
         )
 
 
-def bucket_count_findings(view: Table) -> Iterator[Finding]:
-    """Find partitions of the head with files for different numbers of fixed buckets."""
+def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
+    """Find partitions of the head with files for different numbers of fixed buckets. ``known``: what was read of the
+    table before.
+    """
     schema, head = view.schema(), view.latest_snapshot()
     if head is None or TableOptions(schema.options).bucket < 1:
         return
     stored = StoredPartitions(schema)
-    entries = [e for e in live_entries(view, head).values() if e.total_buckets > 0]
-    mixed = recounted(entries, stored.canonical)
+    found: dict[bytes, set[int]] = {}
+    for partition, totals in _bucket_counts(view, head, known):
+        found.setdefault(stored.canonical(partition), set()).update(totals)
+    mixed = {partition for partition, totals in found.items() if len(totals) > 1}
     if mixed:
         one = min(mixed, key=stored.text)
-        counts = sorted({e.total_buckets for e in entries if stored.canonical(e.partition) == one})
+        counts = sorted(found[one])
         yield Finding(
             kind="bucket-counts",
             subject=view.branch_name,
@@ -98,6 +102,15 @@ def bucket_count_findings(view: Table) -> Iterator[Finding]:
             at_risk="reads return a key twice that is in both, and writers refuse the partition; INSERT OVERWRITE of "
             "the partition's rows, each key once, helps",
         )
+
+
+def _bucket_counts(view: Table, head: Snapshot, known: LiveStates) -> Iterator[tuple[bytes, set[int]]]:
+    counts = known.bucket_counts(view, head)
+    if counts is not None:
+        yield from counts.items()
+    else:
+        live = live_columns(view, head)
+        yield from ((p, {n}) for p, n in zip(live.partitions, live.total_buckets, strict=True) if n > 0)
 
 
 def _wrong_indexes(view: Table, wrong: Mapping[str, str], rebuilt: Sequence[tuple[bytes, str]]) -> Finding:

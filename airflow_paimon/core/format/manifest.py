@@ -143,6 +143,20 @@ class EntryColumns(NamedTuple):
         return self if all(flags) else EntryColumns._make(list(compress(column, flags)) for column in self)
 
 
+class EntryPlaces(NamedTuple):
+    """What is needed of many manifest entries to tell which files are live, and where they lie, as columns."""
+
+    kinds: list[int]
+    partitions: list[bytes]
+    buckets: list[int]
+    total_buckets: list[int]
+    file_names: list[str]
+    levels: list[int]
+    extra_files: list[tuple[str, ...]]
+    embedded_file_indexes: list[bytes | None]
+    external_paths: list[str | None]
+
+
 class EntryNames(NamedTuple):
     """What is needed of many manifest entries to tell which files they name, as columns."""
 

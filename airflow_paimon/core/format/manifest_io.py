@@ -17,6 +17,7 @@ from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
     EntryColumns,
     EntryNames,
+    EntryPlaces,
     FileKind,
     GlobalIndex,
     IndexEntry,
@@ -70,6 +71,11 @@ _COLUMNS = (
                       "_EXTRA_FILES", "_CREATION_TIME", "_EMBEDDED_FILE_INDEX", "_FILE_SOURCE", "_EXTERNAL_PATH")),
 )  # fmt: skip
 """In the order of ``EntryColumns``."""
+_PLACES = (
+    ("record", ("_KIND", "_PARTITION", "_BUCKET", "_TOTAL_BUCKETS")),
+    ("record__FILE", ("_FILE_NAME", "_LEVEL", "_EXTRA_FILES", "_EMBEDDED_FILE_INDEX", "_EXTERNAL_PATH")),
+)
+"""In the order of ``EntryPlaces``."""
 _NAMES = (
     ("record", ("_KIND",)),
     ("record__FILE", ("_FILE_NAME", "_FILE_SIZE", "_EXTRA_FILES", "_EXTERNAL_PATH")),
@@ -190,6 +196,12 @@ def read_manifest_columns(
     stored = StoredManifest([data]) if isinstance(data, bytes) else data
     with naming(name):
         return EntryColumns(*decode_columns(*stored.blocks(only), _ENTRIES, _COLUMNS))
+
+
+def read_manifest_places(data: bytes, *, name: str | None = None) -> EntryPlaces:
+    """Decode only which files a manifest names, and where they lie; raises as ``read_manifest`` does."""
+    with naming(name):
+        return EntryPlaces(*decode_columns(*StoredManifest([data]).blocks(None), _ENTRIES, _PLACES))
 
 
 def read_manifest_names(data: bytes, *, name: str | None = None) -> EntryNames:

@@ -8,7 +8,13 @@ from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
-from airflow_paimon.core.format.manifest import DeletionVectorRange, EntryColumns, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import (
+    DeletionVectorRange,
+    EntryColumns,
+    EntryPlaces,
+    IndexEntry,
+    ManifestEntry,
+)
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import difference
@@ -18,7 +24,7 @@ from airflow_paimon.core.table.paths import INDEX_DIR, checked_name
 from airflow_paimon.core.table.scan import bucket_folder, legacy_schema
 from airflow_paimon.core.table.table import Table
 
-_AT_ONCE = 16
+LISTINGS_AT_ONCE = 16
 """Listings that are made at the same time."""
 
 
@@ -42,7 +48,7 @@ def _place_of(entry: ManifestEntry) -> FilePlace:
     return FilePlace(entry.partition, entry.bucket, f.file_name, f.extra_files, f.external_path)
 
 
-def column_places(columns: EntryColumns) -> Iterator[FilePlace]:
+def column_places(columns: EntryColumns | EntryPlaces) -> Iterator[FilePlace]:
     """Return the places of files, in order."""
     c = columns
     return map(
@@ -104,7 +110,7 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
         if "://" not in path:
             folder, _, name = path.rpartition("/")
             by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
         found = pool.map(lambda group: _missing_below(table, *group), by_parent.items())
         return sorted(path for paths in found for path in paths)
 

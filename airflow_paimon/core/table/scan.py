@@ -15,6 +15,7 @@ from airflow_paimon.core.format.manifest import (
     DataFile,
     EntryColumns,
     EntryNames,
+    EntryPlaces,
     FileId,
     IndexEntry,
     ManifestEntry,
@@ -29,6 +30,7 @@ from airflow_paimon.core.format.manifest_io import (
     read_manifest_columns,
     read_manifest_list,
     read_manifest_names,
+    read_manifest_places,
     some_blocks,
 )
 from airflow_paimon.core.format.schema import TableSchema
@@ -258,11 +260,11 @@ def each_entry_names(table: Table, manifests: Iterable[ManifestFile]) -> Iterato
             yield manifest, read_manifest_names(blob, name=f"{table.label}: {manifest.file_name}")
 
 
-def each_columns(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, EntryColumns]]:
-    """Read some fields of manifests as ``each_entry_names`` does."""
+def each_entry_places(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, EntryPlaces]]:
+    """Read where the files lie that manifests name, as ``each_entry_names`` does."""
     for some in _batches(manifests):
         for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
-            yield manifest, read_manifest_columns(blob, name=f"{table.label}: {manifest.file_name}")
+            yield manifest, read_manifest_places(blob, name=f"{table.label}: {manifest.file_name}")
 
 
 def _batches(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:

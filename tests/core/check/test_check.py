@@ -16,6 +16,7 @@ import pytest
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.check.check_files import file_findings
 from airflow_paimon.core.check.check_history import taken_away
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
 from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
@@ -400,7 +401,8 @@ def test_what_states_share_is_read_and_looked_for_once(tmp_path: Path) -> None:
         append(table, f"p{number}")
         run(table, "create_tag", tag=f"t{number}")
     store = CountingStore(table.store)
-    assert list(file_findings(Table(store, table.name))) == []
+    counted = Table(store, table.name)
+    assert list(file_findings(counted, LiveStates(counted))) == []
     read = [path for method, paths in store.tally.log if method == "read_many" for path in paths.split(", ")]
     manifests = [path for path in read if "/manifest-" in path and "list" not in path]
     assert len(manifests) == len(set(manifests)) == 6

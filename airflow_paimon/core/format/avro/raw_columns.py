@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.avro.container import read_long
-from airflow_paimon.core.format.avro.record_filter import Path, _Shape
+from airflow_paimon.core.format.avro.record_filter import Path, RecordShape
 from airflow_paimon.core.format.avro.types import AvroType
 
 _LEARN_BYTES = 16 << 10
@@ -68,12 +68,12 @@ class RawColumns:
         return rows
 
 
-class _Groups(_Shape):
+class _Groups(RecordShape):
     """The expression of a record, with a group around it and one around each field to take."""
 
     def __init__(self, record: AvroType, wanted: Collection[Path], fixed: Mapping[str, tuple[int, ...]]) -> None:
-        super().__init__(record, "", fixed)
-        self._wanted = set(wanted)
+        super().__init__(record, (record.fields[0][0],), fixed)
+        self._grouped = set(wanted)
         self._all: re.Pattern[bytes] | None = None
         self.is_known = not record.union and all(_is_stepped(t) for _, t in record.fields)
 
@@ -98,7 +98,7 @@ class _Groups(_Shape):
 
     def _field(self, name: str, stored: AvroType, path: Path) -> bytes:
         pattern = super()._field(name, stored, path)
-        return b"(" + pattern + b")" if path in self._wanted else pattern
+        return b"(" + pattern + b")" if path in self._grouped else pattern
 
 
 def _is_stepped(stored: AvroType) -> bool:

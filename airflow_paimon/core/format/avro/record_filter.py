@@ -41,7 +41,7 @@ class RecordFilter:
         self._names = tuple(names)
         self._wanted = wanted
         self._fixed = fixed
-        self._by_schema: dict[str, _Shape] = {}
+        self._by_schema: dict[str, RecordShape] = {}
         self._verdicts: dict[bytes, bool] = {}
         self._seen = self._kept = self._steps = 0
 
@@ -53,7 +53,7 @@ class RecordFilter:
         """
         shape = self._by_schema.get(schema)
         if shape is None:
-            shape = self._by_schema[schema] = _Shape(parse_avro_schema(schema), self._names, self._fixed)
+            shape = self._by_schema[schema] = RecordShape(parse_avro_schema(schema), self._names, self._fixed)
         if not shape.is_known or (self._seen > _ENOUGH and self._kept * 2 > self._seen):
             return number, block
         parts: list[bytes] = []
@@ -79,14 +79,14 @@ class RecordFilter:
         self._kept += len(parts)
         return len(parts), b"".join(parts)
 
-    def _verdict(self, shape: _Shape, stored: bytes) -> bool:
+    def _verdict(self, shape: RecordShape, stored: bytes) -> bool:
         known = self._verdicts.get(stored)
         if known is None:
             known = self._verdicts[stored] = self._wanted(*shape.values(stored))
         return known
 
 
-class _Shape:
+class RecordShape:
     """The sizes that the fields of one schema's records had so far. ``names``: the fields to return."""
 
     def __init__(self, record: AvroType, names: tuple[str, ...], fixed: Mapping[str, tuple[int, ...]]) -> None:
