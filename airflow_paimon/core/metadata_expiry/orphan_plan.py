@@ -143,6 +143,7 @@ class Candidates:
     """
 
     def __init__(self, examples: int = 0) -> None:
+        """``examples``: how many unknown files to name."""
         self._paths: list[tuple[int, bytes]] = []
         self._parts: list[tuple[npt.NDArray[Any], ...]] = []
         self._listed = examples
@@ -198,6 +199,11 @@ class CandidateColumns(NamedTuple):
     kinds: npt.NDArray[np.int8]
     writers: npt.NDArray[np.uint64]
 
+    def older(self, before_ms: int) -> npt.NDArray[np.bool_]:
+        """Return which were written before a time (epoch milliseconds); one without a time is not."""
+        old: npt.NDArray[np.bool_] = (self.times != _NO_TIME) & (self.times < before_ms)
+        return old
+
     def sums(self, chosen: npt.NDArray[np.bool_]) -> Sums:
         """Sum up some candidates."""
         times = self.times[chosen & (self.times != _NO_TIME)]
@@ -222,7 +228,7 @@ def find_orphans(candidates: Candidates, used: npt.NDArray[np.bool_], before_ms:
     younger than ``before_ms``, all its files stay. A file without a time stays as well.
     """
     c = candidates.columns()
-    old = (c.times != _NO_TIME) & (c.times < before_ms)
+    old = c.older(before_ms)
     at_work = np.unique(c.writers[~old & (c.writers != 0)])
     busy = np.isin(c.writers, at_work)
     free = ~used

@@ -15,7 +15,13 @@ from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_con
 from airflow_paimon.core.metadata_expiry.contents_plan import FileNumbers, Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms
 from airflow_paimon.core.metadata_expiry.name_digests import digests_of
-from airflow_paimon.core.metadata_expiry.orphan_plan import Stored, sort_files
+from airflow_paimon.core.metadata_expiry.orphan_plan import (
+    CandidateColumns,
+    Candidates,
+    Stored,
+    Sums,
+    sort_files,
+)
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -105,8 +111,8 @@ def read_usage(table: Table, now_ms: int) -> TableUsage:
     main = table.branch(MAIN)
     folder = _list_folder(main)
     numbered = NumberedFiles(
-        np.concatenate([digests_of([f.name for f in folder.candidates]), digests_of([f.path for f in folder.rest])]),
-        np.array([f.size for f in (*folder.candidates, *folder.rest)], np.int64),
+        np.concatenate([folder.candidates.names, digests_of([f.path for f in folder.rest])]),
+        np.concatenate([folder.candidates.sizes, np.array([f.size for f in folder.rest], np.int64)]),
     )
     reader = RootReader(main)
     roots = reader.gather()
@@ -135,38 +141,50 @@ def read_usage(table: Table, now_ms: int) -> TableUsage:
 class _Folder:
     """``candidates``: what roots name by its name; ``unknown`` is a part of ``rest``, and so are ``records``."""
 
-    candidates: Sequence[Stored]
+    candidates: CandidateColumns
     unknown: Sequence[Stored]
     records: Sequence[Stored]
     rest: Sequence[Stored]
 
 
 def _list_folder(main: Table) -> _Folder:
-    stored = [Stored(i.name, i.size, i.modified_ms) for i in main.store.files("")]
-    records = [f for f in stored if f.path.startswith(f"{PRIVATE_DIR}/")]
-    found = sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), file_prefixes(main))
-    candidates = [c.file for c in found.candidates]
-    known = {f.path for f in candidates}
-    rest = [f for f in stored if f.path not in known]
-    return _Folder(candidates=candidates, unknown=found.unknown, records=records, rest=rest)
+    prefixes, found = file_prefixes(main), Candidates()
+    unknown: list[Stored] = []
+    records: list[Stored] = []
+    rest: list[Stored] = []
+    for infos in main.store.files_in_parts(""):
+        stored = [Stored(i.name, i.size, i.modified_ms) for i in infos]
+        own = [f for f in stored if f.path.startswith(f"{PRIVATE_DIR}/")]
+        part = sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), prefixes)
+        known = {c.file.path for c in part.candidates}
+        records += own
+        unknown += part.unknown
+        rest += [f for f in stored if f.path not in known]
+        found.add(part)
+    return _Folder(candidates=found.columns(), unknown=unknown, records=records, rest=rest)
 
 
 def _totals(folder: _Folder, numbered: NumberedFiles, referenced: Mask, now_ms: int) -> Totals:
-    used = referenced[numbered.find([f.name for f in folder.candidates])].tolist()  # all were listed
-    unreferenced = [f for f, is_used in zip(folder.candidates, used, strict=True) if not is_used]
+    candidates = folder.candidates
+    used = referenced[np.searchsorted(numbered.listed, candidates.names)]
     before_ms = now_ms - duration_ms(_YOUNG, "age")
     apart = {f.path for f in (*folder.unknown, *folder.records)}
+    every, rest = _counted(candidates.sums(np.ones(len(used), bool))), _count(folder.rest)
     return Totals(
-        total=_count((*folder.candidates, *folder.rest)),
-        referenced=_count(f for f, is_used in zip(folder.candidates, used, strict=True) if is_used),
-        unreferenced=_count(unreferenced),
-        young=_count(f for f in unreferenced if f.modified_ms is None or f.modified_ms >= before_ms),
+        total=Counted(files=every.files + rest.files, bytes=every.bytes + rest.bytes),
+        referenced=_counted(candidates.sums(used)),
+        unreferenced=_counted(candidates.sums(~used)),
+        young=_counted(candidates.sums(~used & ~candidates.older(before_ms))),
         unknown=_count(folder.unknown),
         records=_count(folder.records),
         others=_count(f for f in folder.rest if f.path not in apart),
         live=Counted(),
         external=Counted(),
     )
+
+
+def _counted(sums: Sums) -> Counted:
+    return Counted(files=sums.files, bytes=sums.bytes)
 
 
 def _count(files: Iterable[Stored]) -> Counted:
