@@ -24,7 +24,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.scan import bucket_folder, partition_types
 from airflow_paimon.core.table.table import Table
 from tests.stores import CountingStore
@@ -67,13 +67,16 @@ def new_file(number: int, key: bytes) -> DataFile:
                     0, 0, file_source=0, delete_row_count=0, value_stats_cols=())  # fmt: skip
 
 
-def change_files(table: Table, count: int) -> None:
-    """Rewrite ``count`` files of a branch, whole buckets at a time; old and new files exist as placeholders."""
+def change_files(table: Table, count: int, selection: Selection | None = None) -> None:
+    """Rewrite ``count`` files of a branch, whole buckets at a time; old and new files exist as placeholders.
+
+    ``selection``: partitions that have so many files, of a large table.
+    """
     from airflow_paimon.core.table.scan import group_by_bucket, live_entries
 
     schema = table.schema()
     form = StoredPartitions(schema).canonical
-    groups = list(group_by_bucket(live_entries(table, table.latest_snapshot()).values(), form).items())
+    groups = list(group_by_bucket(live_entries(table, table.latest_snapshot(), selection).values(), form).items())
     messages = []
     for bucket, entries in groups[: count // len(groups[0][1])]:
         new = tuple(new_file(0, e.file.min_key)._replace(max_sequence_number=0, min_sequence_number=0) for e in entries)
