@@ -1,8 +1,9 @@
 """What operations on one day, and on the whole table, cost in tables of 10,000 to 1,000,000 files laid out by day.
 
-CPU seconds (best of ``ROUNDS``, 3; a publish, a rollback and an expiry run once), store requests, bytes read and the growth of the
-process's memory, each operation in a process of its own. The files of the table are manifest entries only, which its
-store lists as if they were there. The environment variable ``SIZES`` sets the numbers of files, up to
+CPU seconds (best of ``ROUNDS``, 3 by default; a publish, a rollback and an expiry run once), store requests, bytes read
+and the growth of the process's memory, each operation in a process of its own. The files of the table are manifest
+entries only, which its store lists as if they were there; making up these listings is part of the figures of
+check_table, remove_orphan_files and storage_usage. The environment variable ``SIZES`` sets the numbers of files, up to
 ``10000,100000,1000000,10000000``; ``PLOT`` is an SVG file to draw the seconds into.
 """
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from airflow_paimon.core.format.manifest import EntryPlaces, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.metadata_expiry.name_digests import Digests, digests_of
+from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places

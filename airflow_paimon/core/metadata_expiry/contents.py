@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from airflow_paimon.core.format.manifest import EntryNames, FileKind, ManifestFile
 from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, NamedFiles
-from airflow_paimon.core.metadata_expiry.name_digests import Digests, digests_of
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.scan import each_entry_names
 from airflow_paimon.core.table.table import Table
 

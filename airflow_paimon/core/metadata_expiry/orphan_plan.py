@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.name_digests import ANY_NAME, digests_of
+from airflow_paimon.core.table.name_digests import ANY_NAME, digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR
 
 DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY = (

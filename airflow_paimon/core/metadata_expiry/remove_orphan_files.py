@@ -24,7 +24,6 @@ from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_con
 from airflow_paimon.core.metadata_expiry.contents_plan import Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.kept_plan import kept_json, masks_by_class
-from airflow_paimon.core.metadata_expiry.name_digests import digests_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
     Candidate,
@@ -47,6 +46,7 @@ from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
+from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, STREAMS_DIR
 from airflow_paimon.core.table.table import Table
 

@@ -14,7 +14,6 @@ import numpy as np
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
 from airflow_paimon.core.metadata_expiry.contents_plan import FileNumbers, Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms
-from airflow_paimon.core.metadata_expiry.name_digests import digests_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     CandidateColumns,
     Candidates,
@@ -39,6 +38,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
 )
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
+from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
 from airflow_paimon.core.table.table import Table
 

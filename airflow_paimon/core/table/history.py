@@ -13,12 +13,14 @@ from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_chang
 from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import all_manifests, read_delta_lists, read_entries, read_index
+from airflow_paimon.core.table.scan import all_manifests, read_delta_lists, read_entries, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
 Form = Callable[[bytes], bytes]
+MERGED_BYTES = 1 << 20
+"""Of manifests with more bytes on both sides, digests are compared first."""
 
 
 def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
@@ -38,11 +40,17 @@ def changed_files(
 ) -> tuple[dict[FileId, ManifestEntry], dict[FileId, ManifestEntry]]:
     """Compare the live files of two states, given by their manifests: files only in the new one, and only in the old.
 
-    Reads only the manifests that the two don't share.
+    Reads only the manifests that the two don't share, and if those are many, as one side has merged its manifests,
+    makes objects only of files in partitions that differ.
     """
     shared = {m.file_name for m in old} & {m.file_name for m in new}
-    before = _net(table, [m for m in old if m.file_name not in shared])
-    after = _net(table, [m for m in new if m.file_name not in shared])
+    olds, news = ([m for m in some if m.file_name not in shared] for some in (old, new))
+    differing = None
+    if min(sum(m.file_size for m in some) for some in (olds, news)) > MERGED_BYTES:
+        from airflow_paimon.core.table.unshared import differing_partitions  # numpy is not for every commit
+
+        differing = StoredPartitions(table.schema()).those(differing_partitions(table, olds, news))
+    before, after = _net(table, olds, differing), _net(table, news, differing)
     old_deleted = before.deleted.keys() - before.added.keys()
     new_deleted = after.deleted.keys() - after.added.keys()
     added = {k: e for k, e in after.added.items() if k not in before.added and k not in after.deleted}
@@ -88,8 +96,8 @@ def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
     return [] if snapshot is None or snapshot.id == 0 else all_manifests(table, snapshot)
 
 
-def _net(table: Table, manifests: list[ManifestFile]) -> NetChange:
-    return net_change((e for part in read_entries(table, manifests) for e in part), table.label)
+def _net(table: Table, manifests: list[ManifestFile], selection: Selection | None) -> NetChange:
+    return net_change(selected_entries(table, manifests, selection), table.label)
 
 
 def _by_bucket(entries: dict[FileId, ManifestEntry], form: Form) -> dict[BucketKey, dict[FileId, ManifestEntry]]:

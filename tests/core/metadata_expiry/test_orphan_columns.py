@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles
-from airflow_paimon.core.metadata_expiry.name_digests import digests_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import Candidates, Prefixes, Stored, find_orphans, sort_files
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.local import LocalStore
+from airflow_paimon.core.table.name_digests import digests_of
 
 BEFORE = 1000
 
