@@ -19,6 +19,7 @@ from airflow_paimon.core.format.manifest import EntryPlaces, FileKind, ManifestF
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.name_digests import Digests, digests_of
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places
@@ -28,6 +29,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _LEVEL = np.uint64(0xD6E8FEB86659FD93)
 _Folders = npt.NDArray[np.int32]
 _Mask = npt.NDArray[np.bool_]
+_Naming = tuple[object, ...]
 
 
 class _Part(NamedTuple):
@@ -57,19 +59,29 @@ class LiveStates:
     main: Table
     _parts: dict[str, _Part | None] = field(default_factory=dict)
     _folders: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    _listed: dict[tuple[str, ...], Digests] = field(default_factory=dict)
+    _seen: dict[tuple[_Naming, str], _Mask] = field(default_factory=dict)
 
     def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str] | None:
         """Return the missing data files of a snapshot, as ``missing_at`` does; None: read them as values."""
         state = self._state(view, snapshot)
         if state is None:
             return None
-        places = np.concatenate([p.places for p in state.parts]) if state.parts else np.zeros(0, np.uint64)
-        folders = np.concatenate([p.folders for p in state.parts]) if state.parts else np.zeros(0, np.int32)
-        lost = self._lost(schema, places, folders, state.live)
-        if not lost.any():
+        if not state.parts:
             return []
-        return missing_at(view, schema, list(_chosen(view, state, lost)))
+        keys = [(_naming(schema), m.file_name) for m in state.manifests]
+        for key, part in zip(keys, state.parts, strict=True):
+            self._seen.setdefault(key, np.zeros(len(part.files), bool))
+        pending = state.live & ~np.concatenate([self._seen[key] for key in keys])
+        places, folders = (
+            np.concatenate(some) for some in zip(*((p.places, p.folders) for p in state.parts), strict=True)
+        )
+        lost = self._lost(schema, places, folders, pending)
+        start = 0
+        for key in keys:
+            end = start + len(self._seen[key])
+            self._seen[key] |= (pending & ~lost)[start:end]
+            start = end
+        return missing_at(view, schema, list(_chosen(view, state, lost))) if lost.any() else []
 
     def bucket_counts(self, view: Table, snapshot: Snapshot) -> Mapping[bytes, set[int]] | None:
         """Return the numbers of fixed buckets that the live files of each stored partition are for; None: read them
@@ -119,33 +131,23 @@ class LiveStates:
         keys = zip(c.partitions, c.buckets, strict=True)
         return np.fromiter((known.setdefault(key, len(known)) for key in keys), np.int32, len(c.buckets))
 
-    def _lost(self, schema: TableSchema, places: Digests, folders: _Folders, live: _Mask) -> _Mask:
-        """Return which of the live entries have no file, one partition after the other."""
-        values = StoredPartitions(schema).values
-        paths = [bucket_folder(schema, values(partition), bucket) for partition, bucket in self._folders]
-        of_parent: dict[str, list[int]] = {}
-        for number in np.unique(folders[live]).tolist():
-            of_parent.setdefault(paths[number].rpartition("/")[0], []).append(number)
+    def _lost(self, schema: TableSchema, places: Digests, folders: _Folders, pending: _Mask) -> _Mask:
+        """Return which of the pending entries have no file. Folders of one partition are listed at once."""
+        values, keys = StoredPartitions(schema).values, list(self._folders)
+        of_parent: dict[str, dict[str, int]] = {}
+        for number in np.unique(folders[pending]).tolist():
+            partition, bucket = keys[number]
+            path = bucket_folder(schema, values(partition), bucket)
+            of_parent.setdefault(path.rpartition("/")[0], {})[path] = number
         groups: list[dict[str, int]] = []
         for parent, some in of_parent.items():
-            if len(some) > 1 and parent:
-                groups.append({paths[n]: n for n in some})
-            else:
-                groups += [{paths[n]: n} for n in some]
+            groups += [some] if parent else [{path: n} for path, n in some.items()]
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            there = list(pool.map(self._there, groups))
-        known = np.unique(np.concatenate(there)) if there else np.zeros(0, np.uint64)
-        lost = live.copy()
-        lost[live] = ~np.isin(places[live], known)
+            there = list(pool.map(self._list, groups))
+        lost = pending.copy()
+        if there:
+            lost[pending] = ~np.isin(places[pending], np.concatenate(there))
         return lost
-
-    def _there(self, folders: Mapping[str, int]) -> Digests:
-        """List some folders of one partition, once."""
-        key = tuple(folders)
-        found = self._listed.get(key)
-        if found is None:
-            found = self._listed[key] = self._list(folders)
-        return found
 
     def _list(self, folders: Mapping[str, int]) -> Digests:
         store, one = self.main.store, next(iter(folders))
@@ -155,6 +157,12 @@ class LiveStates:
         split = [path.rpartition("/") for path in store.walk(one.rpartition("/")[0])]
         inside = [(folders[folder], name) for folder, _, name in split if folder in folders]
         return _places(digests_of([name for _, name in inside]), np.array([n for n, _ in inside], np.int32))
+
+
+def _naming(schema: TableSchema) -> _Naming:
+    """What the names of a branch's folders depend on."""
+    o = TableOptions(schema.options)
+    return schema.partition_keys, o.data_path_directory, o.partition_default_name, o.legacy_partition_name
 
 
 def _places(names: Digests, folders: _Folders) -> Digests:
