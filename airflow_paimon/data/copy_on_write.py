@@ -63,11 +63,20 @@ def plan_copy_on_write(table: Table, selection: Selection | None = None) -> Copy
         UnsupportedFeatureError: a primary-key table, or a feature that this engine does not write.
     """
     write = plan_write(table)
+    return copy_on_write(plan_snapshot(table, write.planned_on, write.schema, selection), write)
+
+
+def copy_on_write(scan: ScanPlan, write: TableWrite) -> CopyOnWrite:
+    """Return the plan for files and parameters that were read from one head.
+
+    Raises:
+        UnsupportedFeatureError: a primary-key table.
+    """
     if write.is_keyed:
         raise UnsupportedFeatureError(
-            f"{table.label} has a primary key: its files are merged, not rewritten one by one"
+            f"{scan.table.label} has a primary key: its files are merged, not rewritten one by one"
         )
-    return CopyOnWrite(scan=plan_snapshot(table, write.planned_on, write.schema, selection), write=write)
+    return CopyOnWrite(scan=scan, write=write)
 
 
 def read_columns(plan: CopyOnWrite) -> list[str]:

@@ -19,6 +19,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.overlap import Touched
+from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import (
     PartitionChoice,
     Selection,
@@ -26,7 +27,7 @@ from airflow_paimon.core.table.partitions import (
     choose_partitions,
     shown_partition,
 )
-from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate, columns_of, may_match, restrict
+from airflow_paimon.core.table.predicate import Predicate, columns_of, may_match
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.data.files.pruning import partition_bounds
 from airflow_paimon.data.scan import plan_read
@@ -76,18 +77,7 @@ def selection_for(asked: Asked, mode: str, choice: PartitionChoice, schema: Tabl
         return _overwritten(asked, schema).selection(schema) if asked.partition else None
     if asked.kind in (SELECT, FUNCTION) and mode == "overwrite":
         return None
-    predicate = restrict(asked.predicate, frozenset(schema.partition_keys))
-    return None if predicate is None else _selection(predicate, schema)
-
-
-def _selection(predicate: Predicate, schema: TableSchema) -> Selection:
-    stored, types = StoredPartitions(schema), {f.name: f.type for f in schema.partition_fields}
-    conditions = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
-    for one in conditions:
-        if isinstance(one, Condition) and one.op in ("=", "in"):
-            values = one.value if one.op == "in" else (one.value,)
-            return stored.selection([{one.column: value} for value in values])
-    return stored.where(lambda values: may_match(predicate, partition_bounds(schema, values), types))
+    return partitions_where(asked.predicate, schema)
 
 
 def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice, engine: str = "embedded") -> Work:

@@ -20,6 +20,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
@@ -28,7 +29,7 @@ from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import chosen_files
-from airflow_paimon.data.files.pruning import bind_where
+from airflow_paimon.data.files.pruning import bind_where, keep
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
@@ -101,7 +102,20 @@ def _files_for(
         rows = bind_where(where, predicate, arrow_schema(with_row_columns(schema).fields), "")
     except InvalidInputError:
         return None  # what is wrong with it is said with the names of the table
-    return chosen_files(where, rows.columns, predicate, schema, by_bucket=by_bucket)
+    partitions = _partitions(where, predicate, schema)
+    return chosen_files(where, rows.columns, predicate, schema, partitions, by_bucket=by_bucket)
+
+
+def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema: TableSchema) -> Selection | None:
+    """Return the partitions that can hold rows of a filter; None: it says nothing of them."""
+    if not schema.partition_keys:
+        return None
+    found = partitions_where(predicate, schema)
+    asked = bind_where(where, None, arrow_schema(with_row_columns(schema).fields), "")
+    if asked.columns.isdisjoint(schema.partition_keys):
+        return found
+    own = partitions_that(lambda bounds: keep(asked, [bounds], schema)[0], schema)
+    return own if found is None else both_of(found, own)
 
 
 def _pinned(table: Table, version: int | str | None, timestamp: int | str | None, select: Select) -> PinnedLayers:

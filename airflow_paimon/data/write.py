@@ -30,7 +30,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
 from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
-from airflow_paimon.core.table.scan import BucketKey, bucket_folder, live_columns
+from airflow_paimon.core.table.scan import BucketKey, ScanPlan, bucket_folder, live_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
@@ -111,23 +111,24 @@ def plan_write(
     apart: bool = False,
     by_buckets: bool = False,
     partitions: PartitionsOfRows = lambda schema: None,
+    scan: ScanPlan | None = None,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
     ``chained``: branches of chain tables may be written; the caller reports what becomes stale. ``apart``: rows of one
     bucket come to several tasks. For dynamic buckets, ``tasks``: how many may write one new partition.
     ``by_buckets``: see ``check_writable``. ``partitions``: the only ones that get rows, in canonical form, if known;
-    only their files are looked at.
+    only their files are looked at. ``scan``: the head's files of all partitions that get rows, if they have been read.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
     """
-    schema = table.schema()
+    schema = table.schema() if scan is None else scan.schema
     check_writable(schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=by_buckets)
     if waits_for_compaction(schema, table.branch_name):
         record_expiry(schema, 0, table.label)  # else the compaction after the commit would refuse these options
-    head = table.latest_snapshot()
+    head = table.latest_snapshot() if scan is None else scan.snapshot
     only = None if schema.crosses_partitions or overwrite else partitions(schema)
-    live = () if overwrite else _places(table, schema, head, only)
+    live = () if overwrite else _places(table, schema, head, only, scan)
     totals, sequences = _totals_and_sequences(table.label, live)
     return TableWrite(
         store=table.store,
@@ -155,15 +156,24 @@ class _Place(NamedTuple):
 
 
 def _places(
-    table: Table, schema: TableSchema, head: Snapshot | None, only: frozenset[bytes] | None
+    table: Table, schema: TableSchema, head: Snapshot | None, only: frozenset[bytes] | None, scan: ScanPlan | None
 ) -> Iterable[_Place]:
     """Return where the live files are that decide how rows are written; none where nothing depends on them."""
     if TableOptions(schema.options).bucket <= 0 and not has_dynamic_buckets(schema):
         return ()
+    if scan is not None:
+        return _places_in(scan)
     stored = StoredPartitions(schema)
     c = live_columns(table, head, None if only is None else stored.those(only))
     keys = map(BucketKey, map(stored.canonical, c.partitions), c.buckets)
     return map(_Place, keys, c.total_buckets, c.max_sequence_numbers)
+
+
+def _places_in(scan: ScanPlan) -> Iterable[_Place]:
+    form = StoredPartitions(scan.schema).canonical
+    for split in scan.splits:
+        key = BucketKey(form(split.partition), split.bucket)
+        yield from (_Place(key, split.total_buckets, f.max_sequence_number) for f in split.files)
 
 
 def _totals_and_sequences(label: str, live: Iterable[_Place]) -> tuple[dict[bytes, int], dict[BucketKey, int]]:

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
-from airflow_paimon.spark.statements import kept_source
+from airflow_paimon.spark.statements import kept_source, target_files
 from tests.randomness import chance
 from tests.spark.jobs.operations import in_tasks
 
@@ -230,9 +230,11 @@ def _sorted(rows: Any) -> Rows:
 
 @pytest.mark.random
 @pytest.mark.parametrize("kind", ["keyed", "tracked", "buckets"])
-def test_a_life(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     life = Life(spark, tmp_path, kind, chance(kind))
-    for _ in range(STATEMENTS):
+    for number in range(STATEMENTS):
+        # each second one looks for its partitions first, as in a table of many files
+        monkeypatch.setattr(target_files, "_FEW_FILES", 0 if number % 2 else 64)
         life.step()
 
 

@@ -32,9 +32,9 @@ def is_small(manifest: ManifestFile, target_bytes: int) -> bool:
 def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_bytes: int) -> MergeGroup | None:
     """Choose the contiguous run of small manifests to merge, None while there are fewer than ``min_count`` of them.
 
-    Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back. Manifests at its
-    beginning with more entries than all after them together stay as they are: so an entry is merged again only when the
-    manifest that it is in at least doubles, and many small commits cost the same each, however many there were.
+    Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back. Manifests at
+    its beginning with more entries than all after them together stay as they are: so an entry is merged again only when
+    the manifest that it is in at least doubles, and many small commits cost the same each, however many there were.
     """
     best: MergeGroup | None = None
     start = 0

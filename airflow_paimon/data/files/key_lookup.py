@@ -24,7 +24,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, DataType
 from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
+from airflow_paimon.core.table.partitions import BucketSelection, Selection
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.data.files.arrow_types import arrow_type
 
@@ -68,17 +68,7 @@ def key_points(
 
     ``columns``: the columns that ``where`` may use.
     """
-    return _points(_lookup_fields(schema), where, columns, predicate, schema)
-
-
-def _points(
-    wanted: Iterable[DataField],
-    where: pc.Expression | None,
-    columns: Iterable[str],
-    predicate: Predicate | None,
-    schema: TableSchema,
-) -> Points:
-    fields = {f.name: f for f in wanted if f.type.root in _TYPES}
+    fields = {f.name: f for f in _lookup_fields(schema) if f.type.root in _TYPES}
     found = _points_of(predicate, fields) if predicate is not None else {}
     if where is not None:
         asked = pa.schema([(f.name, arrow_type(f.type)) for f in schema.fields])
@@ -95,17 +85,13 @@ def chosen_files(
     columns: Iterable[str],
     predicate: Predicate | None,
     schema: TableSchema,
+    partitions: Selection | None,
     *,
     by_bucket: bool,
 ) -> Selection | None:
-    """Select the partitions, and with ``by_bucket`` the buckets, whose rows a filter can keep, for the plan of a read;
-    None = all, or too many to name.
+    """Select some partitions (None = all), and with ``by_bucket`` of these the buckets whose rows a filter can keep, for
+    the plan of a read; None = all files.
     """
-    found = _points(schema.partition_fields, where, columns, predicate, schema)
-    partitions = None
-    if found and math.prod(map(len, found.values())) <= MAX_POINTS:
-        specs = (dict(zip(found, values, strict=True)) for values in product(*found.values()))
-        partitions = StoredPartitions(schema).selection(specs)
     points = key_points(where, columns, predicate, schema) if by_bucket and schema.bucket_keys else {}
     if not points or any(name not in points for name in schema.bucket_keys):
         return partitions

@@ -262,7 +262,7 @@ def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
         main_head=found.main_head,
         choice=found.choice,
         live=live,
-        write=plan_write(branch, tasks=cores_of(spark), by_buckets=True, chained=is_chain_rows(branch)),
+        write=plan_write(branch, tasks=cores_of(spark), by_buckets=True, chained=is_chain_rows(branch), scan=live),
         limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
     )
 

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.correction.checks import check_statement_alone
+from airflow_paimon.core.correction.sql_asked import read_sql
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.correction_work import selection_for
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
@@ -39,6 +41,7 @@ from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_state
 from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
+from airflow_paimon.spark.statements.target_files import Limits
 from airflow_paimon.spark.statements.views import registered
 from airflow_paimon.spark.tasks import cores_of
 
@@ -117,13 +120,17 @@ def correct_by_statement(
 
 
 def _rows_to_read(base: Base, statement: Statement) -> int | None:
-    return rows_to_read(plan_snapshot(base.table, base.head, base.schema), base.choice, statement.text)
+    asked = read_sql(statement.text, base.schema)
+    selection = selection_for(asked, "overwrite", base.choice, base.schema)
+    return rows_to_read(plan_snapshot(base.table, base.head, base.schema, selection), base.choice, statement.text)
 
 
 @contextmanager
 def _inserted(spark: SparkSession, statement: Statement, base: Base, tables: NamedTables) -> Iterator[DataFrame]:
-    plan = plan_snapshot(base.table, base.head, base.schema)
-    own = partial(own_rows, spark, statement.text, plan)
+
+    def own() -> DataFrame:
+        return own_rows(spark, statement.text, plan_snapshot(base.table, base.head, base.schema))
+
     with statement_errors(statement), tables.bound(statement, own) as bound:
         yield insert_rows(spark, bound, base.schema)
 
@@ -173,16 +180,20 @@ def _result(
     return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
 
 
-def _limits(context: Context, base: Base) -> dict[BucketKey, int] | None:
-    """Return the highest sequence number of each bucket at the branch point; None: what it holds now.
+def _limits(context: Context, base: Base) -> Limits | None:
+    """Return what finds the highest sequence number of buckets at the branch point; None: it is what they hold now.
 
     See docs/design.md, A running writer keeps winning. The branches of a chain table are not published.
     """
     if not base.schema.primary_keys or chain_part(base.table) is not None:
         return None
-    stored = StoredPartitions(base.schema)
-    plan = plan_snapshot(base.table, branch_point(context.table, base.table), base.schema)
-    return {BucketKey(stored.canonical(s.partition), s.bucket): highest_sequence(s.files) for s in plan.splits}
+    stored, point = StoredPartitions(base.schema), branch_point(context.table, base.table)
+
+    def found(selection: Selection | None) -> dict[BucketKey, int]:
+        plan = plan_snapshot(base.table, point, base.schema, selection)
+        return {BucketKey(stored.canonical(s.partition), s.bucket): highest_sequence(s.files) for s in plan.splits}
+
+    return found
 
 
 def _details(statement: Statement, base: Base, outcome: Outcome) -> dict[str, Any]:

@@ -174,6 +174,8 @@ def _rewrite(
     correction: Correction, key: BucketKey, values: tuple[Any, ...], changes: Iterable[pa.RecordBatch]
 ) -> CommitMessage:
     write = correction.write
+    if write.only is not None and key.partition not in write.only:  # what is live there was not read
+        raise AssertionError(f"{write.label}: rows came for a partition that the correction was not planned for")
     known = correction.live.get(key)
     if known is None:
         total = write.buckets_of(key.partition) if write.default_buckets > 0 else UNAWARE_TOTAL

@@ -15,14 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.table.predicate import AllOf, Predicate
+from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
+from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
-from airflow_paimon.data.write import discard_files
+from airflow_paimon.data.write import discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
@@ -33,11 +36,12 @@ from airflow_paimon.spark.statements.evaluate import (
 )
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
-from airflow_paimon.spark.statements.kept_source import kept_source, keys_of, unmatched_rows
+from airflow_paimon.spark.statements.kept_source import Keys, kept_source, keys_of_source, unmatched_rows
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
+from airflow_paimon.spark.statements.target_files import TargetFiles
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
@@ -57,40 +61,93 @@ def change_append(spark: SparkSession, asked: Statement, table: Table, tables: N
     Raises:
         InvalidInputError: Spark refuses the statement, or a row is matched twice.
     """
-    plan = plan_copy_on_write(table)
+    target = TargetFiles(table)
+    check_writable(target.schema, table=table.label, branch=table.branch_name)
     with (
         statement_errors(asked),
-        tables.bound(asked, lambda: own_rows(spark, asked.text, plan.scan)) as bound,
+        tables.bound(asked, lambda: own_rows(spark, asked.text, target.whole())) as bound,
+        temporary_conf(spark, BATCH_CONF),
     ):
-        return _change(spark, bound, plan, dry_run)
+        evaluation = Evaluation(spark, bound, target.schema, list(POSITION_COLUMNS), whole=False)
+        return _Statement(spark, bound, target, evaluation, dry_run).run()
 
 
-def _change(spark: SparkSession, statement: Statement, plan: CopyOnWrite, dry_run: bool) -> Outcome:
-    schema = plan.write.schema
-    evaluation = Evaluation(spark, statement, schema, list(POSITION_COLUMNS), whole=False)
-    found = None if statement.insert else evaluation.run(evaluation.empty_target())
-    if found is not None:
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """One statement on one head, of which it reads only files that can matter."""
+
+    spark: SparkSession
+    statement: Statement
+    target: TargetFiles
+    evaluation: Evaluation
+    dry_run: bool
+
+    def run(self) -> Outcome:
+        statement, target, schema = self.statement, self.target, self.target.schema
+        if statement.insert is not None:
+            plan = self._plan(target.those(frozenset()))
+            rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
+            return self._outcome(plan, self._on(plan).insert(rows))
+        found = self.evaluation.run(self.evaluation.empty_target())
+        if statement.kind == "MERGE" and target.has_many():
+            with kept_source(self.spark, statement, self.evaluation) as kept:
+                if kept is not None:
+                    return self._merge(kept, keys_of_source(self.evaluation, kept))
+        plan = self._plan(target.selection(found.predicate))
         refuse_rows_of_other(plan.scan, found.predicate)
-    if found is not None and takes_whole_partitions(statement, plan.scan, found):
-        return drop_partitions(spark, statement, plan.scan, plan.write, found.predicate, dry_run=dry_run)
-    change = _Change(spark, statement, plan, evaluation, dry_run)
-    with temporary_conf(spark, BATCH_CONF):
-        if found is None:
-            results = change.insert(inserted(spark, statement, schema, list(POSITION_COLUMNS)))
-        elif statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
-            with kept_source(spark, statement, evaluation) as kept:
-                results = change.run(found.predicate) if kept is None else change.merge(kept)
-        else:
-            results = change.run(found.predicate)
-    return Outcome(
-        read=plan.scan,
-        write=plan.write,
-        messages=tuple(m for r in results for m in r.messages),
-        updated=sum(r.updated for r in results),
-        deleted=sum(r.deleted for r in results),
-        inserted=sum(r.inserted for r in results),
-        rewritten=frozenset(name for r in results for name in r.files),
-    )
+        if takes_whole_partitions(statement, plan.scan, found):
+            dropped = drop_partitions(
+                self.spark, statement, plan.scan, plan.write, found.predicate, dry_run=self.dry_run
+            )
+            return replace(dropped, is_part=self._is_part(plan))
+        change = self._on(plan)
+        if statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
+            with kept_source(self.spark, statement, self.evaluation) as kept:
+                if kept is not None:
+                    return self._outcome(plan, change.merge(kept, keys_of_source(self.evaluation, kept)))
+        return self._outcome(plan, change.run(found.predicate))
+
+    def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
+        """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
+        none = frozenset[bytes]() if keys.nothing else None
+        plan = self._plan(self.target.those(none) if keys.nothing else self.target.selection(keys.predicate))
+        return self._outcome(plan, self._on(plan).merge(kept, keys))
+
+    def _plan(self, selection: Selection | None) -> CopyOnWrite:
+        target = self.target
+        scan, only = target.of(selection), None
+        written = scan
+        if scan is not target.whole_if_read() and TableOptions(target.schema.options).bucket > 0:
+            if self._stays():
+                canonical = StoredPartitions(target.schema).canonical
+                only = frozenset(canonical(s.partition) for s in scan.splits)
+            else:
+                written = target.whole()  # a row can get into any partition, with its own number of buckets
+        return copy_on_write(scan, plan_write(target.table, scan=written, partitions=lambda schema: only))
+
+    def _stays(self) -> bool:
+        """Whether all rows stay in their partitions, and none is inserted."""
+        changed = {*update_columns(self.statement, self.target.schema)}
+        inserts = self.statement.insert is not None or any(c.action == "insert" for c in self.statement.clauses)
+        return not inserts and changed.isdisjoint(self.target.schema.partition_keys)
+
+    def _on(self, plan: CopyOnWrite) -> _Change:
+        return _Change(self.spark, self.statement, plan, self.evaluation, self.dry_run)
+
+    def _is_part(self, plan: CopyOnWrite) -> bool:
+        return plan.scan is not self.target.whole_if_read()
+
+    def _outcome(self, plan: CopyOnWrite, results: Sequence[Rewritten]) -> Outcome:
+        return Outcome(
+            read=plan.scan,
+            write=plan.write,
+            messages=tuple(m for r in results for m in r.messages),
+            updated=sum(r.updated for r in results),
+            deleted=sum(r.deleted for r in results),
+            inserted=sum(r.inserted for r in results),
+            rewritten=frozenset(name for r in results for name in r.files),
+            is_part=self._is_part(plan),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +171,10 @@ class _Change:
         rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows
         return _run(rows, self._rewrite(read, parts), parts)
 
-    def merge(self, kept: DataFrame) -> list[Rewritten]:
+    def merge(self, kept: DataFrame, keys: Keys) -> list[Rewritten]:
         """MERGE with a kept source: rows of the target first, then those of the source that none has matched."""
         spark, statement, evaluation = self.spark, self.statement, self.evaluation
-        found = evaluation.run(evaluation.empty_target(), kept)
-        keys = keys_of(kept, found.equal)
-        known = tuple(p for p in (found.predicate, keys.predicate) if p is not None)
-        read, splits = self._read(AllOf(known) if known else None)
+        read, splits = self._read(keys.predicate)
         splits = [] if keys.nothing else splits
         target = keys.within(view_frame(spark, [(read, splits)]))
         parts = _parts(splits)

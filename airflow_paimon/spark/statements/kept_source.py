@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
 from airflow_paimon.spark.statements.parse import sequence_items
 from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.statements.target_files import partitions_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,6 +35,7 @@ _READ_BYTES = 1 << 30
 """A source that reads more than this is not tried, as far as Spark knows how much it reads."""
 _UNKNOWN_BYTES = 1 << 60
 _LISTED_VALUES = 1000
+_MOST_PARTITIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,65 @@ class Keys:
         return target
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSource:
+    """A MERGE of which the source is evaluated. ``statement``: with these rows as its source; ``predicate``: holds for
+    every row of the target that can change, ``nothing``: none can; ``inserted``: the partitions that can get new rows.
+    """
+
+    statement: Statement
+    predicate: Predicate | None
+    nothing: bool
+    inserted: frozenset[bytes]
+
+
+@contextmanager
+def known_source(
+    spark: SparkSession, statement: Statement, evaluation: Evaluation, table: Table, schema: TableSchema
+) -> Iterator[KnownSource | None]:
+    """Evaluate the source of a MERGE, once, and find out which partitions it concerns; None if that isn't known."""
+    with kept_source(spark, statement, evaluation) as kept:
+        inserted = None if kept is None else _inserted(spark, statement, kept, table, schema)
+        if kept is None or inserted is None:
+            yield None
+            return
+        keys = keys_of_source(evaluation, kept)
+        rows = evaluation.named_as(kept.drop(SOURCE_ROW), kept)
+        assert statement.source is not None
+        yield KnownSource(
+            statement=replace(statement, source=replace(statement.source, node=analyzed(rows))),
+            predicate=keys.predicate,
+            nothing=keys.nothing,
+            inserted=inserted,
+        )
+
+
+def _inserted(
+    spark: SparkSession,
+    statement: Statement,
+    kept: DataFrame,
+    table: Table,
+    schema: TableSchema,
+) -> frozenset[bytes] | None:
+    """Return the partitions of what would be inserted if no row of the source matched; None if that isn't known."""
+    if not statement.not_matched:
+        return frozenset()
+    evaluation = Evaluation(spark, statement, schema, (), whole=False)
+    rows = evaluation.inserts(kept).select(*("`" + k.replace("`", "``") + "`" for k in schema.partition_keys))
+    jvm: Any = spark._jvm
+    now = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    execution = rows._jdf.queryExecution()
+    if execution.analyzed().containsPattern(now) or not execution.optimizedPlan().deterministic():
+        return None  # it may be another one when the rows are computed
+    found = collect_arrow(rows.distinct().limit(_MOST_PARTITIONS + 1))
+    if found.num_rows > _MOST_PARTITIONS:
+        return None
+    try:
+        return partitions_of(found, table, schema)
+    except InvalidInputError:  # of a row that may match, and is not inserted then
+        return None
+
+
 @contextmanager
 def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluation) -> Iterator[DataFrame | None]:
     """Evaluate the source of a MERGE, once, and keep its rows for the context; None if it is large."""
@@ -68,6 +132,14 @@ def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluatio
         yield evaluation.named_as(kept, source) if _size(spark, rdd.id()) <= KEPT_BYTES else None
     finally:
         rdd.unpersist(False)
+
+
+def keys_of_source(evaluation: Evaluation, kept: DataFrame) -> Keys:
+    """Return what the condition of a MERGE, and the keys of its kept source, say of the target's rows."""
+    found = evaluation.run(evaluation.empty_target(), kept)
+    keys = keys_of(kept, found.equal)
+    known = tuple(p for p in (found.predicate, keys.predicate) if p is not None)
+    return replace(keys, predicate=AllOf(known) if known else None)
 
 
 def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,10 +20,13 @@ from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
+from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, choose_partitions
+from airflow_paimon.core.table.partition_filter import either_of
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
@@ -32,6 +35,7 @@ from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, fits_in_process, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files, distribute, plan_write
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, conform, distributed, temporary_conf
@@ -44,13 +48,16 @@ from airflow_paimon.spark.statements.evaluate import (
     MATCHED,
     MOVED,
     UPDATED,
+    Evaluated,
     Evaluation,
 )
 from airflow_paimon.spark.statements.insert import inserted
+from airflow_paimon.spark.statements.kept_source import KnownSource, known_source
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
+from airflow_paimon.spark.statements.target_files import Limits, TargetFiles, partitions_of
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_in_arrow
@@ -68,7 +75,7 @@ def change_keyed(
     asked: Statement,
     table: Table,
     tables: NamedTables,
-    limits: Mapping[BucketKey, int] | None,
+    limits: Limits | None,
     dry_run: bool,
 ) -> Outcome:
     """Evaluate a statement on the head and write the touched buckets; nothing is committed.
@@ -78,26 +85,101 @@ def change_keyed(
     Raises:
         InvalidInputError: Spark refuses the statement, a row is matched twice, a key would change or come twice.
     """
-    write = plan_write(table, tasks=cores_of(spark), by_buckets=True, chained=is_chain_rows(table))
-    plan = plan_snapshot(table, write.planned_on, write.schema)
-    merges = asked.insert is not None and TableOptions(plan.schema.options).merge_engine != "deduplicate"
-    write = replace(write, schema=without_defaults(plan.schema) if merges else without_merging(plan.schema))
-    with statement_errors(asked), tables.bound(asked, lambda: own_rows(spark, asked.text, plan)) as bound:
-        evaluation = Evaluation(spark, bound, plan.schema, (), whole=True)
-        if bound.insert is not None:
-            changed = inserted(spark, bound, plan.schema, ())
-        else:
-            empty = evaluation.run(evaluation.empty_target())
-            refuse_rows_of_other(plan, empty.predicate)
-            if takes_whole_partitions(bound, plan, empty) and not _writes_changelog(table, plan.schema):
-                return drop_partitions(spark, bound, plan, write, empty.predicate, dry_run=dry_run)
-            layer = plan_read(plan, predicate=empty.predicate, time_travel=True, layered=True, whole_buckets=True)
-            changed = evaluation.run(view_frame(spark, [layer])).rows
-        correction = _correction(plan, write, limits, dry_run)
-        correction = replace(correction, writes_changelog=_writes_changelog(table, plan.schema), merges=merges)
-        with temporary_conf(spark, BATCH_CONF):
-            results = _run(_with_kinds(changed), plan, correction)
-    return _outcome(plan, write, results)
+    target, chained = TargetFiles(table), is_chain_rows(table)
+    check_writable(target.schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=True)
+    with (
+        statement_errors(asked),
+        tables.bound(asked, lambda: own_rows(spark, asked.text, target.whole())) as bound,
+        temporary_conf(spark, BATCH_CONF),
+    ):
+        change = _Change(spark, bound, target, limits, dry_run)
+        return change.insert() if bound.insert is not None else change.change()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One statement on one head."""
+
+    spark: SparkSession
+    statement: Statement
+    target: TargetFiles
+    limits: Limits | None
+    dry_run: bool
+
+    def insert(self) -> Outcome:
+        schema = self.target.schema
+        merges = TableOptions(schema.options).merge_engine != "deduplicate"
+        rows = _with_kinds(inserted(self.spark, self.statement, schema, ()))
+        few = few_rows(rows)
+        partitions = None if few is None else partitions_of(few, self.target.table, schema)
+        selection = self.target.those(partitions)
+        plan = self.target.of(selection)
+        write = self._write(plan, None if selection is None else partitions)
+        write = replace(write, schema=without_defaults(schema) if merges else without_merging(schema))
+        return self._written(rows, few, plan, write, selection, merges=merges)
+
+    def change(self) -> Outcome:
+        """UPDATE, DELETE and MERGE."""
+        target = self.target
+        evaluation = self._evaluation(self.statement)
+        empty = evaluation.run(evaluation.empty_target())
+        if self.statement.kind == "MERGE" and target.has_many():
+            with known_source(self.spark, self.statement, evaluation, target.table, target.schema) as known:
+                if known is not None:
+                    again = self._evaluation(known.statement)
+                    return self._on(again, again.run(again.empty_target()), known)
+        return self._on(evaluation, empty, None)
+
+    def _evaluation(self, statement: Statement) -> Evaluation:
+        return Evaluation(self.spark, statement, self.target.schema, (), whole=True)
+
+    def _on(self, evaluation: Evaluation, empty: Evaluated, known: KnownSource | None) -> Outcome:
+        """``empty``: evaluated on no rows."""
+        predicate = empty.predicate if known is None else known.predicate
+        new = frozenset[bytes]() if known is None else known.inserted
+        selection = self._selection(predicate, known)
+        plan = self.target.of(selection)
+        refuse_rows_of_other(plan, predicate)
+        canonical = StoredPartitions(plan.schema).canonical
+        only = None if selection is None else new | {canonical(s.partition) for s in plan.splits}
+        write = replace(self._write(plan, only), schema=without_merging(plan.schema))
+        if takes_whole_partitions(self.statement, plan, empty) and not _writes_changelog(plan.table, plan.schema):
+            found = drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
+            return replace(found, is_part=selection is not None)
+        layer = plan_read(plan, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
+        rows = _with_kinds(evaluation.run(view_frame(self.spark, [layer])).rows)
+        few = few_rows(rows, kept=known is not None)
+        return self._written(rows, few, plan, write, selection, merges=False)
+
+    def _selection(self, predicate: Predicate | None, known: KnownSource | None) -> Selection | None:
+        """Return the partitions of rows that can change, and those of rows that can be inserted."""
+        if known is None:
+            anywhere = any(c.action == "insert" for c in self.statement.clauses)
+            return None if anywhere else self.target.selection(predicate)
+        changed, inserted = self.target.selection(predicate), self.target.those(known.inserted)
+        if known.nothing or changed is None or inserted is None:
+            return inserted if known.nothing else None
+        return either_of(changed, inserted)
+
+    def _write(self, plan: ScanPlan, only: frozenset[bytes] | None) -> TableWrite:
+        table = plan.table
+        options: dict[str, Any] = {"by_buckets": True, "chained": is_chain_rows(table)}
+        return plan_write(table, tasks=cores_of(self.spark), scan=plan, partitions=lambda schema: only, **options)
+
+    def _written(
+        self,
+        rows: DataFrame,
+        few: pa.Table | None,
+        plan: ScanPlan,
+        write: TableWrite,
+        selection: Selection | None,
+        *,
+        merges: bool,
+    ) -> Outcome:
+        limits = None if self.limits is None else self.limits(selection)
+        correction = _correction(plan, write, limits, self.dry_run)
+        correction = replace(correction, writes_changelog=_writes_changelog(plan.table, plan.schema), merges=merges)
+        return replace(_outcome(plan, write, _run(rows, few, plan, correction)), is_part=selection is not None)
 
 
 def _writes_changelog(table: Table, schema: TableSchema) -> bool:
@@ -156,7 +238,8 @@ def _key(plan: ScanPlan, split: BucketSplit) -> BucketKey:
     return BucketKey(StoredPartitions(plan.schema).canonical(split.partition), split.bucket)
 
 
-def _run(rows: DataFrame, plan: ScanPlan, correction: Correction) -> list[BucketResult]:
+def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: Correction) -> list[BucketResult]:
+    """``few``: the rows, if they are few enough to be here."""
     write = correction.write
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -165,9 +248,10 @@ def _run(rows: DataFrame, plan: ScanPlan, correction: Correction) -> list[Bucket
     def discard(results: Sequence[BucketResult]) -> None:
         discard_files(write, [r.message for r in results if r.message is not None])
 
-    few = few_rows(rows)
     if few is not None and _touches_little(few, plan, write):
         return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
+    if few is not None:
+        rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
     return collect(map_in_arrow(distributed(rows, write), work, SCHEMA), refused=discard)
 
 

@@ -19,6 +19,8 @@ _TEXT = 200
 class Outcome:
     """``read``: the target's files as they were read. ``rewritten``: names of those that a dry run would write again.
     ``deleted_at_most``: ``deleted`` counts stored rows, of which a merge or a deletion vector may hide some.
+    ``is_part``: files of other partitions were not read; ``partitions``: then the names of all of them, as far as they
+    are known.
     """
 
     read: ScanPlan
@@ -29,10 +31,16 @@ class Outcome:
     inserted: int = 0
     rewritten: frozenset[str] = frozenset()
     deleted_at_most: bool = False
+    is_part: bool = False
+    partitions: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
         return self.updated + self.deleted + self.inserted
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.rows and not self.messages
 
     def discard(self) -> None:
         """Delete the new files: certainly nothing refers to them."""
@@ -68,7 +76,7 @@ def _changelog_rows(messages: Sequence[CommitMessage]) -> dict[str, int]:
 
 def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
     """Say why a statement changed nothing: what no row met, and which partitions there are."""
-    if outcome.rows or outcome.messages:
+    if not outcome.changes_nothing:
         return []
     schema = outcome.read.schema
     text = " ".join(statement.condition.text.split()) if statement.condition is not None else ""
@@ -79,7 +87,9 @@ def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
         why = f"none of its clauses took a row, joined ON {condition}"
     else:
         why = f"no row has {condition}" if condition else "the table has no rows"
-    names = sorted({shown_partition(schema, s.values) for s in outcome.read.splits}) if schema.partition_keys else []
+    names: Sequence[str] = outcome.partitions
+    if schema.partition_keys and not outcome.is_part:
+        names = sorted({shown_partition(schema, s.values) for s in outcome.read.splits})
     known = ""
     if names:
         first_and_last = " to ".join(sorted({names[0], names[-1]}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
@@ -15,7 +16,6 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Operation
-from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.spark.statements.append import change_append
@@ -24,6 +24,7 @@ from airflow_paimon.spark.statements.other_branch import check_what_is_seen
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables
+from airflow_paimon.spark.statements.target_files import Limits, known_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def evaluate(
     table: Table,
     tables: NamedTables,
     *,
-    limits: Mapping[BucketKey, int] | None = None,
+    limits: Limits | None = None,
     dry_run: bool = False,
 ) -> Outcome:
     """Compute UPDATE, DELETE, MERGE or INSERT INTO on the head; nothing is committed. A dry run writes no file either.
@@ -63,6 +64,8 @@ def evaluate(
         outcome = change_append(spark, statement, table, tables, dry_run)
     if statement.insert is None:
         check_what_is_seen(outcome)
+    if outcome.is_part and outcome.changes_nothing:
+        outcome = replace(outcome, partitions=known_partitions(outcome.read))
     for note in notes_of(statement, outcome):
         log.warning("%s: %s", table.label, note)
     return outcome
@@ -75,7 +78,7 @@ def commit_statement(
     tables: NamedTables,
     identity: CommitIdentity,
     properties: Properties,
-    limits: Mapping[BucketKey, int] | None = None,
+    limits: Limits | None = None,
     on_stale: OnStale | None = None,
 ) -> tuple[Receipt, Outcome]:
     """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed. ``on_stale``: in the

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +24,12 @@ from airflow_paimon.core.format.manifest_io import describe_manifest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.partition_filter import both_of, either_of, partitions_where
 from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate, exactly, may_match, restrict
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.layers import plan_table_read
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
 from tests.stores import CountingStore
 
@@ -174,6 +178,70 @@ def test_no_manifest_with_a_selected_partition_is_skipped(
     for selection in (exact, partial):
         if any(selection(encode_partition(r, stored.types)) for r in rows):
             assert selection.may_be_in(manifest)
+
+
+def conditions(row: st.SearchStrategy[tuple[Any, ...]]) -> st.SearchStrategy[Predicate]:
+    """Conditions on the columns of ``schema``; some compare with a value of another type."""
+
+    def compared(at: int, op: Any, values: list[Any]) -> Condition:
+        name = "k" if at == len(TYPES) else f"p{at}"
+        return Condition(name, op, tuple(values) if op == "in" else values[0])
+
+    columns = st.integers(0, len(TYPES))
+    operators = st.sampled_from(["=", "in", "!=", "<", "<=", ">", ">=", "is null", "is not null"])
+    own = st.builds(lambda at, op, rows: compared(at, op, [r[at % len(TYPES)] for r in rows]), columns, operators,
+                    st.lists(row, min_size=1, max_size=3))  # fmt: skip
+    strange = st.builds(lambda at, op, v: compared(at, op, [v]), columns, operators, st.sampled_from(["a", 1, 1.5]))
+    inner = st.one_of(own, own, strange)
+
+    def parts(kind: Any) -> st.SearchStrategy[Predicate]:
+        return st.lists(inner, min_size=1, max_size=3).map(lambda found: kind(tuple(found)))
+
+    return st.one_of(inner, parts(AllOf), st.lists(parts(AnyOf), min_size=1, max_size=2).map(lambda p: AllOf(tuple(p))))
+
+
+@given(data=st.data(), rows=st.lists(ROWS, min_size=1, max_size=4))
+def test_a_condition_selects_the_partitions_whose_rows_may_meet_it(
+    schema: TableSchema, data: st.DataObject, rows: list[tuple[Any, ...]]
+) -> None:
+    predicate = data.draw(conditions(ROWS | st.sampled_from(rows)))
+    selection = partitions_where(predicate, schema)
+    known = restrict(predicate, set(schema.partition_keys))
+    assert (selection is None) == (known is None)
+    if selection is None:
+        return
+    types = {f.name: f.type for f in schema.partition_fields}
+    meets = [may_match(known, dict(zip(schema.partition_keys, map(exactly, r), strict=True)), types) for r in rows]
+    assert [selection(encode_partition(r, StoredPartitions(schema).types)) for r in rows] == meets
+    assert selection.may_be_in(manifest_of(schema, rows)) or not any(meets)
+
+
+def test_a_condition_excludes_manifests_by_bounds_that_may_be_cut_off(schema: TableSchema) -> None:
+    row = ("day-0500", 1, True, 1.5, date(2025, 1, 1), Decimal("0.00"), Timestamp(0, 0), 7)
+    manifest = manifest_of(schema, [row])
+    cut = manifest._replace(partition_stats=manifest.partition_stats._replace(
+        max_values=encode_row(("day-05", *row[1:]), StoredPartitions(schema).types)))  # fmt: skip
+    for held in (manifest, cut):
+        for op, value in (("=", "day-0500"), (">=", "day-0500"), ("in", ("x", "day-0500")), ("<", "day-06")):
+            assert partitions_where(Condition("p0", op, value), schema).may_be_in(held)  # type: ignore[arg-type, union-attr]
+        for op, value in (("=", "day-04"), ("<", "day-04"), (">", "day-06"), ("in", ("x", "y"))):
+            assert not partitions_where(Condition("p0", op, value), schema).may_be_in(held)  # type: ignore[arg-type, union-attr]
+    day, other = (partitions_where(Condition("p0", "=", v), schema) for v in ("day-0500", "x"))
+    assert day is not None and other is not None
+    assert either_of(day, other).may_be_in(manifest) and not both_of(day, other).may_be_in(manifest)
+
+
+def test_a_read_with_a_condition_on_partition_columns_reads_their_manifests(table: Table) -> None:
+    counting = CountingStore(table.store)
+    view, day = Table(counting, table.name), Condition("dt", "=", DAYS[7])
+    ((_, splits),) = plan_table_read(view, predicate=AllOf((day, Condition("v", "=", "x"))))
+    assert [s.bucket.values for s in splits] == [(DAYS[7],)]
+    assert manifests_read(counting) == 1
+    ((_, splits),) = plan_table_read(view, where=(pc.field("dt") >= DAYS[23]) & (pc.field("k") == 1))
+    assert sorted(s.bucket.values for s in splits) == [(DAYS[23],), (DAYS[24],)]
+    assert manifests_read(counting) == 1 + 2
+    plan_table_read(view, where=pc.field("v") == "x")
+    assert manifests_read(counting) == 1 + 2 + len(DAYS)
 
 
 def chosen_by(schema: TableSchema, **values: Any) -> Any:

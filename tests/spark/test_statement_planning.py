@@ -1,0 +1,102 @@
+"""A statement reads the manifests of the partitions that its condition or source names, and gives the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow
+from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.spark import sql
+from airflow_paimon.spark.statements import target_files
+from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.parse import parse_statement
+from airflow_paimon.spark.statements.run import evaluate
+from airflow_paimon.spark.statements.tables import warehouse_tables
+from tests.core.table.test_stored_partitions import manifests_read
+from tests.stores import CountingStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = (("k", "INT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
+DAYS = [f"2025-01-{day:02}" for day in range(1, 9)]
+KINDS: dict[str, dict[str, str]] = {
+    "keyed": {"bucket": "2"},
+    "dynamic": {"bucket": "-1"},
+    "append": {"bucket": "-1"},
+    "bucketed": {"bucket": "2", "bucket-key": "k"},
+    "tracked": {"bucket": "-1", "row-tracking.enabled": "true"},
+}
+NEW = "(SELECT 3 AS k, 'new' AS v, '2025-01-02' AS dt UNION ALL SELECT 77, 'more', '2025-01-09')"
+MERGE = f"MERGE INTO d.t USING {NEW} AS s ON t.dt = s.dt AND t.k = s.k "
+STATEMENTS = {
+    f"UPDATE d.t SET v = 'x' WHERE dt = '{DAYS[3]}' AND k < 2": ((2, 0, 0), 1),
+    f"DELETE FROM d.t WHERE dt >= '{DAYS[6]}' AND k = 1": ((0, 2, 0), 2),
+    f"DELETE FROM d.t WHERE dt IN ('{DAYS[0]}', '{DAYS[1]}') AND v = 'none'": ((0, 0, 0), 2),
+    f"DELETE FROM d.t WHERE dt = '{DAYS[4]}'": ((0, 5, 0), 1),
+    MERGE + "WHEN MATCHED THEN UPDATE SET v = s.v": ((1, 0, 0), 1),
+    MERGE + "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *": ((0, 1, 1), 1),
+    f"UPDATE d.t SET v = 'z' WHERE dt = '{DAYS[2]}' OR k = 3": ((12, 0, 0), 8),
+    f"UPDATE d.t SET v = 'w' WHERE dt = '{DAYS[2]}' AND k IN (SELECT k FROM d.t WHERE dt = 'x')": ((0, 0, 0), 8),
+    f"MERGE INTO d.t USING {NEW} AS s ON t.k = s.k WHEN MATCHED THEN UPDATE SET v = s.dt "
+    f"WHEN NOT MATCHED BY SOURCE AND dt = '{DAYS[0]}' THEN DELETE": ((8, 4, 0), 8),
+}
+"""With the rows that are updated, deleted and inserted, and how many manifests are read to plan it; each day is in one.
+
+For a note on what changed nothing, all of them are read once more.
+"""
+
+
+def make(warehouse: Path, kind: str) -> Table:
+    keyed = kind in ("keyed", "dynamic")
+    options = {**KINDS[kind], "manifest.merge-min-count": "100"}
+    keys = ["dt", "k"] if keyed else []
+    table = create_table(str(warehouse), "d.t", COLUMNS, partition_keys=["dt"], primary_keys=keys, options=options)
+    for day in DAYS:
+        rows = [{"k": k, "v": f"{day}-{k}", "dt": day} for k in range(5)]
+        write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
+    return table
+
+
+def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> Outcome:
+    statement = parse_statement(spark, text)
+    assert statement is not None
+    return evaluate(spark, statement, table, warehouse_tables(spark, str(warehouse), None, text, table), dry_run=True)
+
+
+@pytest.mark.parametrize("kind", ["keyed", "append"])
+def test_manifests_of_other_partitions_are_not_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(target_files, "_FEW_FILES", 0)  # the table counts as one with many
+    table = make(tmp_path, kind)
+    for text, (counts, manifests) in STATEMENTS.items():
+        counting = CountingStore(table.store)
+        found = planned(spark, tmp_path, Table(counting, "d.t"), text)
+        assert (found.updated, found.deleted, found.inserted) == counts, text
+        note = len(DAYS) if found.is_part and not found.rows else 0
+        assert manifests_read(counting) == manifests + note, text
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "bucketed", "tracked"])
+def test_a_merge_of_known_partitions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(target_files, "_FEW_FILES", 0)
+    table = make(tmp_path, kind)
+    before = {(r["k"], r["dt"]): r["v"] for r in read_arrow(table).to_pylist()}
+    sql(spark, str(tmp_path), MERGE + "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *")
+    after = {(r["k"], r["dt"]): r["v"] for r in read_arrow(table).to_pylist()}
+    assert after == before | {(3, "2025-01-02"): "new", (77, "2025-01-09"): "more"}
+
+
+def test_a_note_names_partitions_that_were_not_planned(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path, "append")
+    result = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = '2026-01-01' AND k = 1")
+    assert result["details"]["notes"][0].endswith(f"the table has 8 partitions, dt={DAYS[0]} to dt={DAYS[-1]}")
