@@ -1,5 +1,7 @@
 """UPDATE, DELETE and MERGE on an append table with row tracking, beside rewriting the same files by Spark.
 
+DELETE also on one with deletion vectors.
+
 10 million rows in 8 files, one warm session. The floor reads and writes those files, without changing a row. The
 environment variable ``ROWS`` sets the number of rows.
 """
@@ -29,15 +31,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="airflow-paimon-bench-") as folder, session(Path(folder)) as spark:
         warehouse = f"{folder}/warehouse"
         table = make_table(warehouse, "d.t")
-        write_table(rows(spark, ROWS, FILES), warehouse, "d.t")
+        make_table(warehouse, "d.marked", **{"deletion-vectors.enabled": "true"})
+        for name in ("d.t", "d.marked"):
+            write_table(rows(spark, ROWS, FILES), warehouse, name)
         found = paths(table)
         print(f"{ROWS:,} rows in {len(found)} files, Spark {spark.version}, {spark.sparkContext.master}")
         bench_statements(spark, warehouse, found, f"{folder}/floor")
 
 
-def make_table(warehouse: str, name: str) -> Table:
+def make_table(warehouse: str, name: str, **options: str) -> Table:
     columns = [("k", "BIGINT"), ("a", "INT"), ("b", "DOUBLE"), ("v", "STRING")]
-    return create_table(warehouse, name, columns, options=TRACKED)
+    return create_table(warehouse, name, columns, options=TRACKED | options)
 
 
 def rows(spark: SparkSession, count: int, parts: int) -> DataFrame:
@@ -76,6 +80,8 @@ def bench_statements(spark: SparkSession, warehouse: str, files: list[str], targ
             "UPDATE of 1 % of the rows, in all files": lambda: run("UPDATE d.t SET a = a + 1 WHERE k % 100 = {0}"),
             "MERGE of 1 % of the rows, in all files": lambda: run(merge % source),
             "DELETE of 0.01 % of the rows, in all files": lambda: run("DELETE FROM d.t WHERE k % 10000 = {0}"),
+            "DELETE of 1 % of the rows, by deletion vectors": lambda: run("DELETE FROM d.marked WHERE k % 100 = {0}"),
+            "DELETE of 1 % of the rows": lambda: run("DELETE FROM d.t WHERE k % 100 = {0}"),
             "UPDATE of rows of one file": lambda: run(one_file),
             "MERGE of rows of one file": lambda: run(merge % few),
         },

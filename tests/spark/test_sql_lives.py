@@ -75,6 +75,7 @@ class Life:
             "keyed": {"bucket": "2"},
             "tracked": {"row-tracking.enabled": "true"},
             "buckets": {"bucket": "3", "bucket-key": "k"},
+            "vectors": {"deletion-vectors.enabled": "true"},
         }
         self.table = create_table(
             self._warehouse,
@@ -229,7 +230,7 @@ def _sorted(rows: Any) -> Rows:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("kind", ["keyed", "tracked", "buckets"])
+@pytest.mark.parametrize("kind", ["keyed", "tracked", "buckets", "vectors"])
 def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     life = Life(spark, tmp_path, kind, chance(kind))
     for number in range(STATEMENTS):

@@ -47,6 +47,8 @@ def commit_rewrite(
 ) -> Receipt:
     """Add ``new_files`` and delete ``replaced`` of the messages, in one snapshot; nothing else changes.
 
+    An ``index`` with deletion vectors takes the place of the vectors of the files that it names.
+
     ``read``: the scan that the replaced files and their deletion vectors were read from. ``operation``: UPDATE, DELETE,
     MERGE, or None for a compaction. Without replaced files the snapshot is an APPEND.
 
@@ -57,22 +59,24 @@ def commit_rewrite(
     """
     added = [e for m in messages for e in m.entries()]
     replaced = [(m, f) for m in messages for f in m.replaced]
+    new_vectors = [m.index for m in messages if m.index is not None]
 
     def draft(at: HeadState) -> Draft | None:
-        if not added and not replaced:
+        if not added and not replaced and not new_vectors:
             return None
         files = {(*at.place(m.partition, m.bucket), f.file_name) for m, f in replaced}
+        changed = files | _marked(at, messages)
         live = _live(at, [m.partition for m, _ in replaced])
-        kept, vectors = _without(at.index, files, at.stored.identity)
-        touched = {partition for partition, _, _ in files}
+        kept, vectors = _without(at.index, changed, at.stored.identity)
+        touched = {partition for partition, _, _ in changed}
         if operation in _UPDATES:
             options_of = TableOptions(at.schema.options)
             check_updatable(kept, touched, at.stored.identity, options_of, table=table.label)
         index = without_global_indexes(kept, touched, at.stored.identity)
         return Draft(
-            kind=kind if files else CommitKind.APPEND,
+            kind=kind if changed else CommitKind.APPEND,
             entries=[*(live[k].deleted() for k in sorted(files & live.keys(), key=lambda k: k[1:])), *added],
-            index_entries=index if vectors or len(index) < len(kept) else None,
+            index_entries=[*index, *new_vectors] if vectors or new_vectors or len(index) < len(kept) else None,
             schema=at.schema,
             operation=operation,
             conditions=(
@@ -87,15 +91,15 @@ def commit_rewrite(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesAreAsRead:
-    """The ``replaced`` files of the messages are live, with the deletion vectors that were read."""
+    """The files that the messages replace or delete rows of are live, with the deletion vectors that were read."""
 
     read: ScanPlan
     messages: Sequence[CommitMessage]
 
     def check(self, at: HeadState) -> None:
-        replaced = [(m, f) for m in self.messages for f in m.replaced]
-        files = {(*at.place(m.partition, m.bucket), f.file_name) for m, f in replaced}
-        gone = files - _live(at, [m.partition for m, _ in replaced]).keys()
+        files = {(*at.place(m.partition, m.bucket), f.file_name) for m in self.messages for f in m.replaced}
+        files |= _marked(at, self.messages)
+        gone = files - _live(at, [m.partition for m in self.messages if m.replaced or m.index]).keys()
         vectors = _without(at.index, files, at.stored.identity)[1]
         if not gone and vectors != _without(self.read.index_entries, files, at.stored.identity)[1]:
             gone = files & vectors.keys() or files
@@ -104,6 +108,17 @@ class FilesAreAsRead:
             raise at.conflict(
                 f"another commit changed files that were being rewritten ({', '.join(names)}); {_AGAIN}", files=names
             )
+
+
+def _marked(at: HeadState, messages: Sequence[CommitMessage]) -> set[FileKey]:
+    """Return the files that get new deletion vectors."""
+    return {
+        (*at.place(m.partition, m.bucket), r.data_file)
+        for m in messages
+        if m.index is not None
+        for r in m.index.deletion_vector_ranges or ()
+        if r is not None
+    }
 
 
 def _live(at: HeadState, partitions: Sequence[bytes]) -> dict[FileKey, ManifestEntry]:

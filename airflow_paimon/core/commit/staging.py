@@ -232,8 +232,11 @@ def take_over(
         conditions=(unmoved,),
     )
 
+    # statements that only delete rows by deletion vectors change no file
+    moved = isinstance(staging.view.store, Unpublished) and index is not None and index != read_index(onto, head)
+
     def make(at: HeadState) -> Draft | None:
-        if removed or fresh:
+        if removed or fresh or moved:
             return draft
         unmoved.check(at)  # rows that came meanwhile might have been changed as well
         return None

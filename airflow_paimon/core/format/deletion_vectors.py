@@ -1,4 +1,4 @@
-"""Deletion vectors: which row positions of a data file are deleted (docs/format.md, Deletion vectors).
+"""Encodes and decodes deletion vectors: which row positions of a data file are deleted (docs/format.md).
 
 An index file is a version byte and then, for each data file, a size, a bin (magic number and roaring bitmap) and a CRC.
 Bitmaps are in the portable roaring format, with 32-bit keys or with 64-bit keys on top.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ _COOKIE_NO_RUNS = 12346
 _NO_OFFSETS_BELOW = 4
 _ARRAY_MAX = 4096
 _BITMAP_BYTES = 8192
+MAX_POSITION_32 = 2**31 - 1
+"""Paimon's vectors with 32-bit keys hold positions up to this one."""
 
 
 def read_deletion_vectors(
@@ -60,6 +62,61 @@ def read_deletion_vectors(
             )
         out[entry.data_file] = positions
     return out
+
+
+def write_deletion_vectors(
+    vectors: Mapping[str, Positions], *, bits64: bool
+) -> tuple[bytes, tuple[DeletionVectorRange, ...]]:
+    """Encode an index file with the deleted positions (ascending, each once) of data files; returns where each lies.
+
+    ``bits64``: with 64-bit keys (``deletion-vectors.bitmap64``).
+    """
+    out = bytearray([FILE_VERSION])
+    ranges = []
+    for data_file, positions in vectors.items():
+        stored = _bin_64(positions) if bits64 else struct.pack(">i", MAGIC_32) + write_bitmap(positions)
+        length = len(stored) + 8 if bits64 else len(stored)
+        ranges.append(DeletionVectorRange(data_file, len(out), length, len(positions)))
+        out += struct.pack(">i", len(stored)) + stored + struct.pack(">I", zlib.crc32(stored))
+    return bytes(out), tuple(ranges)
+
+
+def _bin_64(positions: Positions) -> bytes:
+    highs = (positions >> np.uint64(32)).astype(np.uint32)
+    keys = np.unique(highs)
+    parts = [struct.pack("<iq", MAGIC_64, len(keys))]
+    for key in keys.tolist():
+        parts.append(struct.pack("<I", key) + write_bitmap(positions[highs == key] & np.uint64(0xFFFFFFFF)))
+    return b"".join(parts)
+
+
+def write_bitmap(positions: Positions) -> bytes:
+    """Encode positions below 2**32, ascending and each once, as a portable roaring bitmap."""
+    highs = (positions >> np.uint64(16)).astype(np.uint32)
+    keys, starts = np.unique(highs, return_index=True)
+    lows = (positions & np.uint64(0xFFFF)).astype("<u2")
+    containers = [_container(part) for part in np.split(lows, starts[1:])] if len(keys) else []
+    counts = np.diff([*starts.tolist(), len(positions)])
+    header = np.empty((len(keys), 2), "<u2")
+    header[:, 0], header[:, 1] = keys, counts - 1
+    first = 8 + 8 * len(keys)
+    offsets = first + np.cumsum([0, *map(len, containers)])[:-1] if len(keys) else np.empty(0)
+    return b"".join(
+        (struct.pack("<II", _COOKIE_NO_RUNS, len(keys)), header.tobytes(), offsets.astype("<u4").tobytes(), *containers)
+    )
+
+
+def read_bitmap(data: bytes) -> Positions:
+    """Decode what ``write_bitmap`` has encoded."""
+    return _read_bitmap(data, 0)[0].astype(np.uint64)
+
+
+def _container(lows: npt.NDArray[np.uint16]) -> bytes:
+    if len(lows) <= _ARRAY_MAX:
+        return lows.tobytes()
+    bits = np.zeros(_BITMAP_BYTES * 8, np.uint8)
+    bits[lows] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 def _read_bin(data: bytes, offset: int, length: int) -> Positions:

@@ -24,16 +24,16 @@ from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
+from airflow_paimon.data.row_deletes import RowDeletes, delete_rows, deletes_by_vectors
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.statements.deleted_rows import merged_positions, positions_by_file, ship_positions
 from airflow_paimon.spark.statements.errors import statement_errors
-from airflow_paimon.spark.statements.evaluate import (
-    Evaluation,
-)
+from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import Keys, kept_source, keys_of_source, unmatched_rows
@@ -101,11 +101,16 @@ class _Statement:
             )
             return replace(dropped, is_part=self._is_part(plan))
         change = self._on(plan)
+        if statement.kind == "DELETE" and deletes_by_vectors(schema):
+            return self._deleted(plan, change.delete(found))
         if statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
             with kept_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:
                     return self._outcome(plan, change.merge(kept, keys_of_source(self.evaluation, kept)))
-        return self._outcome(plan, change.run(found.predicate))
+        return self._outcome(plan, change.run(found.predicate, found.uses))
+
+    def _deleted(self, plan: CopyOnWrite, found: RowDeletes) -> Outcome:
+        return replace(self._outcome(plan, []), messages=found.messages, deleted=found.rows, marked=found.files)
 
     def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
@@ -165,8 +170,21 @@ class _Change:
         parts = _parts(splits)
         return _run(rows, self._rewrite(read, parts), parts)
 
-    def run(self, predicate: Predicate | None) -> list[Rewritten]:
-        read, splits = self._read(predicate)
+    def delete(self, found: Evaluated) -> RowDeletes:
+        """Delete rows by deletion vectors: only the columns of the condition are read. ``found``: of no rows."""
+        read, splits = self._read(found.predicate, found.uses)
+        rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows.select(FILE_NAME, FILE_POSITION)
+        few = few_rows(rows)
+        if few is not None:
+            positions = positions_by_file(few.to_batches())
+        else:
+            tasks = collect(map_in_arrow(rows, ship_positions, SCHEMA))
+            positions = merged_positions(tasks)
+        return delete_rows(self.plan.scan, self.plan.write, positions, dry_run=self.dry_run)
+
+    def run(self, predicate: Predicate | None, uses: frozenset[str]) -> list[Rewritten]:
+        """``uses``: the columns that a DELETE needs."""
+        read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
         parts = _parts(splits)
         rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows
         return _run(rows, self._rewrite(read, parts), parts)
@@ -195,9 +213,13 @@ class _Change:
             raise
         return results
 
-    def _read(self, predicate: Predicate | None) -> tuple[TableRead, list[ReadSplit]]:
+    def _read(
+        self, predicate: Predicate | None, only: frozenset[str] | None = None
+    ) -> tuple[TableRead, list[ReadSplit]]:
         schema, text = self.plan.write.schema, self.statement.text.upper()
         columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and n in text)]
+        if only is not None:
+            columns = [n for n in columns if n in only]
         read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, time_travel=True, layered=True)
         return with_positions(read), splits
 

@@ -19,6 +19,7 @@ _TEXT = 200
 class Outcome:
     """``read``: the target's files as they were read. ``rewritten``: names of those that a dry run would write again.
     ``deleted_at_most``: ``deleted`` counts stored rows, of which a merge or a deletion vector may hide some.
+    ``marked``: how many files keep their place with more rows deleted by deletion vectors.
     ``is_part``: files of other partitions were not read; ``partitions``: then the names of all of them, as far as they
     are known.
     """
@@ -31,6 +32,7 @@ class Outcome:
     inserted: int = 0
     rewritten: frozenset[str] = frozenset()
     deleted_at_most: bool = False
+    marked: int = 0
     is_part: bool = False
     partitions: tuple[str, ...] = ()
 
@@ -63,6 +65,7 @@ class Outcome:
             "bytes_added": sum(f.file_size for f in new),
             "files_rewritten": len(rewritten),
             "bytes_rewritten": sum(f.file_size for f in rewritten),
+            **({"files_with_deletions": self.marked} if self.marked else {}),
             **_changelog_rows(self.messages),
             "files_kept": len(kept),
             "bytes_kept": sum(f.file_size for f in kept),

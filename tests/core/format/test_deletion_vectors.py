@@ -8,16 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.deletion_vectors import MAGIC_32, MAGIC_64, read_deletion_vectors
+from airflow_paimon.core.format.deletion_vectors import (
+    MAGIC_32,
+    MAGIC_64,
+    read_deletion_vectors,
+    write_bitmap,
+    write_deletion_vectors,
+)
 from airflow_paimon.core.format.manifest import DeletionVectorRange
 from airflow_paimon.core.format.manifest_io import read_index_manifest
 
 JAVA_SAMPLE = bytes.fromhex("01 00000018 5e43f2d0 3a30000001000000000001001000000002000400 87d960fa")
+PAIMONS_64_BITS = (
+    "01 00000024 d1d33964 0100000000000000 00000000 3a300000 01000000 0000 0100 10000000 0200 0300 7a813847"
+    "   00000022 d1d33964 0100000000000000 00000000 3a300000 01000000 0000 0000 10000000 0100 eebd85f4"
+)
 # Written by CRoaring: an array and a run container; a 64-bit bitmap with keys 0 and 3.
 CROARING_RUNS = bytes.fromhex("3b3002000400000100010000000200c70002000400701101000000c700")
 CROARING_64 = bytes.fromhex(
@@ -79,8 +90,7 @@ def test_java_sample() -> None:
     [
         ("01 00000018 5e43f2d0 3a300000 01000000 0000 0100 10000000 0200 0300 c898f63d"
          "   00000016 5e43f2d0 3a300000 01000000 0000 0000 10000000 0100 fa2b5192", (24, 22)),
-        ("01 00000024 d1d33964 0100000000000000 00000000 3a300000 01000000 0000 0100 10000000 0200 0300 7a813847"
-         "   00000022 d1d33964 0100000000000000 00000000 3a300000 01000000 0000 0000 10000000 0100 eebd85f4", (44, 42)),
+        (PAIMONS_64_BITS, (44, 42)),
     ],
     ids=["32 bits", "64 bits"],
 )  # fmt: skip
@@ -112,6 +122,31 @@ _positions = st.lists(
 def test_round_trip(values: list[int], runs: bool) -> None:
     data = _bin_32(_bitmap(values, runs))
     assert _read_one(_index_file(data), len(data), len(values)) == sorted(values)
+
+
+@given(_positions, st.booleans())
+def test_what_is_written_is_read(values: list[int], bits64: bool) -> None:
+    wide = [v + (3 << 32) for v in values] if bits64 else []
+    files = {"a": _ascending(values), "empty": _ascending([]), "b": _ascending([*values, *wide])}
+    data, ranges = write_deletion_vectors(files, bits64=bits64)
+    found = read_deletion_vectors(data, ranges)
+    assert {name: p.tolist() for name, p in found.items()} == {name: p.tolist() for name, p in files.items()}
+    if not bits64:  # the bytes are those of the format's other writer, the offsets of containers aside
+        assert len(data) == len(_index_file(*(_bin_32(_bitmap(p.tolist(), runs=False)) for p in files.values())))
+
+
+def _ascending(values: list[int]) -> npt.NDArray[np.uint64]:
+    return np.array(sorted(values), np.uint64)
+
+
+def test_the_bytes_are_those_that_paimon_writes() -> None:
+    assert write_deletion_vectors({"data-1": _ascending([2, 4])}, bits64=False)[0] == JAVA_SAMPLE
+    stored, ranges = write_deletion_vectors({"a": _ascending([2, 3]), "b": _ascending([1])}, bits64=True)
+    assert stored.hex() == PAIMONS_64_BITS.replace(" ", "")
+    assert [(r.offset, r.length, r.cardinality) for r in ranges] == [(1, 44, 2), (45, 42, 1)]
+    # an array and a bitmap container, whose offsets CRoaring checks
+    many = _ascending([5, *range(1 << 16, (1 << 16) + 5000)])
+    assert struct.unpack_from("<II", write_bitmap(many), 16) == (24, 26)
 
 
 def test_bitmap_container() -> None:

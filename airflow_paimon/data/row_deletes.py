@@ -1,0 +1,107 @@
+"""Deletes rows of an append table by deletion vectors: no data file is written again.
+
+As Paimon does where ``deletion-vectors.enabled`` is set: a file's vector has all of its deleted rows, those of before
+as well; a file of which no row is left is taken away.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.deletion_vectors import MAX_POSITION_32, Positions, write_deletion_vectors
+from airflow_paimon.core.format.manifest import DataFile, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.data.copy_on_write import touched
+from airflow_paimon.data.read import load_deletions
+from airflow_paimon.data.scan import deletions_of
+from airflow_paimon.data.write import TableWrite, discard_files
+
+VECTORS = "DELETION_VECTORS"
+
+
+def deletes_by_vectors(schema: TableSchema) -> bool:
+    """Whether rows of the table are deleted by vectors.
+
+    Not in buckets, of which Paimon expects one index file each, and not in tables whose rows lie in several files.
+    """
+    options = TableOptions(schema.options)
+    plain = not schema.primary_keys and options.bucket <= 0 and not options.data_evolution
+    return plain and options.deletion_vectors and not options.flag("index-file-in-data-file-dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDeletes:
+    """``messages``: the index files, and the files that are taken away; ``files``: how many keep a vector."""
+
+    messages: tuple[CommitMessage, ...]
+    rows: int
+    files: int
+
+
+def delete_rows(
+    scan: ScanPlan, write: TableWrite, deleted: Mapping[str, Positions], *, dry_run: bool = False
+) -> RowDeletes:
+    """Write the vectors of files with these rows deleted besides those of before.
+
+    ``deleted``: positions by the name of the file, ascending and each once; none of them is deleted already.
+
+    Raises:
+        FormatError: a position beyond the end of its file.
+    """
+    files = {f.file_name: (s, f) for s in scan.splits for f in s.files if f.file_name in deleted}
+    known = deletions_of(find_deletions(scan.index_entries, scan.schema), [f for _, f in files.values()])
+    before = load_deletions(scan.table.store, known)
+    gone: list[CommitMessage] = []
+    marked: dict[bytes, tuple[BucketSplit, dict[str, Positions]]] = {}
+    for name, positions in deleted.items():
+        split, file = files[name]
+        vector = np.union1d(before.get(name, np.empty(0, np.uint64)), positions)
+        _check(file, vector, scan.table.label)
+        if len(vector) == file.row_count:
+            gone.append(touched(split, file))
+        elif len(vector):
+            marked.setdefault(split.partition, (split, {}))[1][name] = vector
+    rows = sum(map(len, deleted.values()))
+    count = sum(len(vectors) for _, vectors in marked.values())
+    if dry_run:
+        return RowDeletes(messages=(), rows=rows, files=count)
+    return RowDeletes(messages=(*gone, *_written(write, marked.values())), rows=rows, files=count)
+
+
+def _check(file: DataFile, vector: Positions, label: str) -> None:
+    if len(vector) and int(vector[-1]) >= min(file.row_count, MAX_POSITION_32 + 1):
+        raise FormatError(
+            f"{label}: data file {file.file_name} has {file.row_count} rows by its manifest, and a row at position "
+            f"{vector[-1]}, which can't be deleted; run check_table"
+        )
+
+
+def _written(write: TableWrite, marked: Iterable[tuple[BucketSplit, Mapping[str, Positions]]]) -> list[CommitMessage]:
+    bits64 = TableOptions(write.schema.options).flag("deletion-vectors.bitmap64")
+    form = StoredPartitions(write.schema).canonical
+    done: list[CommitMessage] = []
+    stamp = uuid.uuid4()
+    try:
+        for split, vectors in marked:
+            data, ranges = write_deletion_vectors(vectors, bits64=bits64)
+            name = f"index-{stamp}-{len(done)}"
+            write.store.create(f"{INDEX_DIR}/{name}", data)
+            partition = form(split.partition)
+            entry = IndexEntry(0, partition, split.bucket, VECTORS, name, len(data), len(ranges), ranges)
+            done.append(CommitMessage(partition=split.partition, bucket=split.bucket, total_buckets=split.total_buckets,
+                                      new_files=(), index=entry))  # fmt: skip
+    except BaseException:
+        discard_files(write, done)
+        raise
+    return done
