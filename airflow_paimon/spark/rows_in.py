@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, bucket_groups
+from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
 from airflow_paimon.spark.spark_types import shipped_type
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow
 
@@ -112,10 +114,12 @@ def _rebalanced(frame: DataFrame, keys: Sequence[Column]) -> DataFrame:
 
 def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
     """Distribute rows so that all rows of a bucket are in one task, and keep the column ``GROUP``."""
-    group = _group_column(frame, write)
-    if group is None:
-        return _grouped_in_tasks(frame, write)
-    grouped = frame.withColumn(GROUP, group)
+    grouped = _grouped_by_spark(frame, write)
+    if grouped is None:
+        group = _group_column(frame, write)
+        if group is None:
+            return _grouped_in_tasks(frame, write)
+        grouped = frame.withColumn(GROUP, group)
     buckets = write.default_buckets
     if write.dynamic is not None and not write.schema.partition_keys:
         buckets = write.dynamic.shares(encode_partition((), ()))
@@ -125,6 +129,27 @@ def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
         number = sf.pmod(sf.col(GROUP), sf.lit(buckets)).cast("int")
         return grouped.repartitionById(buckets, number)
     return grouped.repartition(GROUP)
+
+
+def _grouped_by_spark(frame: DataFrame, write: TableWrite) -> DataFrame | None:
+    """Compute the group without Python, where Spark can: keys of whole numbers and dates, and fixed buckets, as many in
+    all partitions."""
+    from pyspark.sql import functions as sf
+
+    schema, buckets = write.schema, write.default_buckets
+    fields = [schema.field(n) for n in schema.bucket_keys]
+    partitions = schema.partition_fields
+    if write.dynamic is not None or buckets <= 0 or set(write.total_buckets.values()) - {buckets}:
+        return None
+    if any(f.default_value is not None for f in partitions):  # null is that partition, too
+        return None
+    if not can_compute(frame, fields, TableOptions(schema.options).bucket_function):
+        return None
+    grouped = with_bucket(frame, fields, buckets, GROUP)
+    if not partitions:
+        return grouped
+    keys = sf.hash(*(sf.col(f"`{f.name}`") for f in partitions))
+    return grouped.withColumn(GROUP, sf.col(GROUP) + keys)
 
 
 def _group_columns(write: TableWrite) -> list[str]:
