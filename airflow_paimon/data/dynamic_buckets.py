@@ -27,7 +27,14 @@ from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.dynamic_buckets_plan import Assigner, BucketRules, Packed, bucket_rules, pack, sizes_of
+from airflow_paimon.core.table.dynamic_buckets_plan import (
+    Assigner,
+    BucketRules,
+    Known,
+    bucket_rules,
+    known_hashes,
+    sizes_of,
+)
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -37,7 +44,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.key_places import KeyPlaces, read_places
 
 _CACHED_BYTES = 1 << 30
-_cache: OrderedDict[tuple[str, ...], Packed] = OrderedDict()
+_cache: OrderedDict[tuple[str, ...], Known] = OrderedDict()
 """Indexes that this process has read, by the names of their files, which are never used again."""
 
 
@@ -69,7 +76,7 @@ class DynamicBuckets:
         entries = self.indexes.get(partition, ())
         if self.unindexed.get(partition):
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
-        return Assigner(self._packed(partition, entries), {e.bucket: e.row_count for e in entries}, self.rules)
+        return Assigner(self._known(partition, entries), {e.bucket: e.row_count for e in entries}, self.rules)
 
     def shares(self, partition: bytes) -> int:
         """Return how many tasks can assign buckets of a partition; no index file is read."""
@@ -80,12 +87,12 @@ class DynamicBuckets:
         entry = next((e for e in self.indexes.get(partition, ()) if e.bucket == bucket), None)
         return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
 
-    def _packed(self, partition: bytes, entries: Sequence[IndexEntry]) -> Packed:
+    def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> Known:
         names = tuple(e.file_name for e in entries)
         found = _cache.pop(names, None)
         if found is None:
             try:
-                found = pack(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+                found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
             except FormatError as error:
                 raise self._damaged(partition, error.message) from None
         _cache[names] = found

@@ -245,8 +245,12 @@ def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) ->
     else:
         buckets = _hashed(write, rows, codes, names, lambda p, *row: assigners.of(p).assign(*row))
     span = int(buckets.max()) + 1
+    if len(partitions) == 1 and int(buckets.min()) == span - 1:
+        yield BucketRows(*partitions[0], span - 1, rows, None)
+        return
     groups = codes.astype(np.int64) * span + buckets
-    order = np.argsort(groups, kind="stable")
+    # numpy sorts numbers of 16 bits by radix
+    order = np.argsort(groups if len(partitions) * span > 1 << 16 else groups.astype(np.uint16), kind="stable")
     ordered = groups[order]
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
@@ -289,9 +293,11 @@ def _partition_codes(
         if pa.types.is_floating(column.type):  # compared by their bits: -0.0 is another partition than 0.0
             column = column.view(pa.int32() if pa.types.is_float32(column.type) else pa.int64())
         encoded = column.dictionary_encode(null_encoding="encode")
+        if len(encoded.dictionary) == 1:
+            continue
         own = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
         _, combined = np.unique(combined * (int(own.max()) + 1) + own, return_inverse=True)
-    firsts = np.unique(combined, return_index=True)[1]
+    firsts = np.unique(combined, return_index=True)[1] if combined.any() else np.zeros(1, np.int64)
     sample = rows.take(pa.array(firsts))
     columns = [sample.column(f.name) for f in fields]
     values = list(zip(*(to_values(c, f.type) for c, f in zip(columns, fields, strict=True)), strict=True)) or [()]

@@ -24,6 +24,9 @@ from airflow_paimon.core.table.options import TableOptions
 Packed = npt.NDArray[np.int64]
 """Sorted numbers: the hash, shifted left by 16 bits, and its bucket."""
 
+_FEW_BUCKETS = 16
+"""Of so many the hashes are looked up one bucket after the other, which spares sorting them together."""
+
 MOST_BUCKETS = 32767
 """Bucket numbers are 16 bits wide in Paimon's own assigner."""
 
@@ -102,6 +105,51 @@ def pack_all(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
     return without_repeats(packed)
 
 
+@dataclass(frozen=True, slots=True)
+class ByBucket:
+    """The sorted hashes of a few buckets."""
+
+    parts: tuple[tuple[int, Hashes], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(hashes.nbytes for _, hashes in self.parts)
+
+
+Known = Packed | ByBucket
+
+
+def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> Known:
+    """Return what an ``Assigner`` looks the hashes of a partition up in, with the least work.
+
+    Raises:
+        FormatError: a hash is in two buckets.
+    """
+    parts = list(indexes)
+    if len(parts) > _FEW_BUCKETS:
+        return pack(parts)
+    parts = [(bucket, hashes if _is_rising(hashes) else distinct(hashes)) for bucket, hashes in parts]
+    together = np.concatenate([np.empty(0, np.int32), *(hashes for _, hashes in parts)])
+    together.sort()
+    return pack(parts) if (together[1:] == together[:-1]).any() else ByBucket(tuple(parts))  # which says which
+
+
+def _is_rising(hashes: Hashes) -> bool:
+    return bool((hashes[1:] > hashes[:-1]).all())
+
+
+def find_buckets(known: Known, hashes: Hashes) -> npt.NDArray[np.int64]:
+    """Return the bucket of each hash, -1 where it is unknown. ``hashes`` are sorted."""
+    if not isinstance(known, ByBucket):
+        return look_up(known, hashes)
+    found = np.full(len(hashes), -1, np.int64)
+    for bucket, held in known.parts:
+        if len(held):
+            at = np.minimum(np.searchsorted(held, hashes), len(held) - 1)
+            found[held[at] == hashes] = bucket
+    return found
+
+
 def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
     """Return the bucket of each hash, -1 where it is unknown. Sorted hashes are found several times as fast."""
     if not len(packed):
@@ -120,10 +168,11 @@ def sizes_of(packed: Packed, buckets: Iterable[int]) -> dict[int, int]:
 class Assigner:
     """Assigns the buckets of one partition and remembers the new hashes."""
 
-    def __init__(self, known: Packed, sizes: Mapping[int, int], rules: BucketRules) -> None:
+    def __init__(self, known: Known, sizes: Mapping[int, int], rules: BucketRules) -> None:
         """``sizes``: how many hashes each bucket of the partition has, also those without one in ``known``."""
         self._rules = rules
-        self._runs = [known]
+        self._known = known
+        self._runs: list[Packed] = []
         self._sizes = dict(sizes)
         self._shares = rules.shares_of(len(self._sizes))
         self._filled: dict[int, int] = {}
@@ -171,8 +220,8 @@ class Assigner:
         return {bucket: np.concatenate(parts) for bucket, parts in self._added.items()}
 
     def _look_up(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        found = look_up(self._runs[0], hashes)
-        for run in self._runs[1:]:
+        found = find_buckets(self._known, hashes)
+        for run in self._runs:
             found = np.maximum(found, look_up(run, hashes))
         return found
 
@@ -223,7 +272,7 @@ class Assigner:
         for bucket in np.unique(buckets).tolist():
             self._added.setdefault(bucket, []).append(new[buckets == bucket])
         run = (new.astype(np.int64) << _BUCKET_BITS) | buckets
-        # Runs of growing size, so that a row is moved a few times only; the first one is the index itself, and shared.
-        while len(self._runs) > 1 and len(self._runs[-1]) <= 2 * len(run):
+        # Runs of growing size, so that a row is moved a few times only.
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = np.concatenate([self._runs.pop(), run])
         self._runs.append(np.sort(run))

@@ -7,13 +7,16 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes, read_hash_index, write_hash_index
+from airflow_paimon.core.format.hash_index import Hashes, distinct, read_hash_index, write_hash_index
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.dynamic_buckets_plan import (
     Assigner,
     BucketRules,
+    ByBucket,
     bucket_rules,
+    find_buckets,
+    known_hashes,
     look_up,
     pack,
     sizes_of,
@@ -31,8 +34,7 @@ def rules(target: int = 5, most: int = 32767, shares: int = 1, *, apart: bool = 
 
 
 def assigner(given: dict[int, Hashes], use: BucketRules) -> Assigner:
-    packed = pack(given.items())
-    return Assigner(packed, sizes_of(packed, given), use)
+    return Assigner(known_hashes(given.items()), sizes_of(pack(given.items()), given), use)
 
 
 def test_the_index_file_is_that_of_paimon() -> None:
@@ -83,6 +85,26 @@ def test_hashes_of_several_buckets_are_found_on_both_sides_of_zero() -> None:
 def test_a_hash_in_two_buckets_is_corrupt() -> None:
     with pytest.raises(FormatError, match=r"1 key hashes .* the first of them in 1 and 4"):
         pack([(1, hashes(-7, 9)), (4, hashes(8, -7))])
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_few_buckets_are_looked_up_as_many_are(case: int) -> None:
+    """Whatever the order of an index file's hashes; a hash in two buckets is refused the same way."""
+    random = np.random.default_rng(chance(case).getrandbits(32))
+    parts = np.array_split(distinct(random.integers(-(2**31), 2**31, 200).astype(np.int32)), int(random.integers(1, 9)))
+    index = [(at, random.permutation(part) if at % 2 else part) for at, part in enumerate([*parts, hashes()])]
+    known, packed = known_hashes(index), pack(index)
+    assert isinstance(known, ByBucket)
+    asked = np.sort(np.concatenate([*parts, random.integers(-(2**31), 2**31, 50).astype(np.int32)]))
+    assert find_buckets(known, asked).tolist() == look_up(packed, asked).tolist()
+    many = [(at, hashes(at)) for at in range(17)]
+    assert not isinstance(known_hashes(many), ByBucket)
+    index.append((77, hashes(parts[0][-1])))
+    with pytest.raises(FormatError) as by_bucket:
+        known_hashes(index)
+    with pytest.raises(FormatError) as together:
+        pack(index)
+    assert by_bucket.value.message == together.value.message
 
 
 @pytest.mark.parametrize("case", range(8))
