@@ -287,17 +287,22 @@ def _partition_codes(
 ) -> tuple[npt.NDArray[np.int64], list[tuple[bytes, tuple[Any, ...]]]]:
     """Return per row the number of its partition, and the partitions: stored bytes and decoded values."""
     fields = schema.partition_fields
-    combined = np.zeros(rows.num_rows, np.int64)
+    combined, count = np.zeros(rows.num_rows, np.int64), 1
     for f in fields:
         column = rows.column(f.name)
         if pa.types.is_floating(column.type):  # compared by their bits: -0.0 is another partition than 0.0
             column = column.view(pa.int32() if pa.types.is_float32(column.type) else pa.int64())
-        encoded = column.dictionary_encode(null_encoding="encode")
+        encoded = column.dictionary_encode(null_encoding="encode")  # in the order in which the values occur
         if len(encoded.dictionary) == 1:
             continue
         own = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
-        _, combined = np.unique(combined * (int(own.max()) + 1) + own, return_inverse=True)
-    firsts = np.unique(combined, return_index=True)[1] if combined.any() else np.zeros(1, np.int64)
+        if count == 1:
+            combined, count = own, len(encoded.dictionary)
+        else:
+            each, combined = np.unique(combined * len(encoded.dictionary) + own, return_inverse=True)
+            count = len(each)
+    firsts = np.zeros(count, np.int64)
+    firsts[combined[::-1]] = np.arange(rows.num_rows)[::-1]
     sample = rows.take(pa.array(firsts))
     columns = [sample.column(f.name) for f in fields]
     values = list(zip(*(to_values(c, f.type) for c, f in zip(columns, fields, strict=True)), strict=True)) or [()]

@@ -20,6 +20,8 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.table.bucket import bucket_of_rows
+from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -31,6 +33,7 @@ from airflow_paimon.data.write import BucketWriter, distribute, partitions_of_ro
 from tests.core.tables import alter_table
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
+from tests.randomness import chance
 
 KV = {"k": "INT NOT NULL", "v": "STRING"}
 PARTS = {"dt": "STRING", **KV}
@@ -275,6 +278,35 @@ def test_distributing_puts_every_row_where_it_belongs(tmp_path: Path) -> None:
         writer.add(part.batch, part.indices)
         message = writer.finish()
         assert sum(f.row_count for f in message.new_files) == part.rows.num_rows
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_random_rows_are_distributed_as_one_by_one(tmp_path: Path, case: int) -> None:
+    """Partition columns that are constant, null or vary, one bucket or more groups than 16 bits count."""
+    random = chance(case)
+    keys = ["p", "q", "r"][: random.randint(0, 3)]
+    buckets = random.choice((1, 3, 3000))
+    columns = {"p": "DOUBLE", "q": "STRING", "r": "INT", "k": "BIGINT"}
+    table = make_table(tmp_path, columns, partition_keys=keys, bucket=str(buckets), bucket_key="k")
+    write = plan_write(table)
+    drawn = {
+        "p": random.choice(([None], [0.5], [0.0, -0.0, None, 1.5])),
+        "q": random.choice((["x"], [None, "x", "y"], [str(n) for n in range(30)])),
+        "r": random.choice(([7], [1, 2, None])),
+        "k": random.choice(([1], list(range(5000)))),
+    }
+    rows = [{**{name: random.choice(of) for name, of in drawn.items()}} for _ in range(300)]
+    batch = conform_rows(rows_of(columns, rows), write.schema, table.label)
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for part in distribute(write, batch, Assigners(None)):
+        assert part.partition == encode_partition(part.values, [f.type for f in write.schema.partition_fields])
+        assert (repr(part.values), part.bucket) not in found
+        found[repr(part.values), part.bucket] = part.rows.drop_columns(["_VALUE_KIND"]).to_pylist()
+    expected: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    bucket_of = bucket_of_rows([batch.column("k")], [write.schema.field("k").type], buckets)
+    for row, bucket in zip(rows, bucket_of.tolist(), strict=True):
+        expected.setdefault((repr(tuple(row[k] for k in keys)), bucket), []).append(row)
+    assert repr(sorted(found.items())) == repr(sorted(expected.items()))
 
 
 def test_an_operation_id_makes_a_retry_return_the_first_result(tmp_path: Path) -> None:
