@@ -1,7 +1,8 @@
 """Reading and writing 10 million rows in Spark, compared with plain Parquet of the same bytes in the same session.
 
-The table: k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING, dt; primary key (dt, k), 8 buckets, one partition. Each
-figure is the best of several alternating runs. The environment variable ``ROWS`` sets the number of rows.
+The table: k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING, dt; primary key (dt, k), 8 buckets, one partition; for the
+append write no keys, no buckets and no partitions. Each figure is the best of several alternating runs. The environment
+variable ``ROWS`` sets the number of rows.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ def session(folder: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
+COLUMNS = [("k", "BIGINT NOT NULL"), ("seq", "BIGINT"), ("a", "INT"), ("b", "DOUBLE"), ("v", "STRING"),
+           ("dt", "STRING NOT NULL")]  # fmt: skip
+
+
 def make_table(warehouse: str) -> Table:
-    columns = [("k", "BIGINT NOT NULL"), ("seq", "BIGINT"), ("a", "INT"), ("b", "DOUBLE"), ("v", "STRING"),
-               ("dt", "STRING NOT NULL")]  # fmt: skip
     return create_table(
         warehouse,
         "d.t",
-        columns,
+        COLUMNS,
         partition_keys=["dt"],
         primary_keys=["dt", "k"],
         options={"bucket": str(BUCKETS), "sequence.field": "seq"},
@@ -109,8 +112,14 @@ def bench_write(spark: SparkSession, source: DataFrame, warehouse: str, folder: 
     def ours() -> None:
         write_table(source, warehouse, "d.t", mode="overwrite")
 
+    def plain_append() -> None:
+        source.write.mode("overwrite").option("compression", "zstd").parquet(f"{folder}/appended")
+
     best = in_turns({"plain parquet, shuffled and sorted": plain, "write_table": ours}, WRITES)
     report("write", best)
+    create_table(warehouse, "d.plain", COLUMNS)
+    appending = {"plain parquet": plain_append, "write_table": lambda: write_table(source, warehouse, "d.plain")}
+    report("append write, no keys", in_turns(appending, WRITES))
 
 
 def bench_read(spark: SparkSession, table: Table, warehouse: str, what: str) -> None:
