@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.deletion_vectors import Positions
@@ -30,7 +30,7 @@ from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type, is_finer_than_micros
 from airflow_paimon.data.read import load_deletions
-from airflow_paimon.data.row_columns import ROW_COLUMNS
+from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.row_positions import ROW_INDEX, FileKeys, with_row_columns, without_deleted
@@ -76,13 +76,21 @@ class RawFile:
     deleted: Positions | None = None
 
 
+class FileGroup(NamedTuple):
+    """``vectors``: rows of the files are deleted. ``row_columns``: those that are asked for and that they store."""
+
+    schema: int
+    vectors: bool
+    row_columns: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The division of a read: files for Spark's reader, by their schema and whether rows of them are deleted, and
-    splits for our reader.
+    """The division of a read: files for Spark's reader, by what one scan of them has in common, and splits for our
+    reader.
     """
 
-    native: Mapping[tuple[int, bool], Sequence[RawFile]]
+    native: Mapping[FileGroup, Sequence[RawFile]]
     merged: Sequence[ReadSplit]
 
 
@@ -95,7 +103,8 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well
     elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
     owners: dict[str, tuple[Any, ...]] = {}
-    native: dict[tuple[int, bool], list[RawFile]] = {}
+    native: dict[FileGroup, list[RawFile]] = {}
+    row_columns = {f.name for f in read.fields if _is_row_column(read, f)}
     merged = []
     vectors = _VectorsInReach(read)
     for part in (part for split in splits for part in split.divided()):
@@ -110,10 +119,11 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
         if fits and vectors.take(part):
             for file in files:
                 found = RawFile(part.bucket.values, f"{root}/{folder}", file)
-                native.setdefault((file.schema_id, vectors.has(file)), []).append(found)
+                stored = tuple(f.name for f in stored_row_fields(file) if f.name in row_columns)
+                native.setdefault(FileGroup(file.schema_id, vectors.has(file), stored), []).append(found)
         else:
             merged.append(part)
-    return Division({key: vectors.put_in(files) if key[1] else files for key, files in native.items()}, merged)
+    return Division({key: vectors.put_in(files) if key.vectors else files for key, files in native.items()}, merged)
 
 
 class _VectorsInReach:
@@ -230,8 +240,8 @@ def _is_plain(file: DataFile) -> bool:
     return file_format(file.file_name) == "parquet" and not file.file_name.startswith(("_", "."))
 
 
-def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, files: Sequence[RawFile]) -> DataFrame:
-    """Read files that were all written with one schema, as the columns of ``read``.
+def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> DataFrame:
+    """Read the files of one group, as the columns of ``read``.
 
     Raises:
         FormatError: a file is missing, or is not as long as the manifest says.
@@ -239,20 +249,20 @@ def native_frame(spark: SparkSession, read: TableRead, written: TableSchema, fil
     from pyspark.sql import functions as sf
 
     constants = read.schema.partition_keys
-    by_id = {f.id: f for f in written.fields}
+    by_id = {f.id: f for f in read.schemas[group.schema].fields}
     stored = [f for f in read.fields if f.name not in constants]
-    row_columns = [f for f in stored if _is_row_column(read, f)]  # null in files that don't store them
-    deleted = any(f.deleted is not None for f in files)
-    position = [ROW_INDEX] if row_columns or deleted else []
+    row_columns = [f for f in stored if _is_row_column(read, f)]
+    own = [f for f in row_columns if f.name in group.row_columns]
+    position = [ROW_INDEX] if row_columns or group.vectors else []
     sources = [by_id[f.id] for f in stored if f.id in by_id]
-    frame = _relation(spark, read, [*sources, *row_columns, *position], files)
+    frame = _relation(spark, read, [*sources, *own, *position], files)
     if position:
         keys = FileKeys(frame, [f.file for f in files])
         frame = keys.frame
-        if deleted:
+        if group.vectors:
             frame = without_deleted(frame, keys, [f.deleted for f in files])
         if row_columns:
-            frame = with_row_columns(frame, keys, row_columns)
+            frame = with_row_columns(frame, keys, row_columns, own)
     by_id |= {f.id: f for f in row_columns}
     by_target = {f.id: by_id.get(f.id) for f in stored}
     columns = []

@@ -147,8 +147,7 @@ def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFram
     frames: list[DataFrame] = []
     for read, splits in layers:
         division = divide(spark, read, splits)
-        native = sorted(division.native.items())
-        frames += [native_frame(spark, read, read.schemas[schema], files) for (schema, _), files in native]
+        frames += [native_frame(spark, read, group, files) for group, files in sorted(division.native.items())]
         if division.merged:
             frames.append(task_frame(spark, read, division.merged))
     return frames
