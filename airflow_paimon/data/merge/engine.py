@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,13 @@ import pyarrow as pa
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
+from airflow_paimon.data.merge.overlay import Change, overlaid
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import (
     DELETE,
     INSERT,
     LEVEL,
+    SYSTEM_COLUMNS,
     UPDATE_BEFORE,
     Indices,
     Mask,
@@ -35,6 +37,11 @@ from airflow_paimon.data.merge.versions import (
 
 class MergeEngine(Protocol):
     """Makes one row of the versions of a key. A value: two of one table are equal, and it can be pickled."""
+
+    @property
+    def picks(self) -> bool:
+        """Whether the row of a key is always one of its versions, chosen without a look at its values."""
+        ...
 
     @property
     def skips_retracts(self) -> bool:
@@ -64,6 +71,7 @@ class Deduplicate:
     """The last version wins; if it is a delete, the key is gone."""
 
     skips_retracts: bool = False
+    picks: ClassVar[bool] = True
 
     @property
     def refused_kinds(self) -> tuple[int, ...]:
@@ -101,24 +109,101 @@ class MergeRules:
 
 
 def merge_slices(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules) -> pa.RecordBatch:
-    """Merge sorted pieces that hold all versions of all their keys."""
-    if len(slices) == 1 and not (keys[0][1:] == keys[0][:-1]).any():
+    """Merge sorted pieces that hold all versions of all their keys.
+
+    Where one piece is by far the largest, only those of its rows are merged that have other versions; the others stay
+    in place.
+    """
+    if len(slices) == 1 and _are_unique(keys[0]):
         rows = slices[0] if rules.keep_deletes else drop_retracts(slices[0])
         return _without_level(rows)
+    base = max(range(len(slices)), key=lambda at: slices[at].num_rows)
+    if _stays_in_place(slices, keys, base, rules):
+        return _merge_into(slices, keys, base, rules)
+    return merge_all(slices, keys, rules)
+
+
+_LARGER = 3
+"""How many times as large as the others together a piece is whose rows stay in place."""
+
+
+def _stays_in_place(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], base: int, rules: MergeRules) -> bool:
+    rows = slices[base].num_rows
+    if rows < _LARGER * (sum(s.num_rows for s in slices) - rows) or not _are_unique(keys[base]):
+        return False
+    if rules.keep_deletes or VALUE_KIND not in slices[base].schema.names:
+        return True
+    return not is_retract(slices[base].column(VALUE_KIND)).any()
+
+
+def _are_unique(ordered: Keys) -> bool:
+    return not (ordered[1:] == ordered[:-1]).any()
+
+
+def _merge_into(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], base: int, rules: MergeRules) -> pa.RecordBatch:
+    """Merge the keys of the other pieces, and put them into the rows of ``base``, whose keys are unique."""
+    rows, ordered = slices[base], keys[base]
+    others = np.sort(np.concatenate([k for n, k in enumerate(keys) if n != base]), kind="stable")
+    others = others[np.append(True, others[1:] != others[:-1])]
+    at = np.searchsorted(ordered, others)
+    hit = ordered[np.minimum(at, len(ordered) - 1)] == others
+    touched = at[hit]
+    contested = [_deciding(s, rules) for s in slices] if rules.engine.picks else list(slices)
+    contested[base] = contested[base].take(pa.array(touched))
+    pieces, winners = _winners(contested, [ordered[touched] if n == base else k for n, k in enumerate(keys)], rules)
+    live = _live(pieces, winners, rules)
+    put = live
+    if rules.engine.picks:
+        first = sum(s.num_rows for s in slices[:base])
+        put = live & ((winners < first) | (winners >= first + len(touched)))
+        winners = np.where(winners < first, winners, winners - len(touched))
+        pieces = [s for n, s in enumerate(slices) if n != base]
+    change = Change(_picked(pieces, winners[put]), at[put], hit[put], at[hit & ~live])
+    return overlaid(_without_level(rows), change)
+
+
+def _deciding(rows: pa.RecordBatch, rules: MergeRules) -> pa.RecordBatch:
+    """Return the columns that decide which version wins, at least one."""
+    names = [n for n in (*rules.sequence, *SYSTEM_COLUMNS) if n in rows.schema.names]
+    return rows.select(names or [rules.keys[0]])
+
+
+def merge_all(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules) -> pa.RecordBatch:
+    """Merge pieces row by row; see ``merge_slices``."""
+    pieces, winners = _winners(slices, keys, rules)
+    live = _live(pieces, winners, rules)
+    return _picked(pieces, winners if live.all() else winners[live])
+
+
+def _winners(
+    slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], rules: MergeRules
+) -> tuple[Sequence[pa.RecordBatch], Indices]:
+    """Return pieces, and the position in them (concatenated) of the row of each key, in key order."""
     versions = find_versions(slices, np.concatenate(keys), rules.order_by)
-    winners, pieces = versions.firsts, slices
-    if len(versions.contested):
-        merged = rules.engine.merge(versions)
-        if isinstance(merged, pa.RecordBatch):
-            pieces = [*slices, merged]
-            merged = sum(s.num_rows for s in slices) + np.arange(merged.num_rows)
+    winners = versions.firsts
+    if not len(versions.contested):
+        return slices, winners
+    merged = rules.engine.merge(versions)
+    if not isinstance(merged, pa.RecordBatch):
         winners[versions.contested] = merged
-    if VALUE_KIND in slices[0].schema.names and not rules.keep_deletes:
-        retract = is_retract(gather([p.column(VALUE_KIND) for p in pieces], winners))
-        winners = winners[~retract] if retract.any() else winners
-    columns = {n: gather([p.column(n) for p in pieces], winners) for n in slices[0].schema.names if n != LEVEL}
-    fields = [f for f in slices[0].schema if f.name != LEVEL]
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=pa.schema(fields))
+        return slices, winners
+    if merged.num_rows == len(winners):
+        return [merged], np.arange(len(winners))
+    winners[versions.contested] = sum(s.num_rows for s in slices) + np.arange(merged.num_rows)
+    return [*slices, merged], winners
+
+
+def _live(pieces: Sequence[pa.RecordBatch], rows: Indices, rules: MergeRules) -> Mask:
+    """Return which of the rows the merge returns."""
+    if rules.keep_deletes or VALUE_KIND not in pieces[0].schema.names:
+        return np.ones(len(rows), bool)
+    return ~is_retract(gather([p.column(VALUE_KIND) for p in pieces], rows))
+
+
+def _picked(pieces: Sequence[pa.RecordBatch], rows: Indices) -> pa.RecordBatch:
+    fields = [f for f in pieces[0].schema if f.name != LEVEL]
+    columns = [gather([p.column(f.name) for p in pieces], rows) for f in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _without_level(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -142,6 +227,7 @@ class FirstRow:
     """``skips_retracts``: option ``ignore-delete``, without which a delete has no meaning here."""
 
     skips_retracts: bool = False
+    picks: ClassVar[bool] = True
 
     @property
     def refused_kinds(self) -> tuple[int, ...]:
@@ -167,6 +253,7 @@ class Aggregation:
 
     functions: Mapping[str, Aggregate]
     remove_on_delete: bool = False
+    picks: ClassVar[bool] = False
 
     @property
     def skips_retracts(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from airflow_paimon.data.merge.versions import (
     Mask,
     Merged,
     Versions,
+    last_flagged,
     take_or_null,
 )
 
@@ -193,9 +194,7 @@ def steps_of(versions: Versions, folded: Folded, state: GroupState) -> Steps:
 
 def last_start(versions: Versions, starts_at: Mask) -> Indices:
     """Return per key the version whose values the row began with, -1 if it began with nulls."""
-    at = np.where(starts_at, np.arange(len(versions.rows)), -1)
-    found: Indices = np.maximum.reduceat(at, versions.starts)
-    return found
+    return last_flagged(starts_at, versions.starts)
 
 
 _SYSTEM = (SEQUENCE_NUMBER, CHAIN_POSITION, LEVEL)
@@ -213,6 +212,7 @@ class PartialUpdate:
     ignore_delete: bool = False
     remove_on_delete: bool = False
     forgets: bool = False
+    picks: ClassVar[bool] = False
 
     @property
     def skips_retracts(self) -> bool:
@@ -257,8 +257,7 @@ class PartialUpdate:
         """Return the version of each key that gives the sequence number."""
         if not self.ignore_delete:
             return versions.ends - 1
-        at = np.where(inserts, np.arange(len(inserts)), -1)
-        found: Indices = np.maximum(np.maximum.reduceat(at, versions.starts), versions.starts)
+        found: Indices = np.maximum(last_flagged(inserts, versions.starts), versions.starts)
         return found
 
     def _without_groups(self, versions: Versions, retract: Mask) -> Folded:
@@ -299,7 +298,8 @@ class _Plain(NamedTuple):
 
     def column(self, name: str) -> pa.Array:
         values = self.versions.column(name)
-        valid = self.usable & np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-        at = np.where(valid, np.arange(len(valid)), -1)
-        last: Indices = np.maximum.reduceat(at, self.versions.starts)
+        usable = self.usable
+        if values.null_count:
+            usable = usable & np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+        last = last_flagged(usable, self.versions.starts)
         return take_or_null(values, np.where(last < 0, self.began, last))

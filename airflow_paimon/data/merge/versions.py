@@ -25,6 +25,7 @@ CHAIN_POSITION = "_CHAIN_POSITION"
 of the sequence fields, because sequence numbers of different partitions are not comparable."""
 LEVEL = "_LEVEL"
 """A column added only where the look-up rule applies: the level of a row's file."""
+SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND, CHAIN_POSITION, LEVEL)
 INSERT = 0
 UPDATE_BEFORE = 1
 DELETE = 3
@@ -93,22 +94,33 @@ def find_versions(
     """
     order: Indices = np.argsort(keys, kind="stable" if presorted else None)
     ordered = keys[order]
-    twins = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if not len(twins):
+    differs = ordered[1:] != ordered[:-1]
+    if differs.all():
         none = np.empty(0, np.int64)
         return Versions(pieces, order, none, none, none)
-    is_start = np.ones(len(order), bool)
-    is_start[twins + 1] = False
-    starts = np.flatnonzero(is_start)
-    is_contested = ~is_start
-    is_contested[twins] = True
+    is_start = np.append(True, differs)
+    is_contested = ~(is_start & np.append(differs, True))
     at = np.flatnonzero(is_contested)
-    rows, owner = order[at], np.searchsorted(starts, at, side="right") - 1
-    ranked = np.lexsort([*_precedence(pieces, rows, order_by)[::-1], owner])
-    rows, owner = rows[ranked], owner[ranked]
+    rows, owner = order[at], np.cumsum(is_start)[at] - 1
+    precedence = _precedence(pieces, rows, order_by)
+    if not _is_ordered(precedence, owner):
+        ranked = np.lexsort([*precedence[::-1], owner])
+        rows = rows[ranked]  # the owners are sorted
     begin = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
-    found = Versions(pieces, order[starts], owner[begin], rows, begin)
+    found = Versions(pieces, order[is_start], owner[begin], rows, begin)
     return _looked_up(found) if LEVEL in found.names else found
+
+
+def _is_ordered(precedence: Sequence[Any], owner: Indices) -> bool:
+    """Return whether the versions of each owner are in order: most are, as later pieces are newer."""
+    tied = owner[1:] == owner[:-1]
+    for values in precedence:
+        before, after = values[:-1][tied], values[1:][tied]
+        if (before > after).any():
+            return False
+        if values is not precedence[-1]:
+            tied[tied] = before == after
+    return True
 
 
 def _precedence(pieces: Sequence[pa.RecordBatch], rows: Indices, order_by: SortOrder) -> list[Any]:
@@ -156,6 +168,16 @@ def gather(pieces: Sequence[pa.Array], rows: Indices) -> pa.Array:
     """Return the rows at these positions of the pieces concatenated."""
     whole = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
     return pc.take(whole, pa.array(rows), boundscheck=False)
+
+
+def last_flagged(flags: Mask, starts: Indices) -> Indices:
+    """Return the last position of each group that has the flag, -1 if none has; ``starts``: of the groups."""
+    if flags.all():
+        return np.append(starts[1:], len(flags)) - 1
+    if not flags.any():
+        return np.full(len(starts), -1, np.int64)
+    last: Indices = np.maximum.reduceat(np.where(flags, np.arange(len(flags)), -1), starts)
+    return last
 
 
 def take_or_null(column: pa.Array, at: Indices) -> pa.Array:

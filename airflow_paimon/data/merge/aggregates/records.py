@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.data.merge.versions import take_or_null
+from airflow_paimon.data.merge.versions import last_flagged, take_or_null
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -55,6 +55,8 @@ class Records:
 
     def kept(self, keep: Flags) -> tuple[Records, Indices]:
         """Return the records chosen by a mask, and the groups that still have records."""
+        if keep.all():
+            return self, np.arange(self.groups)
         at = np.flatnonzero(keep)
         group = self.group[at]
         starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])) if len(at) else at
@@ -79,10 +81,12 @@ class Records:
 
     def last_of(self, flags: Flags) -> Indices:
         """Return the position of the last record of each group with this flag; -1: there is none."""
-        return np.maximum.reduceat(np.where(flags, np.arange(len(flags)), -1), self.starts)
+        return last_flagged(flags, self.starts)
 
     def first_of(self, flags: Flags) -> Indices:
         """Return the position of the first record of each group with this flag; -1: there is none."""
+        if flags.all():
+            return self.starts
         count = len(flags)
         first = np.minimum.reduceat(np.where(flags, np.arange(count), count), self.starts)
         return np.where(first == count, -1, first)
@@ -95,6 +99,8 @@ def validity(values: pa.Array) -> Flags:
 
 def any_of(flags: Flags, starts: Indices) -> Flags:
     """Return which groups have a flag; ``starts`` must not be empty."""
+    if not flags.any():
+        return np.zeros(len(starts), bool)
     found: Flags = np.logical_or.reduceat(flags, starts)
     return found
 
