@@ -83,6 +83,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.hooks.paimon",
                 "airflow_paimon.hooks.spark_job",
                 "airflow_paimon.hooks.spark_connect_job",
+                "airflow_paimon.hooks.plain_job",
                 "airflow_paimon.hooks.sql",
             )
         ],
@@ -184,6 +185,11 @@ def _job_fields() -> dict[str, Any]:
         "spark_options": _object(
             "Spark options",
             'Of spark-submit, for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
+        ),
+        "plain_memory_mb": _field(
+            "Memory without Spark",
+            "MiB that a small job may take in plain Python beside its task, instead of Spark; 0 = always Spark",
+            default="1024",
         ),
         "results_folder": _field(
             "Results folder",

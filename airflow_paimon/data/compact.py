@@ -27,7 +27,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, landed_earlier, run_here
-from airflow_paimon.data.scan import fits_in_process
+from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.write import discard_files
 
 log = logging.getLogger(__name__)
@@ -70,16 +70,16 @@ def compact(
             raise
 
 
-def is_small_compaction(context: Context, request: Compact) -> bool:
+def compaction_fits(context: Context, request: Compact, memory_bytes: int) -> bool:
     """Check everything that can be checked without reading rows, before a session is started; raises as ``compact``.
 
-    True = this process compacts it faster than Spark would start.
+    True = one process compacts it in so much memory (``data/memory_plan.py``).
     """
     table = context.table.branch(request.branch).require()
     planned = _plan(table, request)
     if not request.dry_run:
         require_committable(table)
-    return fits_in_process(f for one in planned.groups for f in one.files)
+    return fits((f for one in planned.groups for f in one.files), planned.write.schema, memory_bytes)
 
 
 def _plan(table: Table, request: Compact) -> Planned:

@@ -45,10 +45,11 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PRO
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, group_by_bucket, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
+from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.merge_changelog import changelog_of, producer_of
 from airflow_paimon.data.rescale_plan import plan_shares
 from airflow_paimon.data.rescale_tasks import TASK_BYTES, ShareWork
-from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, fitting_rows, plan_read
+from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)
@@ -80,16 +81,16 @@ def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> 
         return one.finish(tried)
 
 
-def is_small_rescale(context: Context, request: Rescale) -> bool:
+def rescale_fits(context: Context, request: Rescale, memory_bytes: int) -> bool:
     """Check everything that can be checked without reading rows, before a session is started; raises as ``rescale``.
 
-    True = this process does it faster than Spark would start.
+    True = one process does it in so much memory (``data/memory_plan.py``).
     """
     view = context.table.branch(request.branch).require()
     found = _gather(view, request)
     if not request.dry_run:
         require_committable(view)
-    return fits_in_process(f for s in found.scan.splits for f in s.files)
+    return fits((f for s in found.scan.splits for f in s.files), found.scan.schema, memory_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,9 +43,11 @@ def error_from_json(error: Mapping[str, Any]) -> PaimonError:
     return cls(message, details=details)
 
 
-def error_without_result(request: Request, exit_code: int | None, uri: str) -> PaimonError:
-    """Say what it means that a job ended without a result; the exit code is ``spark-submit``'s."""
-    what = f"{request.operation} on {request.table}: spark-submit ended with exit code {exit_code} and without a result"
+def error_without_result(
+    request: Request, exit_code: int | None, uri: str, program: str = "spark-submit"
+) -> PaimonError:
+    """Say what it means that a job ended without a result; the exit code is the program's."""
+    what = f"{request.operation} on {request.table}: {program} ended with exit code {exit_code} and without a result"
     if exit_code == 0 or (exit_code is not None and not 0 <= exit_code <= 128):
         return OutcomeUnknownError(f"{what} at {uri}: it may have landed; a retry of this task looks first")
     if exit_code == _NOT_STARTED:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook
-from airflow_paimon.bundled import job_path, package_archive
+from airflow_paimon.bundled import package_archive
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests.arguments import RESULT_URI, STORAGE_OPTIONS_ONCE, to_arguments
+from airflow_paimon.core.requests.arguments import PLAIN_MEMORY_MB
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.hooks._job_files import JobFolder
-from airflow_paimon.hooks._supervisor_watch import supervised
-from airflow_paimon.hooks.cluster_job import RESULT_LINE, Submission
+from airflow_paimon.hooks._job_process import JobProcess
+from airflow_paimon.hooks.cluster_job import Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
-from airflow_paimon.hooks.spark_job import TIED_CHILD, SparkJobHook
+from airflow_paimon.hooks.spark_job import SparkJobHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 __all__ = ["SparkConnectJobHook", "open_job_hook"]
 
-_GRACE_SECONDS = 3.0
-"""For the job to end what it runs on the server. Airflow follows its SIGTERM with SIGKILL after 5 seconds."""
 _SESSION_FILE = "AIRFLOW_PAIMON_CONNECT"
 
 
@@ -56,44 +51,41 @@ class SparkConnectJobHook(SparkConnectHook):
         check_connect_options(conn_id, options or {})
         self._conf = dict(conf or {})
         self._py_files = [name for name in str((options or {}).get("py_files") or "").split(",") if name]
-        self._process: subprocess.Popen[str] | None = None
+        self._process = JobProcess(self.log)
 
     def run_job(
-        self, request: Request, *, result_name: str, results_folder: str, texts: Mapping[str, str] | None = None
+        self,
+        request: Request,
+        *,
+        result_name: str,
+        results_folder: str,
+        texts: Mapping[str, str] | None = None,
+        plain_memory_mb: int | None = None,
     ) -> dict[str, Any]:
         """Run the request's job and give its result JSON, as :meth:`SparkJobHook.run_job` does."""
+        flags = [] if plain_memory_mb is None else [f"{flag_name(PLAIN_MEMORY_MB)}={plain_memory_mb}"]
         with JobFolder() as folder:
-            shipped: dict[str, Any] = {n: str(folder.write(f"{n}.sql", text)) for n, text in (texts or {}).items()}
-            request, result = dataclasses.replace(request, **shipped), folder.result()
-            arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result.uri}"]
-            if request.storage_options:
-                path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))
-                arguments.append(f"{flag_name(STORAGE_OPTIONS_ONCE)}={path}")
-            with supervised(self._orphaned):
-                code = self._run([str(job_path(request.operation)), *arguments], self._environment(folder))
-            found = result.take()
+            code, found = self._process.run(folder, request, texts or {}, flags=flags, env=self._environment(folder))
             if found is None:
-                raise error_without_result(request, code, result.uri)
+                raise error_without_result(request, code, folder.result().uri)
             return result_or_raise(found)
 
     def submit_job(self, request: Request, **_: Any) -> Submission:
         """Refuse: nothing of a job would be left when its task is gone."""
+        self.require_driver_elsewhere()
+        raise AssertionError("unreachable")
+
+    def require_driver_elsewhere(self) -> NoReturn:
+        """Refuse to let a task be deferred."""
         raise UnsupportedFeatureError(
             f"A task can be deferred only while its driver runs in a cluster. Through Spark Connect (connection "
-            f"{self._conn_id!r}) {request.operation} runs in a process of the worker and ends with the task. Leave "
+            f"{self._conn_id!r}) the job runs in a process of the worker and ends with the task. Leave "
             f"deferrable=True out, or use a connection of type spark in deploy mode cluster"
         )
 
     def on_kill(self) -> None:
         """End the job and what it runs on the server; returns within 4 seconds."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        process.terminate()  # it closes its session, and the server ends what that runs
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        self._process.end()  # it closes its session, and the server ends what that runs
 
     def _environment(self, folder: JobFolder) -> dict[str, str]:
         files = [str(package_archive(folder.path)), *self._py_files]
@@ -101,28 +93,7 @@ class SparkConnectJobHook(SparkConnectHook):
         places = [str(Path(name).parent) if name.endswith(".py") else name for name in self._py_files]
         path = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])
         remote = {"SPARK_REMOTE": self.get_connection_url(), "SPARK_CONNECT_MODE_ENABLED": "1"}
-        return {**os.environ, **remote, "PYTHONPATH": path, _SESSION_FILE: str(session)}
-
-    def _run(self, command: list[str], env: dict[str, str]) -> int:
-        tied = [sys.executable, "-I", "-S", str(TIED_CHILD), str(os.getpid()), sys.executable, *command]
-        # Stdin is the task's line to its supervisor: the job must not hold it.
-        self._process = subprocess.Popen(
-            tied, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self._process.stdout is not None
-        try:
-            for line in self._process.stdout:
-                if not line.startswith(RESULT_LINE):  # who runs the job logs the result
-                    self.log.info("%s", line.rstrip())
-            return self._process.wait()
-        finally:
-            if self._process.poll() is None:  # an exception, a timeout say, came between
-                self.on_kill()
-                self._process.wait()
-            self._process.stdout.close()
-
-    def _orphaned(self) -> None:
-        self.on_kill()
+        return {**remote, "PYTHONPATH": path, _SESSION_FILE: str(session)}
 
 
 def check_connect_options(conn_id: str, options: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.requests.arguments import (
+    PLAIN_MEMORY_MB,
     RESULT_URI,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
@@ -55,6 +56,7 @@ from airflow_paimon.hooks._job_files import (
     result_in,
     shared_folder,
 )
+from airflow_paimon.hooks._job_process import TIED_CHILD
 from airflow_paimon.hooks._kubernetes import (
     CONTEXT,
     LOOK_SECONDS,
@@ -81,7 +83,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkJobHook"]
 
-TIED_CHILD = Path(__file__).with_name("_tied_child.py")
 _PROGRESS = re.compile(r"airflow_paimon\.spark\.progress: (\d+ % of step .*?) \(")
 _SUBMITTED = re.compile(r'"submissionId" : "([^"]+)"')
 _PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
@@ -147,6 +148,7 @@ class SparkJobHook(SparkSubmitHook):
         self._refusal: str | None = None
         self._in_pods: _InPods | None = None
         self._killed = False
+        self._plain_memory_mb: int | None = None
         self._upload_path = self._conf.get(UPLOAD_PATH)
         if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
             self._track_driver_via_k8s_api = True
@@ -171,7 +173,13 @@ class SparkJobHook(SparkSubmitHook):
         return self.is_cluster and bool(self._is_kubernetes)
 
     def run_job(
-        self, request: Request, *, result_name: str, results_folder: str, texts: Mapping[str, str] | None = None
+        self,
+        request: Request,
+        *,
+        result_name: str,
+        results_folder: str,
+        texts: Mapping[str, str] | None = None,
+        plain_memory_mb: int | None = None,
     ) -> dict[str, Any]:
         """
         Run the request's job and give its result JSON.
@@ -180,8 +188,10 @@ class SparkJobHook(SparkSubmitHook):
         :param result_name: path of the result file within the results folder; unique per try
         :param results_folder: where a driver on another machine leaves the result
         :param texts: fields of the request that name a file (``sql``), with the file's content
+        :param plain_memory_mb: how much memory work on rows may take in the driver itself, without a session
         :raises PaimonError: the job's own failure, of its class
         """
+        self._plain_memory_mb = plain_memory_mb
         if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
             try:
                 return self._wait(left, request, results_folder)
@@ -203,14 +213,21 @@ class SparkJobHook(SparkSubmitHook):
             raise error_without_result(request, self._exit_code(), result.uri) from failure
 
     def submit_job(
-        self, request: Request, *, result_name: str, results_folder: str, texts: Mapping[str, str] | None = None
+        self,
+        request: Request,
+        *,
+        result_name: str,
+        results_folder: str,
+        texts: Mapping[str, str] | None = None,
+        plain_memory_mb: int | None = None,
     ) -> Submission:
         """
         Submit the request's job to a cluster and return as soon as it has a driver. Arguments as of :meth:`run_job`.
 
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
-        self._require_driver_elsewhere()
+        self.require_driver_elsewhere()
+        self._plain_memory_mb = plain_memory_mb
         if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
             return left
         return self._submit(request, result_name, results_folder, texts or {})
@@ -379,7 +396,7 @@ class SparkJobHook(SparkSubmitHook):
             if self._is_standalone_cluster:  # elsewhere a driver that still runs is found by a retry
                 job.delete_files()
 
-    def _require_driver_elsewhere(self) -> None:
+    def require_driver_elsewhere(self) -> None:
         """Raise unless the driver outlives this process and the cluster can be asked for it."""
         master = self._connection["master"]
         if not self.is_cluster:
@@ -432,6 +449,8 @@ class SparkJobHook(SparkSubmitHook):
     def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> str:
         """Set what this submission needs; return the file to submit."""
         arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result_uri}"]
+        if self._plain_memory_mb is not None:
+            arguments.append(f"{flag_name(PLAIN_MEMORY_MB)}={self._plain_memory_mb}")
         ships = self.is_cluster and not self._is_standalone_cluster
         if request.storage_options:
             path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))

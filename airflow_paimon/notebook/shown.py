@@ -17,7 +17,7 @@ from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_result, is_small
+from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_fits, diff_result
 from airflow_paimon.data.diff.scan import plan_diff
 
 _PARTITIONS = 50
@@ -137,7 +137,7 @@ def compare(
     )
     context = Context(request, main.require(), int(time.time() * 1000), time.monotonic())
     plan = plan_diff(context, request)
-    if not however_large and not is_small(plan):
+    if not however_large and not diff_fits(plan):
         raise UnsupportedError(
             f"{main.branch(branch).label}: what differs is too much for a diff in this process. Name partitions=, give "
             f"however_large=True and wait, or run the job diff_branches, which has Spark"

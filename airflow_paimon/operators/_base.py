@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_paimon.hooks.paimon import PaimonHook
+    from airflow_paimon.hooks.plain_job import PlainJobHook
     from airflow_paimon.hooks.spark_connect_job import SparkConnectJobHook
     from airflow_paimon.hooks.spark_job import SparkJobHook
 
@@ -80,8 +81,9 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     :param paimon_conn_id: connection of type ``paimon`` (templated)
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; left out, the one that the Paimon
         connection names, or ``spark_default`` (templated)
-    :param run_on: left out, an operation that reads or writes rows is submitted to Spark, and one that is metadata only
-        runs in the worker, in milliseconds; ``spark`` and ``worker`` choose (templated)
+    :param run_on: left out, an operation that is metadata only runs in the worker, in milliseconds, and one that reads
+        or writes rows in a process beside the task, if it is one that plain Python does and takes no more memory than
+        the connection's ``plain_memory_mb``; others are submitted to Spark. ``spark`` and ``worker`` choose (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
     :param dry_run: plan, change nothing; the plan is in ``details.plan``. Of lists with more than 100 entries the
         first 100 are kept, and ``details.left_out`` says how many are missing; the job prints all (templated)
@@ -154,6 +156,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self._must_defer = bool(deferrable)
         self.poll_interval = poll_interval
         self._spark_hook: SparkJobHook | SparkConnectJobHook | None = None
+        self._plain_hook: PlainJobHook | None = None
         self.spark_url: str | None = None
         self._result: dict[str, Any] | None = None
         self._error: dict[str, Any] | None = None
@@ -206,9 +209,10 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         return result
 
     def on_kill(self) -> None:
-        """Kill the submitted job, within 5 seconds."""
-        if self._spark_hook is not None:
-            self._spark_hook.on_kill()
+        """Kill the job, within 5 seconds."""
+        for hook in (self._spark_hook, self._plain_hook):  # in this order: nothing is submitted any more
+            if hook is not None:
+                hook.on_kill()
 
     # -- assets --------------------------------------------------------------------------------------------------------
 
@@ -349,13 +353,30 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             on_tracking_url=on_tracking_url,
             on_progress=on_progress,
         )
+        if self._must_defer:
+            self._spark_hook.require_driver_elsewhere()
+        if (done := self._run_plain(hook, request, spark.conf)) is not None:
+            return done
         where: dict[str, Any] = {"result_name": self._result_name(context), "results_folder": hook.results_folder}
+        where["plain_memory_mb"] = hook.plain_memory_mb if self._needs_spark(None) else None
         if self._defers(self._spark_hook):
             from airflow_paimon.operators._deferral import defer_until_over
 
             job = self._spark_hook.submit_job(request, texts=self._texts(), **where)
             defer_until_over(self, context, job, spark.conn_id)
         return self._spark_hook.run_job(request, texts=self._texts(), **where)
+
+    def _run_plain(self, hook: PaimonHook, request: Request, spark_conf: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Run small work on rows in a process beside this one, unless ``run_on`` says where; None = it is Spark's."""
+        from airflow_paimon.core.requests.plain import may_run_plain
+
+        memory_mb = hook.plain_memory_mb
+        if self._run_on is not None or not memory_mb or not may_run_plain(request, self._texts(), spark_conf):
+            return None
+        from airflow_paimon.hooks.plain_job import PlainJobHook
+
+        self._plain_hook = PlainJobHook(memory_mb)
+        return self._plain_hook.run_job(request, texts=self._texts())
 
     def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> bool:
         if self.deferrable and not (self._must_defer or spark.is_cluster):

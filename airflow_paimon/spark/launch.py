@@ -28,8 +28,10 @@ from airflow_paimon.core.errors import (
     PaimonError,
     StorageError,
     UnsupportedFeatureError,
+    UnsupportedStorageError,
 )
 from airflow_paimon.core.requests.arguments import (
+    NEEDS_SPARK,
     RESULT_URI,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
@@ -40,6 +42,7 @@ from airflow_paimon.core.requests.arguments import (
 )
 from airflow_paimon.core.requests.context import OperationResult, failure_json
 from airflow_paimon.core.requests.operations import operation_of, run_operation
+from airflow_paimon.core.requests.plain import MIB, Here, NeedsSparkError
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.table_sets import same_versions
@@ -55,6 +58,12 @@ class Outcome:
 
     result: Mapping[str, Any]
     exit_code: int
+
+
+_BESIDE_JVM_BYTES = 192 * MIB
+"""The most that a driver with a JVM works on itself: about a second of work, which tasks would not shorten."""
+_OTHERWISE_IN_SPARK = (StorageError, UnsupportedStorageError, MemoryError, ModuleNotFoundError)
+"""What may fail in this process alone: on another machine, or spread over tasks, the same work may succeed."""
 
 
 class _Terminated(BaseException):
@@ -109,19 +118,19 @@ def _run_job(operation: str, argv: Sequence[str], formatter: _MaskingFormatter) 
         return _rejected(operation, argv, error)
     request = arguments.request
     formatter.secrets = secret_values(request.storage_options)
-    outcome = _run(request)
+    outcome = _run(arguments)
     outcome = Outcome(_without_secrets(outcome.result, request.storage_options), outcome.exit_code)
     if destination is None:
         return outcome
     return _report(arguments, destination, outcome)
 
 
-def _run(request: Request) -> Outcome:
-    started = time.monotonic()
+def _run(arguments: JobArguments) -> Outcome:
+    request, started = arguments.request, time.monotonic()
     try:
         _on_signals(_terminate)
         try:
-            result = _run_operation(request)
+            result = _run_operation(arguments)
         finally:
             # From here on there is a result to report, and that takes no time.
             _on_signals(signal.SIG_IGN)
@@ -131,7 +140,23 @@ def _run(request: Request) -> Outcome:
             f"operation id, which looks first"
         )
         return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
-    except ModuleNotFoundError as error:
+    except NeedsSparkError as error:
+        return _needs_spark(request, str(error))
+    except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
+        if arguments.without_spark and isinstance(error, _OTHERWISE_IN_SPARK):
+            return _needs_spark(request, f"{type(error).__name__} here: {error}")
+        return _failed(request, error)
+    timed = dataclasses.replace(result, duration_s=time.monotonic() - started)
+    return Outcome(timed.to_json(), 0)
+
+
+def _needs_spark(request: Request, why: str) -> Outcome:
+    log.info("%s of %s needs Spark: %s", request.operation, request.table, why)
+    return Outcome({"operation": request.operation, "table": request.table, "needs_spark": why}, NEEDS_SPARK)
+
+
+def _failed(request: Request, error: Exception) -> Outcome:
+    if isinstance(error, ModuleNotFoundError):
         log.exception("%s failed", request.operation)
         needed = "a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
         if error.name in ("pyspark", "py4j"):
@@ -140,14 +165,11 @@ def _run(request: Request) -> Outcome:
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: {needed}"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
-    except PaimonError as error:
+    if isinstance(error, PaimonError):
         log.error("%s of %s failed (%s): %s", request.operation, request.table, error.kind, error.message)
         return Outcome(failure_json(request.operation, request.table, error), error.exit_code)
-    except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
-        log.exception("%s failed", request.operation)
-        return Outcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
-    timed = dataclasses.replace(result, duration_s=time.monotonic() - started)
-    return Outcome(timed.to_json(), 0)
+    log.exception("%s failed", request.operation)
+    return Outcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):
@@ -176,12 +198,13 @@ def _without_pandas(request: Request) -> Iterator[None]:
 
 @verified_commits()
 @same_versions()
-def _run_operation(request: Request) -> OperationResult:
-    with _without_pandas(request):
-        return _run_where_it_belongs(request)
+def _run_operation(arguments: JobArguments) -> OperationResult:
+    with _without_pandas(arguments.request):
+        return _run_where_it_belongs(arguments)
 
 
-def _run_where_it_belongs(request: Request) -> OperationResult:
+def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
+    request = arguments.request
     if not operation_of(request.operation).needs_spark:
         if not _in_yarn_cluster():
             return run_operation(request)
@@ -193,8 +216,10 @@ def _run_where_it_belongs(request: Request) -> OperationResult:
     if not _in_yarn_cluster():
         from airflow_paimon.spark.jobs.before_spark import run_before_spark
 
-        if (done := run_before_spark(request)) is not None:
+        if (done := run_before_spark(request, _here(arguments))) is not None:
             return done
+        if arguments.without_spark:
+            raise NeedsSparkError(f"it is more than {arguments.plain_memory_mb:,} MiB allow, or Spark's own work")
     from airflow_paimon.spark.jobs import run_spark_operation
 
     spark = _session(request)
@@ -203,6 +228,17 @@ def _run_where_it_belongs(request: Request) -> OperationResult:
         return result
     finally:
         _stop(spark)
+
+
+def _here(arguments: JobArguments) -> Here:
+    """Return what this process may do itself: little where a JVM runs already, which has tasks for more."""
+    memory = arguments.plain_memory_mb * MIB
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    return Here(
+        memory_bytes=min(memory, _BESIDE_JVM_BYTES) if submitted else memory,
+        statements=not submitted and not uses_connect(),
+        only=arguments.without_spark,
+    )
 
 
 def _stop(spark: Any) -> None:

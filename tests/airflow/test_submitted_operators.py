@@ -116,7 +116,9 @@ def test_rows_are_corrected_by_a_function_compared_and_replayed(
     write_arrow(main, pa.table({"k": pa.array([1, 2, 3], pa.int64()), "v": ["a", "b", "c"], "dt": ["1", "1", "2"]}))
     (tmp_path / "fixes.py").write_text(MODULE)
     spark = {"spark_conn_id": "own_spark", "spark_conf": QUICK, "spark_options": '{"name": "nightly corrections"}'}
-    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), **spark})
+    set_connection(
+        monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), "plain_memory_mb": 0, **spark}
+    )
     set_connection(monkeypatch, "own_spark", "spark", host="local[1]")
     set_connection(monkeypatch, "spark_default", "spark", host="spark://127.0.0.1", port=9)
     common: dict[str, Any] = {"table": "d.t", "branch": "fix"}

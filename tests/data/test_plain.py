@@ -22,7 +22,8 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_here
-from airflow_paimon.data import plain, scan
+from airflow_paimon.core.requests.plain import Here
+from airflow_paimon.data import memory_plan, plain
 from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.data.test_compact import add, names, partitioned, rows_of, wrong_count
@@ -78,15 +79,13 @@ def test_what_needs_spark_says_so_before_anything_is_looked_at(tmp_path: Path) -
             run_here(request)
 
 
-def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path) -> None:
     table = partitioned(tmp_path)
     for i in range(5):
         add(table, (i, "a"))
     before = rows_of(table)
-    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)
-    assert run_before_spark(asked(tmp_path)) is None
+    assert run_before_spark(asked(tmp_path), Here(memory_bytes=0)) is None
     assert len(names(table)) == 5
-    monkeypatch.undo()
     done = run_before_spark(asked(tmp_path, operation_id="op"))
     assert done is not None and done.details["files_before"] == 5
     assert (rows_of(table), len(names(table))) == (before, 1)
@@ -98,9 +97,9 @@ def test_the_job_compacts_whatever_its_size_where_no_spark_is(tmp_path: Path, mo
     table = partitioned(tmp_path)
     for i in range(5):
         add(table, (i, "a"))
-    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    done = run_before_spark(asked(tmp_path))
+    assert run_before_spark(asked(tmp_path), Here(memory_bytes=0, only=True)) is None, "the cluster has Spark"
+    done = run_before_spark(asked(tmp_path), Here(memory_bytes=0))
     assert done is not None and done.details["files_before"] == 5
     assert len(names(table)) == 1
 
@@ -112,7 +111,7 @@ def test_a_diff_of_much_names_the_job(tmp_path: Path, monkeypatch: pytest.Monkey
     add(table.branch("fix"), (2, "a"))
     diff = asked(tmp_path, "diff_branches", branch="fix")
     assert run_here(diff).details["total"]["added"] == 1
-    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(memory_plan, "OPEN_BYTES", memory_plan.DEFAULT_BYTES)
     with pytest.raises(UnsupportedError, match="run the job diff_branches") as refused:
         run_here(diff)
     assert isinstance(refused.value, PaimonError)

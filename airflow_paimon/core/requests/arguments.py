@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import operation_of
+from airflow_paimon.core.requests.plain import DEFAULT_MEMORY_MB, plain_memory_mb
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, TAG_PREFIX
 
@@ -151,12 +152,25 @@ STORAGE_OPTIONS_ONCE = "storage_options_once"
 """Like ``storage_options``, but the file is deleted once read: so an operator passes secrets to a local driver."""
 
 
+PLAIN_MEMORY_MB = "plain_memory_mb"
+WITHOUT_SPARK = "without_spark"
+NEEDS_SPARK = 6
+"""The exit code of a job that was asked to do without Spark and can't; it has changed nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobArguments:
-    """A job's command line: the request, and where its result goes besides stdout."""
+    """A job's command line: the request, and what belongs to the launcher.
+
+    ``result_uri``: where the result goes besides stdout. ``plain_memory_mb``: MiB that work on rows may take in the
+    job's own process, where it then needs no Spark session; 0 = every work on rows is Spark's. ``without_spark``:
+    rather end than start a session.
+    """
 
     request: Request
     result_uri: str | None = None
+    plain_memory_mb: int = DEFAULT_MEMORY_MB
+    without_spark: bool = False
 
 
 def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
@@ -173,6 +187,8 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
     once = values.pop(STORAGE_OPTIONS_ONCE, None)
+    memory_mb = plain_memory_mb(values.pop(PLAIN_MEMORY_MB, None), flag_name(PLAIN_MEMORY_MB))
+    without_spark = values.pop(WITHOUT_SPARK, False)
     if once is not None and STORAGE_OPTIONS in values:
         raise InvalidInputError("Give --storage-options or --storage-options-once, not both")
     path = once or values.get(STORAGE_OPTIONS)
@@ -180,7 +196,12 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
         values[STORAGE_OPTIONS] = read_storage_options(path)
     if once is not None:
         Path(once).unlink(missing_ok=True)
-    return JobArguments(request=build_request(operation, values), result_uri=result_uri)
+    return JobArguments(
+        request=build_request(operation, values),
+        result_uri=result_uri,
+        plain_memory_mb=memory_mb,
+        without_spark=without_spark,
+    )
 
 
 def to_arguments(request: Request) -> list[str]:
@@ -307,7 +328,25 @@ def _parser(operation: str) -> _StrictParser:
         help="As --storage-options; the file is deleted once read",
     )
     parser.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
+    if operation_of(operation).needs_spark:
+        _add_plain_flags(parser)
     return parser
+
+
+def _add_plain_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        flag_name(PLAIN_MEMORY_MB),
+        action=_Once,
+        metavar="MIB",
+        help=f"Work on rows that takes less memory runs in plain Python where it can; 0 = always in Spark; default "
+        f"{DEFAULT_MEMORY_MB}",
+    )
+    parser.add_argument(
+        flag_name(WITHOUT_SPARK),
+        action="store_true",
+        default=None,
+        help=f"Start no Spark: where the work needs it, end with exit code {NEEDS_SPARK} and change nothing",
+    )
 
 
 def _add_flag(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any]) -> None:

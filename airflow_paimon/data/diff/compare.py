@@ -19,6 +19,7 @@ from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, comp
 from airflow_paimon.data.diff.plain import compare_rows
 from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped, plan_diff
 from airflow_paimon.data.files.arrow_types import ROW_ID, finer_than_micros
+from airflow_paimon.data.memory_plan import DEFAULT_BYTES, fits
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read
 
 KINDS = ("added", "changed", "deleted")
@@ -174,15 +175,28 @@ def _not_visible(plan: DiffPlan) -> list[str]:
 Found = list[tuple[tuple[Any, ...], Findings]]
 
 
-def small_diff(context: Context, request: DiffBranches) -> OperationResult | None:
-    """Compare a branch with another branch, or with its base, if the difference is small; None if it is too large.
+def small_diff(context: Context, request: DiffBranches, memory_bytes: int = DEFAULT_BYTES) -> OperationResult | None:
+    """Compare a branch with another branch, or with its base, if that takes no more memory; None if it takes more.
 
     Raises:
         UnsafeOperationError: the branch shares no snapshot with main, so it has no base. InvalidInputError: the two
             sides have different keys, so their rows can't be compared.
     """
     plan = plan_diff(context, request)
-    return diff_result(context, request, plan, compare_here(plan, request.sample)) if is_small(plan) else None
+    return (
+        diff_result(context, request, plan, compare_here(plan, request.sample))
+        if diff_fits(plan, memory_bytes)
+        else None
+    )
+
+
+def diff_fits(plan: DiffPlan, memory_bytes: int = DEFAULT_BYTES) -> bool:
+    """Whether one process compares the differing buckets in so much memory (``data/memory_plan.py``)."""
+    return fits(
+        (f for side in (plan.before, plan.after) for s in side.scan.splits for f in s.files),
+        plan.after.scan.schema,
+        memory_bytes,
+    )
 
 
 def is_small(plan: DiffPlan) -> bool:

@@ -9,8 +9,10 @@ from importlib.util import find_spec
 
 from airflow_paimon.core.correction.checks import check_is_query, naming_statement
 from airflow_paimon.core.correction.sql_columns import check_columns
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.operations import check_engine
+from airflow_paimon.core.requests.plain import Here, NeedsSparkError
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
     Compact,
@@ -24,51 +26,68 @@ from airflow_paimon.core.requests.requests import (
 )
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.data.chain.compact import check_compaction
-from airflow_paimon.data.compact import is_small_compaction
+from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.plain import compact, compact_chain_table, erase_rows, rescale
 from airflow_paimon.data.read_schema import read_schema
-from airflow_paimon.data.rescale import is_small_rescale
+from airflow_paimon.data.rescale import rescale_fits
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import divided, further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
 from airflow_paimon.spark.statements.views import viewed_table
 
+_DEFAULT = Here()
 
-def run_before_spark(request: Request) -> OperationResult | None:
+
+def run_before_spark(request: Request, here: Here = _DEFAULT) -> OperationResult | None:
     """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, or where
     no Spark is installed and this process can do the work.
 
     Raises:
-        PaimonError: as the operation does.
+        PaimonError: as the operation does. NeedsSparkError: with ``here.only`` for what another process may open.
     """
     check_engine(request)
-    context = open_context(request)
-    here = request.dry_run or find_spec("pyspark") is None
+    context = _opened(request) if here.only else open_context(request)
+    memory = here.memory_bytes
+    any_size = request.dry_run or (not here.only and find_spec("pyspark") is None)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
     elif isinstance(request, ReplayBranch):
         return check_replay(context, request)
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
-        return compact_chain_table(context, request) if here else None
+        return compact_chain_table(context, request) if any_size else None
     elif isinstance(request, Compact):
-        return compact(context, request) if is_small_compaction(context, request) or here else None
+        return compact(context, request) if compaction_fits(context, request, memory) or any_size else None
     elif isinstance(request, Rescale):
-        return rescale(context, request) if is_small_rescale(context, request) or here else None
+        return rescale(context, request) if rescale_fits(context, request, memory) or any_size else None
     elif isinstance(request, EraseRows):
         check_erasure(context.table, request)
-        return erase_rows(context, request) if here else None
+        return erase_rows(context, request) if any_size else None
     elif isinstance(request, CheckBranchData):
-        return check_before_spark(context, request)
+        return check_before_spark(context, request, memory)
     elif isinstance(request, DiffBranches) and request.engine == "embedded":
-        return small_diff(context, request)
+        return small_diff(context, request, memory)
     elif isinstance(request, DiffBranches):
         plan_diff(context, request)
     return None
+
+
+def _opened(request: Request) -> Context:
+    """Open the table.
+
+    Raises:
+        NeedsSparkError: it is not in reach of this process. The one that Spark runs may reach it, or has the last word.
+    """
+    try:
+        context = open_context(request)
+        context.table.schema()
+    except PaimonError as error:
+        raise NeedsSparkError(f"the table can't be opened here ({error.message})") from None
+    return context
 
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:

@@ -21,9 +21,10 @@ from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.against import plan_own_changes
-from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, is_small, skipped_rows
+from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, diff_fits, skipped_rows
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
+from airflow_paimon.data.memory_plan import DEFAULT_BYTES
 from airflow_paimon.spark.jobs.correction_sources import further_views
 
 _LISTED = 3
@@ -58,8 +59,11 @@ def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
     return rules
 
 
-def check_before_spark(context: Context, request: CheckBranchData) -> OperationResult | None:
-    """Check the rules, and evaluate them where that needs no Spark session: none, or limits of a small difference.
+def check_before_spark(
+    context: Context, request: CheckBranchData, memory_bytes: int = DEFAULT_BYTES
+) -> OperationResult | None:
+    """Check the rules, and evaluate them where that needs no Spark session: none, or limits of a difference that takes
+    no more memory.
 
     Raises:
         PaimonError: as ``check_branch_data`` does.
@@ -69,7 +73,7 @@ def check_before_spark(context: Context, request: CheckBranchData) -> OperationR
         return without_rules(context, request)
     limits = [rule for rule in rules if isinstance(rule, RowLimits)]
     plan = plan_own_changes(context, request.branch, request.against) if len(limits) == len(rules) else None
-    if plan is None or not is_small(plan):
+    if plan is None or not diff_fits(plan, memory_bytes):
         return None
     found = compare_here(plan, 0)
     if inexact_partitions(limits, plan, found):

@@ -1,0 +1,59 @@
+"""Jobs on few rows without Spark: a Python process beside the task tries, before anything is submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_paimon._compat import BaseHook
+from airflow_paimon.core.requests.arguments import NEEDS_SPARK, PLAIN_MEMORY_MB, WITHOUT_SPARK
+from airflow_paimon.core.requests.requests import Request, flag_name
+from airflow_paimon.hooks._job_files import JobFolder
+from airflow_paimon.hooks._job_process import JobProcess
+from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
+
+__all__ = ["PlainJobHook"]
+
+
+class PlainJobHook(BaseHook):
+    """
+    Run one bundled job in plain Python, if it is small enough for that.
+
+    The job is a process beside the task, so that its memory is not the worker's, and dies with it. It decides by a plan
+    from metadata alone.
+
+    :param memory_mb: MiB of memory that work on rows may take there
+    """
+
+    def __init__(self, memory_mb: int) -> None:
+        super().__init__()
+        self._memory_mb = memory_mb
+        self._process = JobProcess(self.log)
+
+    def run_job(self, request: Request, *, texts: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+        """
+        Run the request's job and give its result JSON; None where the job is one for Spark.
+
+        A process that ends without a result, for want of memory say, also leaves its work to Spark: a job with the
+        same operation id looks first whether it landed.
+
+        :param request: what to do
+        :param texts: fields of the request that name a file (``sql``), with the file's content
+        :raises PaimonError: the job's own failure, of its class
+        """
+        flags = [f"{flag_name(PLAIN_MEMORY_MB)}={self._memory_mb}", flag_name(WITHOUT_SPARK)]
+        with JobFolder() as folder:
+            code, found = self._process.run(folder, request, texts or {}, flags=flags)
+        if found is not None and code != NEEDS_SPARK:
+            return result_or_raise(found)
+        if self._process.killed:
+            raise error_without_result(request, code, "its file", program="the job's process")
+        if found is None:
+            self.log.warning("The job ended in plain Python with exit code %s; submitting it", code)
+        else:
+            self.log.info("Submitting the job: %s", found.get("needs_spark"))
+        return None
+
+    def on_kill(self) -> None:
+        """End the job; returns within 4 seconds."""
+        self._process.end()

@@ -1,0 +1,146 @@
+"""Small work on rows that operators do in plain Python: a process beside the task, and no Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.plain import may_run_plain
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.hooks.plain_job import PlainJobHook
+from airflow_paimon.operators.branch import CreateBranchOperator, DiffBranchesOperator
+from airflow_paimon.operators.maintenance import CompactOperator
+from tests.airflow.conftest import RunDag, set_connection
+from tests.airflow.processes import running, wait_until
+from tests.core.tables import append, make_table
+
+pytestmark = pytest.mark.airflow
+
+
+def asked(warehouse: Path, operation: str = "diff_branches", **values: Any) -> Any:
+    return build_request(operation, {"warehouse": str(warehouse), "table": "d.t", **values})
+
+
+def test_operators_submit_nothing_that_is_small(
+    warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    set_connection(monkeypatch, "spark_default", "spark", host="spark://127.0.0.1", port=9)
+    main = make_table(warehouse)
+    for _ in range(3):
+        append(main, "1")
+    with DAG("plain", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        new = CreateBranchOperator(task_id="new", table="d.t", branch="fix", snapshot=1)
+        diff = DiffBranchesOperator(task_id="diff", table="d.t", branch="fix")
+        wrong = DiffBranchesOperator(task_id="wrong", table="d.t", branch="none", retries=2)
+        compact = CompactOperator(task_id="compact", table="d.t", min_files=2, trigger_rule="all_done")
+        new >> diff >> wrong >> compact
+    run = run_dag(dag)
+    assert run.tasks == {"new": ("success", 1), "diff": ("success", 1), "wrong": ("failed", 1),
+                         "compact": ("success", 1)}  # fmt: skip
+    assert run.xcom("diff")["details"]["different"] is False
+    assert run.xcom("wrong", "paimon_error")["kind"] == "not-found"
+    assert main.latest_snapshot().user.startswith("airflow-plain-compact-"), "as a submitted job's: a retry finds it"
+    assert run.xcom("compact")["snapshot_after"] == 4
+    assert [event for event, _ in run.asset_events if event.endswith("/d/t")]
+    assert "spark-submit" not in "".join(capfd.readouterr())
+
+
+def test_what_is_too_large_or_out_of_reach_is_left_to_spark(warehouse: Path) -> None:
+    main = make_table(warehouse)
+    for _ in range(3):
+        append(main, "1")
+    compact = asked(warehouse, "compact", min_files=2)
+    assert PlainJobHook(1).run_job(compact) is None
+    assert PlainJobHook(64).run_job(asked(warehouse / "elsewhere")) is None
+    assert PlainJobHook(64).run_job(compact) is not None
+
+
+def test_which_requests_are_tried(warehouse: Path) -> None:
+    def tried(operation: str, sql: str = "", conf: dict[str, Any] | None = None, **values: Any) -> bool:
+        values |= {"branch": "b"} if operation not in ("compact",) else {}
+        values |= {"sql": "sql"} if operation == "correct_branch" and "function" not in values else {}
+        return may_run_plain(asked(warehouse, operation, **values), {"sql": sql}, conf or {})
+
+    assert tried("diff_branches") and tried("compact") and tried("check_branch_data")
+    assert not tried("diff_branches", engine="connector")
+    assert tried("correct_branch", "\n update branch SET a = 1") and tried("correct_branch", "DELETE FROM branch")
+    assert not tried("correct_branch", "SELECT 1") and not tried("correct_branch", function="m:f")
+    assert not tried("correct_branch", "DELETE FROM branch", {"spark.sql.caseSensitive": "true"})
+    assert tried("correct_branch", "DELETE FROM branch", {"spark.sql.shuffle.partitions": "1"})
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [({}, 1024), ({"plain_memory_mb": ""}, 1024), ({"plain_memory_mb": "0"}, 0)]
+)
+def test_the_connection_says_how_much(
+    given: dict[str, Any], found: int, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", **given})
+    assert PaimonHook().plain_memory_mb == found
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", "plain_memory_mb": "1 GB"})
+    with pytest.raises(InvalidInputError, match="plain_memory_mb must be a whole number of MiB"):
+        PaimonHook().check_settings()
+
+
+@pytest.fixture
+def stuck(warehouse: Path) -> Iterator[Path]:
+    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
+    schema = warehouse / "stuck.db" / "t" / "schema"
+    schema.mkdir(parents=True)
+    os.mkfifo(schema / "schema-0")
+    yield warehouse
+    for pid in running(f"--warehouse={warehouse}"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def at_work(warehouse: Path) -> bool:
+    return bool(running(f"--warehouse={warehouse}"))
+
+
+def test_a_task_that_is_killed_leaves_no_process_and_submits_nothing(stuck: Path) -> None:
+    hook, failures = PlainJobHook(64), []
+
+    def work() -> None:
+        try:
+            hook.run_job(asked(stuck, table="stuck.t", branch="b"))
+        except PaimonError as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    wait_until(lambda: at_work(stuck), "the job runs", 60)
+    hook.on_kill()
+    worker.join(60)
+    assert not at_work(stuck)
+    assert [type(f) for f in failures] == [OutcomeUnknownError]
+
+
+WORKER = """
+import sys
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.hooks.plain_job import PlainJobHook
+values = {"warehouse": sys.argv[1], "table": "stuck.t", "branch": "b"}
+PlainJobHook(64).run_job(build_request("diff_branches", values))
+"""
+
+
+def test_a_worker_that_is_killed_leaves_no_process(stuck: Path) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(stuck)], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: at_work(stuck), "the job runs", 60)
+    finally:
+        worker.kill()
+        worker.wait()
+    wait_until(lambda: not at_work(stuck), "no process is left", 5)
