@@ -89,8 +89,8 @@ def chosen_files(
     *,
     by_bucket: bool,
 ) -> Selection | None:
-    """Select some partitions (None = all), and with ``by_bucket`` of these the buckets whose rows a filter can keep, for
-    the plan of a read; None = all files.
+    """Select some partitions (None = all), and with ``by_bucket`` of these the buckets whose rows a filter can keep,
+    for the plan of a read; None = all files.
     """
     points = key_points(where, columns, predicate, schema) if by_bucket and schema.bucket_keys else {}
     if not points or any(name not in points for name in schema.bucket_keys):

@@ -55,6 +55,7 @@ def run_before_spark(request: Request, here: Here = _DEFAULT) -> OperationResult
     any_size = request.dry_run or (not here.only and find_spec("pyspark") is None)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
+        return _correct(context, request, here)
     elif isinstance(request, ReplayBranch):
         return check_replay(context, request)
     elif isinstance(request, CompactChainTable):
@@ -88,6 +89,16 @@ def _opened(request: Request) -> Context:
     except PaimonError as error:
         raise NeedsSparkError(f"the table can't be opened here ({error.message})") from None
     return context
+
+
+def _correct(context: Context, request: CorrectBranch, here: Here) -> OperationResult | None:
+    asks_spark = request.function or request.view or request.engine != "embedded"
+    if asks_spark or not here.statements or not here.memory_bytes:
+        return None
+    # It loads PySpark, if no JVM; what is refused, and what Spark does anyway, need not wait for that.
+    from airflow_paimon.spark.jobs.correct_plainly import correct_plainly
+
+    return correct_plainly(context, request, here.memory_bytes)
 
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.correction.checks import check_statement_alone
+from airflow_paimon.core.correction.plain_statement import PlainStatement
 from airflow_paimon.core.correction.sql_asked import read_sql
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
@@ -38,7 +39,8 @@ from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_statement
-from airflow_paimon.spark.statements.run import commit_statement, evaluate
+from airflow_paimon.spark.statements.plain import as_statement, change_plainly
+from airflow_paimon.spark.statements.run import commit_change, evaluate, seen
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.target_files import Limits
@@ -156,17 +158,57 @@ def _change(
     tables: NamedTables,
     identity: CommitIdentity,
 ) -> OperationResult:
-    limits, made = _limits(context, base), made_of(request, base.table, statement.text)
+    limits = _limits(context, base)
+
+    def computed(*, dry_run: bool = False) -> Outcome:
+        return evaluate(spark, statement, base.table, tables, limits=limits, dry_run=dry_run)
+
+    return _changed_by(computed, context, request, statement, base, identity, cores_of(spark))
+
+
+def change_without_spark(
+    plain: PlainStatement,
+    context: Context,
+    request: CorrectBranch,
+    branch: Table,
+    identity: CommitIdentity,
+    memory_bytes: int,
+) -> OperationResult:
+    """Run a statement that was read without Spark, in this process, as ``correct_by_statement`` does in Spark.
+
+    Raises:
+        NotPlainError: it needs Spark after all.
+    """
+    base, statement = read_heads(context, request, branch), as_statement(plain)
+    limits = _limits(context, base)
+
+    def computed(*, dry_run: bool = False) -> Outcome:
+        outcome = change_plainly(plain, branch, memory_bytes, limits, dry_run=dry_run)
+        return seen(statement, branch, outcome)
+
+    return _changed_by(computed, context, request, statement, base, identity, cores=1)
+
+
+def _changed_by(
+    computed: Callable[..., Outcome],
+    context: Context,
+    request: CorrectBranch,
+    statement: Statement,
+    base: Base,
+    identity: CommitIdentity,
+    cores: int,
+) -> OperationResult:
+    made = made_of(request, base.table, statement.text)
     if request.dry_run:
-        outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
+        outcome = computed(dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
 
     def described(outcome: Outcome) -> Mapping[str, str]:
         return properties(request, made, _details(statement, base, outcome))
 
-    receipt, outcome = commit_statement(spark, statement, base.table, tables, identity, described, limits)
+    receipt, outcome = commit_change(computed, statement, base.table, identity, described)
     if receipt.snapshot is not None and not receipt.replayed:
-        keep_timing(context, request, statement.text, outcome.read, base.choice, cores_of(spark))
+        keep_timing(context, request, statement.text, outcome.read, base.choice, cores)
     return _result(context, request, base, receipt, _details(statement, base, outcome))
 
 

@@ -102,15 +102,12 @@ class _Statement:
             return replace(dropped, is_part=self._is_part(plan))
         change = self._on(plan)
         if statement.kind == "DELETE" and deletes_by_vectors(schema):
-            return self._deleted(plan, change.delete(found))
+            return replace(deleted(plan, change.delete(found)), is_part=self._is_part(plan))
         if statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
             with kept_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:
                     return self._outcome(plan, change.merge(kept, keys_of_source(self.evaluation, kept)))
         return self._outcome(plan, change.run(found.predicate, found.uses))
-
-    def _deleted(self, plan: CopyOnWrite, found: RowDeletes) -> Outcome:
-        return replace(self._outcome(plan, []), messages=found.messages, deleted=found.rows, marked=found.files)
 
     def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
@@ -119,22 +116,7 @@ class _Statement:
         return self._outcome(plan, self._on(plan).merge(kept, keys))
 
     def _plan(self, selection: Selection | None) -> CopyOnWrite:
-        target = self.target
-        scan, only = target.of(selection), None
-        written = scan
-        if scan is not target.whole_if_read() and TableOptions(target.schema.options).bucket > 0:
-            if self._stays():
-                canonical = StoredPartitions(target.schema).canonical
-                only = frozenset(canonical(s.partition) for s in scan.splits)
-            else:
-                written = target.whole()  # a row can get into any partition, with its own number of buckets
-        return copy_on_write(scan, plan_write(target.table, scan=written, partitions=lambda schema: only))
-
-    def _stays(self) -> bool:
-        """Whether all rows stay in their partitions, and none is inserted."""
-        changed = {*update_columns(self.statement, self.target.schema)}
-        inserts = self.statement.insert is not None or any(c.action == "insert" for c in self.statement.clauses)
-        return not inserts and changed.isdisjoint(self.target.schema.partition_keys)
+        return plan_on(self.target, self.statement, selection)
 
     def _on(self, plan: CopyOnWrite) -> _Change:
         return _Change(self.spark, self.statement, plan, self.evaluation, self.dry_run)
@@ -143,16 +125,45 @@ class _Statement:
         return plan.scan is not self.target.whole_if_read()
 
     def _outcome(self, plan: CopyOnWrite, results: Sequence[Rewritten]) -> Outcome:
-        return Outcome(
-            read=plan.scan,
-            write=plan.write,
-            messages=tuple(m for r in results for m in r.messages),
-            updated=sum(r.updated for r in results),
-            deleted=sum(r.deleted for r in results),
-            inserted=sum(r.inserted for r in results),
-            rewritten=frozenset(name for r in results for name in r.files),
-            is_part=self._is_part(plan),
-        )
+        return replace(outcome_of(plan, results), is_part=self._is_part(plan))
+
+
+def plan_on(target: TargetFiles, statement: Statement, selection: Selection | None) -> CopyOnWrite:
+    """Plan a change of the files of some partitions; None: of all."""
+    scan, only = target.of(selection), None
+    written = scan
+    if scan is not target.whole_if_read() and TableOptions(target.schema.options).bucket > 0:
+        if _stays(target, statement):
+            canonical = StoredPartitions(target.schema).canonical
+            only = frozenset(canonical(s.partition) for s in scan.splits)
+        else:
+            written = target.whole()  # a row can get into any partition, with its own number of buckets
+    return copy_on_write(scan, plan_write(target.table, scan=written, partitions=lambda schema: only))
+
+
+def _stays(target: TargetFiles, statement: Statement) -> bool:
+    """Whether all rows stay in their partitions, and none is inserted."""
+    changed = {*update_columns(statement, target.schema)}
+    inserts = statement.insert is not None or any(c.action == "insert" for c in statement.clauses)
+    return not inserts and changed.isdisjoint(target.schema.partition_keys)
+
+
+def deleted(plan: CopyOnWrite, found: RowDeletes) -> Outcome:
+    """Return what these deletion vectors come to."""
+    return replace(outcome_of(plan, []), messages=found.messages, deleted=found.rows, marked=found.files)
+
+
+def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> Outcome:
+    """Return what these files come to."""
+    return Outcome(
+        read=plan.scan,
+        write=plan.write,
+        messages=tuple(m for r in results for m in r.messages),
+        updated=sum(r.updated for r in results),
+        deleted=sum(r.deleted for r in results),
+        inserted=sum(r.inserted for r in results),
+        rewritten=frozenset(name for r in results for name in r.files),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +178,7 @@ class _Change:
 
     def insert(self, rows: DataFrame) -> list[Rewritten]:
         read, splits = self._read(None)
-        parts = _parts(splits)
+        parts = file_parts(splits)
         return _run(rows, self._rewrite(read, parts), parts)
 
     def delete(self, found: Evaluated) -> RowDeletes:
@@ -185,7 +196,7 @@ class _Change:
     def run(self, predicate: Predicate | None, uses: frozenset[str]) -> list[Rewritten]:
         """``uses``: the columns that a DELETE needs."""
         read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
-        parts = _parts(splits)
+        parts = file_parts(splits)
         rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows
         return _run(rows, self._rewrite(read, parts), parts)
 
@@ -195,7 +206,7 @@ class _Change:
         read, splits = self._read(keys.predicate)
         splits = [] if keys.nothing else splits
         target = keys.within(view_frame(spark, [(read, splits)]))
-        parts = _parts(splits)
+        parts = file_parts(splits)
         rewrite = self._rewrite(read, parts)
         results: list[Rewritten] = []
         try:
@@ -227,7 +238,8 @@ class _Change:
         return plan_rewrite(self.statement, self.plan, read, parts, self.dry_run)
 
 
-def _parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:
+def file_parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:
+    """Divide splits into those of one file each."""
     return [part for split in splits for part in split.divided()]
 
 
@@ -264,10 +276,7 @@ def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit], *, kept:
     if few is not None:
         names = set(few.column(FILE_NAME).unique().to_pylist())
         if fits_in_process(f for p in parts for f in p.files if f.file_name in names):
-            inserted = pc.is_null(few.column(FILE_NAME))
-            changed = few.filter(pc.invert(inserted)).sort_by([(FILE_NAME, "ascending"), (FILE_POSITION, "ascending")])
-            ordered = pa.concat_tables([few.filter(inserted), changed])
-            return [rewrite_files(rewrite, ordered.to_batches(BATCH_ROWS))]
+            return [rewrite_here(few, rewrite)]
         rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -278,6 +287,14 @@ def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit], *, kept:
 
     placed = _placed(rows, rewrite, [p.files[0].file_name for p in parts])
     return collect(map_in_arrow(placed, work, SCHEMA), refused=discard)
+
+
+def rewrite_here(few: pa.Table, rewrite: Rewrite) -> Rewritten:
+    """Write files again by changes in any order."""
+    inserted = pc.is_null(few.column(FILE_NAME))
+    changed = few.filter(pc.invert(inserted)).sort_by([(FILE_NAME, "ascending"), (FILE_POSITION, "ascending")])
+    ordered = pa.concat_tables([few.filter(inserted), changed])
+    return rewrite_files(rewrite, ordered.to_batches(BATCH_ROWS))
 
 
 def _placed(rows: DataFrame, rewrite: Rewrite, names: Sequence[str]) -> DataFrame:

@@ -143,7 +143,7 @@ class _Change:
         canonical = StoredPartitions(plan.schema).canonical
         only = None if selection is None else new | {canonical(s.partition) for s in plan.splits}
         write = replace(self._write(plan, only), schema=without_merging(plan.schema))
-        if takes_whole_partitions(self.statement, plan, empty) and not _writes_changelog(plan.table, plan.schema):
+        if takes_whole_partitions(self.statement, plan, empty) and not writes_changelog(plan.table, plan.schema):
             found = drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
             return replace(found, is_part=selection is not None)
         layer = plan_read(plan, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
@@ -177,12 +177,12 @@ class _Change:
         merges: bool,
     ) -> Outcome:
         limits = None if self.limits is None else self.limits(selection)
-        correction = _correction(plan, write, limits, self.dry_run)
-        correction = replace(correction, writes_changelog=_writes_changelog(plan.table, plan.schema), merges=merges)
-        return replace(_outcome(plan, write, _run(rows, few, plan, correction)), is_part=selection is not None)
+        correction = correction_on(plan, write, limits, self.dry_run)
+        correction = replace(correction, writes_changelog=writes_changelog(plan.table, plan.schema), merges=merges)
+        return replace(outcome_of(plan, write, _run(rows, few, plan, correction)), is_part=selection is not None)
 
 
-def _writes_changelog(table: Table, schema: TableSchema) -> bool:
+def writes_changelog(table: Table, schema: TableSchema) -> bool:
     """Whether streaming readers get the changes with the commit. What a branch changes they get by its publish."""
     return table.branch_name == MAIN and producer_of(schema) is not None
 
@@ -208,12 +208,15 @@ def _with_kinds(rows: DataFrame) -> DataFrame:
     return rows.withColumn(ROW_KIND, kind).drop(CHANGE)
 
 
-def _correction(plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool) -> Correction:
+def correction_on(
+    plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool
+) -> Correction:
+    """Return what the tasks that write buckets again have in common."""
     read, splits = plan_read(plan, time_travel=True, layered=True, whole_buckets=True)
-    by_key: dict[BucketKey, ReadSplit] = {_key(plan, s.bucket): slim_split(s) for s in splits}
+    by_key: dict[BucketKey, ReadSplit] = {bucket_of(plan, s.bucket): slim_split(s) for s in splits}
     live = {}
     for split in plan.splits:
-        key = _key(plan, split)
+        key = bucket_of(plan, split)
         slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
         limit = highest_sequence(split.files) if limits is None else limits.get(key, NEW_BUCKET)
         known = LiveBucket(bucket=slim, split=by_key.get(key), max_sequence=limit)
@@ -234,7 +237,8 @@ def _correction(plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, in
     )
 
 
-def _key(plan: ScanPlan, split: BucketSplit) -> BucketKey:
+def bucket_of(plan: ScanPlan, split: BucketSplit) -> BucketKey:
+    """Return the key of a bucket by the form in which we write partitions."""
     return BucketKey(StoredPartitions(plan.schema).canonical(split.partition), split.bucket)
 
 
@@ -259,11 +263,12 @@ def _touches_little(rows: pa.Table, plan: ScanPlan, write: TableWrite) -> bool:
     assigners = Assigners(write.dynamic)
     spread = (distribute(write, conform(b, write.schema, write.label), assigners) for b in rows.to_batches())
     touched = {BucketKey(p.partition, p.bucket) for parts in spread for p in parts}
-    return fits_in_process(f for s in plan.splits if _key(plan, s) in touched for f in s.files)
+    return fits_in_process(f for s in plan.splits if bucket_of(plan, s) in touched for f in s.files)
 
 
-def _outcome(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> Outcome:
-    live = {_key(plan, s): s for s in plan.splits}
+def outcome_of(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> Outcome:
+    """Return what these buckets come to."""
+    live = {bucket_of(plan, s): s for s in plan.splits}
     kinds: Counter[str] = Counter()
     messages: list[CommitMessage] = []
     for result in results:

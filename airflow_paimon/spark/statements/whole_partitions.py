@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,6 +24,9 @@ from airflow_paimon.spark.statements.statement_plan import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Partitions = Mapping[Any, tuple[Any, ...]]
+"""The values of partitions, by what tells them apart."""
 
 
 def takes_whole_partitions(statement: Statement, plan: ScanPlan, found: Evaluated) -> bool:
@@ -47,36 +50,54 @@ def drop_partitions(
     Raises:
         UnsupportedFeatureError: a table whose rows can't be read correctly.
     """
+
+    def chosen(partitions: Partitions) -> Partitions:
+        return partitions if statement.condition is None else _chosen(spark, statement, plan.schema, partitions)
+
+    return dropped(plan, write, predicate, chosen, dry_run=dry_run)
+
+
+def dropped(
+    plan: ScanPlan,
+    write: TableWrite,
+    predicate: Predicate | None,
+    chosen: Callable[[Partitions], Partitions],
+    *,
+    dry_run: bool,
+) -> Outcome:
+    """Drop the files of the partitions that ``chosen`` leaves; otherwise as ``drop_partitions``."""
     _, readable = plan_read(plan, predicate=predicate, time_travel=True, layered=True)
     identity = StoredPartitions(plan.schema).identity
     visible = [s for s in plan.splits if s.bucket >= 0]
-    partitions = {identity(s.partition): s.values for s in visible}
-    if statement.condition is not None:
-        partitions = _chosen(spark, statement, plan.schema, partitions)
-    chosen = [s for s in visible if identity(s.partition) in partitions]
+    partitions = chosen({identity(s.partition): s.values for s in visible})
+    taken = [s for s in visible if identity(s.partition) in partitions]
     rows, is_exact = _rows([s for s in readable if identity(s.bucket.partition) in partitions])
     return Outcome(
         read=plan,
         write=write,
-        messages=() if dry_run else tuple(touched(s, *s.files) for s in chosen),
+        messages=() if dry_run else tuple(touched(s, *s.files) for s in taken),
         deleted=rows,
         deleted_at_most=not is_exact,
-        rewritten=frozenset(f.file_name for s in chosen for f in s.files),
+        rewritten=frozenset(f.file_name for s in taken for f in s.files),
     )
 
 
-def _chosen(
-    spark: SparkSession, statement: Statement, schema: TableSchema, partitions: Mapping[Any, tuple[Any, ...]]
-) -> dict[Any, tuple[Any, ...]]:
+def partition_rows(schema: TableSchema, partitions: Partitions) -> pa.RecordBatch:
+    """Return a row for each partition: its values, and its number as ``FILE_POSITION``."""
+    fields = [*schema.partition_fields, FILE_POSITION_FIELD]
+    rows = [(*values, number) for number, values in enumerate(partitions.values())]
+    columns = [pa.concat_arrays([repeated(row[i], f.type, 1) for row in rows]) for i, f in enumerate(fields)]
+    return pa.RecordBatch.from_arrays(columns, [f.name for f in fields])
+
+
+def _chosen(spark: SparkSession, statement: Statement, schema: TableSchema, partitions: Partitions) -> Partitions:
     """Return the partitions that the condition holds for."""
     from pyspark.sql import functions as sf
 
     if not partitions:
         return {}
     fields = [*schema.partition_fields, FILE_POSITION_FIELD]
-    rows = [(*values, number) for number, values in enumerate(partitions.values())]
-    columns = [pa.concat_arrays([repeated(row[i], f.type, 1) for row in rows]) for i, f in enumerate(fields)]
-    batch = to_shipped(pa.RecordBatch.from_arrays(columns, [f.name for f in fields]), shipped_schema(fields))
+    batch = to_shipped(partition_rows(schema, partitions), shipped_schema(fields))
     stored = frame_of_arrow(spark, pa.Table.from_batches([batch]), spark_schema(fields))
     others = {
         f.name: sf.lit(None).cast(spark_type(f.type))
