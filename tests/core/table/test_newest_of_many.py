@@ -52,9 +52,7 @@ def test_a_right_hint_saves_the_listing(table: Table) -> None:
 
 @pytest.mark.parametrize("hint", [b"99", b"1", b"5", b"11", b"", b"garbage", b"-1", None])
 @pytest.mark.parametrize("earliest", [b"1", b"6", b"", None])
-def test_a_lying_hint_changes_nothing(
-    tmp_path: Path, table: Table, hint: bytes | None, earliest: bytes | None
-) -> None:
+def test_a_lying_hint_changes_nothing(tmp_path: Path, table: Table, hint: bytes | None, earliest: bytes | None) -> None:
     damaged_on_purpose(tmp_path)
     for path, text in ((table.paths.latest_hint, hint), (table.paths.earliest_hint, earliest)):
         if text is None:
