@@ -56,8 +56,8 @@ _READER_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
-_METADATA = {FILE_NAME: "_metadata.file_name", FILE_POSITION: "_metadata.row_index"}
-"""What Spark's reader knows of a row besides its columns."""
+_METADATA = {FILE_NAME: "_metadata.file_name", FILE_POSITION: f"`{ROW_INDEX.name}`"}
+"""What Spark's reader knows of a row besides its columns. A join hides the former."""
 _WIDER = {
     "TINYINT": ("SMALLINT", "INT", "BIGINT"),
     "SMALLINT": ("INT", "BIGINT"),
@@ -138,8 +138,6 @@ class _VectorsInReach:
         """Return whether Spark's reader can leave out the deleted rows of a split."""
         if not part.deletions:
             return True
-        if any(f.name in _METADATA for f in self._read.fields):
-            return False  # a join hides the metadata of files
         names = {where.data_file for _, where in part.deletions}
         rows = sum(f.row_count for f in part.files if f.file_name in names)
         if self._rows + rows > MAX_BITMAP_ROWS:
@@ -203,8 +201,6 @@ def _is_readable(read: TableRead, written: TableSchema) -> bool:
     by_id = {f.id: f for f in written.fields}
     constants = set(read.schema.partition_keys)
     stored = [f for f in read.fields if f.name not in constants and f.name not in _METADATA]
-    if any(f.name in _METADATA for f in read.fields) and any(_is_row_column(read, f) for f in stored):
-        return False  # the join that fills in row ids hides the metadata of files
     return _names_are_clear(written) and all(
         _is_row_column(read, f) or (f.name in read.schema.field_names and _fits(by_id.get(f.id), f)) for f in stored
     )
@@ -253,10 +249,13 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     stored = [f for f in read.fields if f.name not in constants]
     row_columns = [f for f in stored if _is_row_column(read, f)]
     own = [f for f in row_columns if f.name in group.row_columns]
-    position = [ROW_INDEX] if row_columns or group.vectors else []
+    metadata = [f.name for f in stored if f.name in _METADATA]
+    position = [ROW_INDEX] if row_columns or group.vectors or metadata else []
     sources = [by_id[f.id] for f in stored if f.id in by_id]
     frame = _relation(spark, read, [*sources, *own, *position], files)
-    if position:
+    if metadata:
+        frame = frame.select("*", *(sf.col(_METADATA[name]).alias(name) for name in metadata))
+    if row_columns or group.vectors:
         keys = FileKeys(frame, [f.file for f in files])
         frame = keys.frame
         if group.vectors:
@@ -269,7 +268,7 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     for field in read.fields:
         target = spark_type(field.type)
         if field.name in _METADATA:
-            columns.append(frame[_METADATA[field.name]].alias(field.name))
+            columns.append(frame[f"`{field.name}`"])
         elif field.name in constants:
             columns.append(frame[_constant_name(field.name)].alias(field.name))
         elif (source := by_target[field.id]) is None:

@@ -663,3 +663,25 @@ def test_the_views_of_a_statement_read_one_version_of_a_table_set(
     sql(spark, str(tmp_path), statement, views=views)
     assert len(opened) == 2
     assert [row for row in rows_of(target) if row[3] == "c"] == [(1, "new", 1, "c")]
+
+
+def test_deletes_by_vectors_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's own reader leaves out what is deleted, and tells where the other rows lie."""
+    table = make(tmp_path, "tracked", **{"deletion-vectors.enabled": "true"})
+    files = {f.file_name for s in plan_scan(table).splits for f in s.files}
+    ids = {(r["k"], r["dt"]): r["_ROW_ID"] for r in read_arrow(table, columns=["k", "dt", "_ROW_ID"]).to_pylist()}
+    left = rows_of(table)
+    with in_tasks():
+        for condition, is_gone in (
+            ("k = 1", lambda row: row[0] == 1),
+            ("k < 3 AND n IS NOT NULL", lambda row: row[0] < 3 and row[2] is not None),
+            (f"_ROW_ID = {ids[7, 'b']}", lambda row: (row[0], row[3]) == (7, "b")),
+        ):
+            gone = [row for row in left if is_gone(row)]
+            result = sql(spark, str(tmp_path), f"DELETE FROM d.t WHERE {condition}")
+            assert counts(result) == (0, len(gone), 0) and result["details"]["files_with_deletions"] >= 1
+            left = [row for row in left if row not in gone]
+            assert rows_of(table) == left
+        assert {f.file_name for s in plan_scan(table).splits for f in s.files} == files
+        sql(spark, str(tmp_path), f"UPDATE d.t SET v = 'x' WHERE _ROW_ID = {ids[8, 'b']}")
+    assert rows_of(table) == [(k, "x" if (k, dt) == (8, "b") else v, n, dt) for k, v, n, dt in left]
