@@ -30,8 +30,10 @@ from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.write import (
+    BucketsOfRows,
     PartitionsOfRows,
     TableWrite,
+    buckets_of_rows,
     discard_files,
     partitions_of_rows,
     plan_write,
@@ -93,6 +95,7 @@ def write_arrow(
             _TRIES,
             properties={OPERATION_PROPERTY: OPERATION},
             partitions=partitions_of_rows(data, table.store, table.label),
+            buckets=buckets_of_rows(data, table.label),
         ),
         lambda landed: report_write(table, landed),
         content=None if operation_id is None else content_digest(data),
@@ -184,15 +187,19 @@ def commit_in_tries(
     tasks: int = 1,
     properties: Mapping[str, str] | None = None,
     partitions: PartitionsOfRows = lambda schema: None,
+    buckets: BucketsOfRows = lambda schema: None,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
     ``tasks``: how many may write one new partition with dynamic buckets. ``properties``: of the snapshot.
-    ``partitions``: see ``plan_write``.
+    ``partitions``, ``buckets``: see ``plan_write``.
     """
     for number in range(1, tries + 1):
-        write = plan_write(table, overwrite=mode != "append", chained=True, tasks=tasks, partitions=partitions)
+        overwrite = mode != "append"
+        write = plan_write(
+            table, overwrite=overwrite, chained=True, tasks=tasks, partitions=partitions, buckets=buckets
+        )
         messages = write_files(write)
         try:
             messages = completed(table, write, messages, mode, partition)

@@ -19,22 +19,22 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.hash_index import Hashes
-from airflow_paimon.core.format.manifest import DataFile, FileSource
+from airflow_paimon.core.format.manifest import DataFile, EntryColumns, FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.bucket import bucket_of_rows, hash_rows
+from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem, hash_rows
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import escape_path_name
-from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, StoredPartitions, encode_partition
+from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, BucketSelection, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, bucket_folder, live_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
-from airflow_paimon.data.files.conform import partition_columns
+from airflow_paimon.data.files.conform import partition_columns, some_columns
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
@@ -44,9 +44,13 @@ BUFFER_BYTES = 256 << 20
 """Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""
 
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
+_MOST_ROWS_TO_HASH = 20_000
 
 PartitionsOfRows = Callable[[TableSchema], "frozenset[bytes] | None"]
 """Returns the partitions of the rows that come, in canonical form; None = unknown."""
+
+BucketsOfRows = Callable[[TableSchema], "frozenset[int] | None"]
+"""Returns the buckets of the rows that come, out of as many as the option ``bucket`` says; None = unknown."""
 
 UNAWARE_BUCKET = 0
 UNAWARE_TOTAL = -1
@@ -58,8 +62,8 @@ class TableWrite:
 
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
     a write that ``replaces`` the partitions that it writes to. ``only``: the partitions that were looked at, in their
-    canonical form; None = all. ``dynamic``: of a table with dynamic buckets. ``apart``: rows of one bucket, also of one
-    key, come to several tasks.
+    canonical form; None = all. ``only_buckets``: the buckets that were looked at, likewise. ``dynamic``: of a table
+    with dynamic buckets. ``apart``: rows of one bucket, also of one key, come to several tasks.
     ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them.
     """
 
@@ -70,6 +74,7 @@ class TableWrite:
     total_buckets: Mapping[bytes, int] = field(default_factory=dict)
     next_sequence: Mapping[BucketKey, int] = field(default_factory=dict)
     only: frozenset[bytes] | None = None
+    only_buckets: frozenset[int] | None = None
     replaces: bool = False
     source: FileSource = FileSource.APPEND
     stores_row_ids: bool = False
@@ -112,12 +117,14 @@ def plan_write(
     by_buckets: bool = False,
     partitions: PartitionsOfRows = lambda schema: None,
     scan: ScanPlan | None = None,
+    buckets: BucketsOfRows = lambda schema: None,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
     ``chained``: branches of chain tables may be written; the caller reports what becomes stale. ``apart``: rows of one
     bucket come to several tasks. For dynamic buckets, ``tasks``: how many may write one new partition.
     ``by_buckets``: see ``check_writable``. ``partitions``: the only ones that get rows, in canonical form, if known;
     only their files are looked at. ``scan``: the head's files of all partitions that get rows, if they have been read.
+    ``buckets``: the only ones of fixed buckets that get rows, if known.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
@@ -128,7 +135,12 @@ def plan_write(
         record_expiry(schema, 0, table.label)  # else the compaction after the commit would refuse these options
     head = table.latest_snapshot() if scan is None else scan.snapshot
     only = None if schema.crosses_partitions or overwrite else partitions(schema)
-    live = () if overwrite else _places(table, schema, head, only, scan)
+    fixed = TableOptions(schema.options).bucket > 0 and not overwrite and not schema.crosses_partitions
+    only_buckets = buckets(schema) if fixed and scan is None else None
+    live = None if only_buckets is None else _places_in_buckets(table, schema, head, only, only_buckets)
+    if live is None:
+        only_buckets = None
+        live = () if overwrite else _places(table, schema, head, only, scan)
     totals, sequences = _totals_and_sequences(table.label, live)
     return TableWrite(
         store=table.store,
@@ -138,6 +150,7 @@ def plan_write(
         total_buckets={p: n for p, n in totals.items() if n > 0},
         next_sequence=sequences,
         only=only,
+        only_buckets=only_buckets,
         replaces=overwrite,
         buffer_bytes=buffer_bytes,
         dynamic=plan_dynamic_buckets(
@@ -164,7 +177,22 @@ def _places(
     if scan is not None:
         return _places_in(scan)
     stored = StoredPartitions(schema)
-    c = live_columns(table, head, None if only is None else stored.those(only))
+    return _places_of(live_columns(table, head, None if only is None else stored.those(only)), stored)
+
+
+def _places_in_buckets(
+    table: Table, schema: TableSchema, head: Snapshot | None, only: frozenset[bytes] | None, buckets: frozenset[int]
+) -> Iterable[_Place] | None:
+    """Return where the live files of these buckets are; None where a partition that is looked at has another number of
+    buckets than the option says, which all of its files tell: its rows go to other buckets.
+    """
+    stored, total = StoredPartitions(schema), TableOptions(schema.options).bucket
+    partitions = None if only is None else stored.those(only)
+    found = live_columns(table, head, BucketSelection(partitions, lambda n: buckets if n == total else None))
+    return _places_of(found, stored) if set(found.total_buckets) <= {total} else None
+
+
+def _places_of(c: EntryColumns, stored: StoredPartitions) -> Iterable[_Place]:
     keys = map(BucketKey, map(stored.canonical, c.partitions), c.buckets)
     return map(_Place, keys, c.total_buckets, c.max_sequence_numbers)
 
@@ -206,6 +234,32 @@ def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str
             own = partition_columns(batch, schema, label)
             partitions.update(p for p, _ in _partition_codes(store, schema, label, own)[1])
         return frozenset(partitions)
+
+    return found
+
+
+def buckets_of_rows(data: pa.Table | pa.RecordBatch, label: str) -> BucketsOfRows:
+    """Return what finds the fixed buckets of rows by the option ``bucket``; None where those would not be few."""
+
+    def found(schema: TableSchema) -> frozenset[int] | None:
+        options = TableOptions(schema.options)
+        names, total = schema.bucket_keys, options.bucket
+        if not names or data.num_rows * 2 > min(total, _MOST_ROWS_TO_HASH):
+            return None
+        if any(name not in schema.field_names or data.schema.names.count(name) != 1 for name in names):
+            return None
+        types = [schema.field(name).type for name in names]
+        if function_problem(options.bucket_function, types) is not None:
+            return None
+        rows = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+        buckets: set[int] = set()
+        try:
+            for batch in rows.select(list(names)).to_batches():
+                columns = some_columns(batch, schema, names, label).columns
+                buckets.update(bucket_of_rows(columns, types, total, options.bucket_function).tolist())
+        except InvalidInputError:
+            return None  # it comes with the rows
+        return frozenset(buckets)
 
     return found
 
@@ -360,6 +414,8 @@ class BucketWriter:
         self._write = write
         if write.only is not None and partition not in write.only:  # its sequence numbers would begin at 0
             raise AssertionError(f"{write.label}: rows came for a partition that the write was not planned for")
+        if write.only_buckets is not None and bucket not in write.only_buckets:
+            raise AssertionError(f"{write.label}: rows came for a bucket that the write was not planned for")
         self._key = BucketKey(partition, bucket)
         self._total = write.buckets_of(partition) if write.default_buckets > 0 else UNAWARE_TOTAL
         self._target = FileTarget(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ from airflow_paimon.core.format import manifest_blocks
 from airflow_paimon.core.format.avro import encoder
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, Condition
-from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.layers import pin_layers, plan_pinned, plan_table_read
+from airflow_paimon.data.write import TableWrite, buckets_of_rows, partitions_of_rows, plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
@@ -105,3 +108,57 @@ def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_fo
     for k in range(20):
         where = (pc.field("k") == k) & (pc.field("dt") == "a")
         assert read_arrow(table, where=where).num_rows == whole.filter(where).num_rows
+
+
+def plan_for(table: Table, rows: pa.Table) -> TableWrite:
+    found = partitions_of_rows(rows, table.store, "t")
+    return plan_write(table, partitions=found, buckets=buckets_of_rows(rows, "t"))
+
+
+def test_a_write_of_few_rows_looks_at_their_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequence numbers go on from those of all files of a bucket, in a partition with more buckets as well."""
+    monkeypatch.setattr(encoder, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(manifest_blocks, "_FEWEST", 2)
+    monkeypatch.setattr(manifest_blocks, "_LARGEST_PART", 0)
+    columns = [("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]
+    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", columns, partition_keys=["dt"],
+                         primary_keys=["dt", "k"], options={"bucket": "4"})  # fmt: skip
+    expected: dict[tuple[str, int], str] = {}
+    draw = random.Random(4)
+
+    def write(days: str, number: int, version: str) -> None:
+        rows = {(draw.choice(days), draw.randrange(60)): version for _ in range(number)}
+        expected.update(rows)
+        by_column = {"k": [k for _, k in rows], "v": list(rows.values()), "dt": [d for d, _ in rows]}
+        write_arrow(table, pa.table({**by_column, "k": pa.array(by_column["k"], pa.int32())}))
+
+    for turn in range(3):
+        write("ab", 50, f"first {turn}")
+    run(table, "alter_table", change=["set bucket=16"])
+    for turn in range(12):
+        write("abc"[: 2 + turn % 2], 1 + turn % 3, f"then {turn}")
+        if turn == 5:
+            run(table, "compact_manifest")
+    assert {(r["dt"], r["k"]): r["v"] for r in read_arrow(table).to_pylist()} == expected
+    live = live_entries(table, table.latest_snapshot()).values()
+    assert {e.total_buckets for e in live} == {4, 16}
+    numbers: dict[Any, list[tuple[int, int]]] = {}
+    for e in live:
+        numbers.setdefault((e.partition, e.bucket), []).append((e.file.min_sequence_number, e.file.max_sequence_number))
+    for spans in map(sorted, numbers.values()):
+        assert all(before[1] < after[0] for before, after in pairwise(spans))
+    rows = pa.table({"k": [1], "v": ["x"], "dt": ["c"]})
+    planned = plan_write(
+        table, partitions=partitions_of_rows(rows, table.store, "t"), buckets=buckets_of_rows(rows, "t")
+    )
+    assert planned.only_buckets is not None
+    assert {key.bucket for key in planned.next_sequence} <= planned.only_buckets
+    whole = plan_write(table)
+    assert planned.next_sequence.items() <= whole.next_sequence.items()
+    with pytest.raises(AssertionError, match="not planned for"):
+        others = pa.record_batch({"k": list(range(50)), "v": ["x"] * 50, "dt": ["c"] * 50})
+        write_rows(planned, [conform_rows(others, planned.schema, "t")])
+    rows = pa.table({"k": [1], "v": ["x"], "dt": ["a"]})
+    older = plan_for(table, rows)
+    assert older.only_buckets is None, "its files are of another number of buckets"
+    assert set(older.total_buckets.values()) == {4}

@@ -69,9 +69,14 @@ def conform_rows(
 
 def partition_columns(rows: pa.RecordBatch, schema: TableSchema, label: str) -> pa.RecordBatch:
     """Return the partition columns as ``conform_rows`` does; what the other columns lack is not looked at."""
+    return some_columns(rows, schema, schema.partition_keys, label)
+
+
+def some_columns(rows: pa.RecordBatch, schema: TableSchema, names: Sequence[str], label: str) -> pa.RecordBatch:
+    """Return these columns as ``conform_rows`` does; what the others lack is not looked at."""
     masked = {name.lower() for name in listed(schema)}
     keys = set(schema.primary_keys)
-    fields = schema.partition_fields
+    fields = [schema.field(name) for name in names]
     columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in fields]
     return pa.RecordBatch.from_arrays(columns, names=[f.name for f in fields])
 
