@@ -44,7 +44,7 @@ def commit_ours(warehouse: Path, days: list[str], target: str) -> Table:
     for number, day in enumerate(days):
         file = new_file(number, EMPTY_ROW_BYTES)
         message = CommitMessage(partition=encode_row((day,), types), bucket=0, total_buckets=-1, new_files=(file,))
-        commit_append(table, [message], planned_on=None)
+        commit_append(table, [message], planned_on=table.latest_snapshot())
     return table
 
 
