@@ -34,7 +34,7 @@ def plan_manifest_merge(rows: Sequence[ManifestFile], *, min_count: int, target_
 
     Only a contiguous run: moving a DELETE past the ADD that it cancels would bring a deleted file back. Manifests at
     its beginning with more entries than all after them together stay as they are: so an entry is merged again only when
-    the manifest that it is in at least doubles, and many small commits cost the same each, however many there were.
+    the manifest that it is in at least doubles, and a small commit costs the same, however many there were.
     """
     best: MergeGroup | None = None
     start = 0
