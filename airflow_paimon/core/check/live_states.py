@@ -113,7 +113,8 @@ class LiveStates:
 
     def _part(self, c: EntryPlaces) -> _Part | None:
         """None: a file has further files beside it, or lies elsewhere."""
-        if any(c.extra_files) or any(p is not None for p in (*c.external_paths, *c.embedded_file_indexes)):
+        number = len(c.kinds)
+        if any(c.extra_files) or {c.external_paths.count(None), c.embedded_file_indexes.count(None)} != {number}:
             return None
         folders = self._numbers(c)
         names = digests_of(c.file_names)
@@ -128,8 +129,10 @@ class LiveStates:
 
     def _numbers(self, c: EntryPlaces) -> _Folders:
         known = self._folders
-        keys = zip(c.partitions, c.buckets, strict=True)
-        return np.fromiter((known.setdefault(key, len(known)) for key in keys), np.int32, len(c.buckets))
+        keys = list(zip(c.partitions, c.buckets, strict=True))
+        for key in dict.fromkeys(keys):
+            known.setdefault(key, len(known))
+        return np.fromiter(map(known.__getitem__, keys), np.int32, len(keys))
 
     def _lost(self, schema: TableSchema, places: Digests, folders: _Folders, pending: _Mask) -> _Mask:
         """Return which of the pending entries have no file. Folders of one partition are listed at once."""
