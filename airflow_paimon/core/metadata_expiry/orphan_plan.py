@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,13 +96,13 @@ def sort_files(files: Iterable[Stored], prefixes: Prefixes) -> Sorted:
     """Divide files into candidates for deletion and unknown ones; in other folders only temporary files count."""
     candidates: list[Candidate] = []
     unknown: list[Stored] = []
+    is_bucket = cache(lambda folder: _BUCKET.fullmatch(folder.rpartition("/")[2]) is not None)
     for file in files:
-        parent = file.path.rpartition("/")[0]
-        folder = parent.rpartition("/")[2]
-        if _TEMPORARY.fullmatch(file.name):
+        parent, _, name = file.path.rpartition("/")
+        if name.startswith(".") and _TEMPORARY.fullmatch(name):
             candidates.append(Candidate(file, TEMPORARY, None))
-        elif parent in _METADATA or _BUCKET.fullmatch(folder):
-            found = _in_bucket(file, prefixes) if parent not in _METADATA else _metadata(file, parent)
+        elif parent in _METADATA or is_bucket(parent):
+            found = _in_bucket(file, name, prefixes) if parent not in _METADATA else _metadata(file, parent)
             if found is None:
                 unknown.append(file)
             else:
@@ -118,14 +119,14 @@ def _metadata(file: Stored, folder: str) -> Candidate | None:
     return None
 
 
-def _in_bucket(file: Stored, prefixes: Prefixes) -> Candidate | None:
+def _in_bucket(file: Stored, name: str, prefixes: Prefixes) -> Candidate | None:
     kinds = ((DATA, prefixes.data), (CHANGELOG, prefixes.changelog), (INDEX, ("index-",)))
     for kind, beginnings in kinds:
         for prefix in beginnings:
-            match = _NUMBERED.match(file.name, len(prefix)) if file.name.startswith(prefix) else None
+            match = _NUMBERED.match(name, len(prefix)) if name.startswith(prefix) else None
             if match is None:
                 continue
-            rest = file.name[match.end() :]
+            rest = name[match.end() :]
             if _SUFFIXES.fullmatch(rest) or (kind == INDEX and not rest):
                 return Candidate(file, kind, match["writer"])
     return None
