@@ -250,7 +250,7 @@ class _Buckets:
         self.rest: Skipped | None = None
         if counted is not None:
             read = sum(e.file.row_count for entries in live.values() for e in entries)
-            self.rest = Skipped(rows=counted - read, exact=not schema.primary_keys)
+            self.rest = Skipped(rows=max(counted - read, 0), exact=not schema.primary_keys and counted >= read)
         theirs = None
         if view != branch:  # the same file may have another schema id in another branch
             theirs = group_by_bucket(live_entries(view, before, changed).values(), form)
