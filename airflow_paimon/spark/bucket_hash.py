@@ -1,7 +1,8 @@
 """The bucket of a row, computed by Spark's own operators, so that no row goes to Python to find its place.
 
-It is the hash of ``core/table/bucket.py`` for keys of whole numbers and dates, which take 8 bytes of a BinaryRow each.
-The 32-bit arithmetic is done in BIGINT, in parts that never exceed it: in ANSI mode Spark refuses what overflows.
+It is the hash of ``core/table/bucket.py`` for keys of whole numbers and dates: the bytes of their BinaryRow are put
+together, and Spark's ``hash`` of them is Paimon's: the same Murmur hash and seed, where there are 4, 8, 12 ... bytes.
+It is one expression, given as SQL: a long chain of columns takes half a second to plan.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.format.binary_row import header_bytes
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.bucket import DEFAULT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-_LOW = 0xFFFFFFFF
-_SEED = 42
-_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "DATE": 32}
+_BYTES = {"TINYINT": 1, "SMALLINT": 2, "INT": 4, "BIGINT": 8, "DATE": 4}
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _MOST_FIELDS = 8
-"""Each field is a few more steps of the query's plan."""
+"""The null bits of so many are one byte, the second of the row."""
+
+_EVERY_BYTE = f"X'{bytes(range(256)).hex()}'"
 
 
 def can_compute(frame: DataFrame, fields: Sequence[DataField], function: str) -> bool:
@@ -30,72 +30,38 @@ def can_compute(frame: DataFrame, fields: Sequence[DataField], function: str) ->
     return (
         function == DEFAULT
         and len(fields) <= _MOST_FIELDS
-        and all(f.type.root in _BITS and f.default_value is None for f in fields)
+        and all(f.type.root in _BYTES and f.default_value is None for f in fields)
         and all(types.get(f.name) in (("date",) if f.type.root == "DATE" else _WHOLE_NUMBERS) for f in fields)
     )
 
 
 def with_bucket(frame: DataFrame, fields: Sequence[DataField], buckets: int, name: str) -> DataFrame:
-    """Add the column ``name`` (BIGINT) with each row's bucket. Values that don't fit a field get any bucket.
-
-    Each step is a column of its own: Spark then computes it once, however often the next one refers to it.
-    """
+    """Add the column ``name`` (BIGINT) with each row's bucket. Values that don't fit a field get any bucket."""
     from pyspark.sql import functions as sf
 
-    state = sf.lit(_SEED).cast("bigint")
-    for word in _words(fields):
-        frame = frame.withColumn(name, state.bitwiseXOR(_mixed(word)))
-        rotated = _rotated(sf.col(name), 13)
-        frame = frame.withColumn(name, (rotated * sf.lit(5) + sf.lit(0xE6546B64)).bitwiseAND(sf.lit(_LOW)))
-        state = sf.col(name)
-    size = header_bytes(len(fields)) + 8 * len(fields)
-    for shift, factor, before in ((16, 0x85EBCA6B, size), (13, 0xC2B2AE35, 0)):
-        frame = frame.withColumn(name, _times(_folded(state.bitwiseXOR(sf.lit(before)), shift), factor))
-    frame = frame.withColumn(name, _folded(state, 16))
-    magnitude = sf.when(state >= sf.lit(1 << 31), sf.lit(1 << 32) - state).otherwise(state)  # of a signed INT
-    return frame.withColumn(name, magnitude % sf.lit(buckets))
+    nulls = " + ".join(f"if({_name(f)} IS NULL, {1 << at}, 0)" for at, f in enumerate(fields) if f.type.nullable)
+    header = f"X'00', {_bytes(f'({nulls})', 1)}, {_zeros(6)}" if nulls else _zeros(8)
+    row = f"concat({', '.join([header, *map(_slot, fields)])})"
+    return frame.withColumn(name, sf.expr(f"cast(abs(hash({row}) % {buckets}) AS BIGINT)"))
 
 
-def _words(fields: Sequence[DataField]) -> list[Column]:
-    """Return the 32-bit words of the row: its header, which tells where null is, and 2 of each field."""
-    from pyspark.sql import functions as sf
-
-    columns = [sf.col(f"`{f.name}`") for f in fields]
-    zero = sf.lit(0).cast("bigint")
-    nulls = zero
-    for at, (field, column) in enumerate(zip(fields, columns, strict=True)):
-        if field.type.nullable:
-            nulls = nulls + sf.when(column.isNull(), sf.lit(1 << (8 + at))).otherwise(zero)
-    words = [nulls, zero]
-    for field, column in zip(fields, columns, strict=True):
-        bits = _BITS[field.type.root]
-        number = (sf.unix_date(column) if field.type.root == "DATE" else column).cast("bigint")
-        number = sf.coalesce(number, zero)
-        words.append(number.bitwiseAND(sf.lit(_LOW if bits >= 32 else (1 << bits) - 1)))
-        words.append(sf.shiftrightunsigned(number, 32) if bits == 64 else zero)
-    return words
+def _slot(field: DataField) -> str:
+    """Return the 8 bytes of a field."""
+    number = f"unix_date({_name(field)})" if field.type.root == "DATE" else _name(field)
+    size = _BYTES[field.type.root]
+    found = _bytes(f"coalesce(cast({number} AS BIGINT), 0L)", size)
+    return found if size == 8 else f"{found}, {_zeros(8 - size)}"
 
 
-def _mixed(word: Column) -> Column:
-    return _times(_rotated(_times(word, 0xCC9E2D51), 15), 0x1B873593)
+def _bytes(number: str, count: int) -> str:
+    """Return the lower bytes of a number, the lowest first. In ANSI mode Spark doesn't cast a number to bytes."""
+    shifted = [number, *(f"shiftright({number}, {8 * at})" for at in range(1, count))]
+    return ", ".join(f"substring({_EVERY_BYTE}, cast({one} & 255 AS INT) + 1, 1)" for one in shifted)
 
 
-def _rotated(word: Column, by: int) -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.shiftleft(word, by).bitwiseAND(sf.lit(_LOW)).bitwiseOR(sf.shiftright(word, 32 - by))
+def _zeros(count: int) -> str:
+    return f"X'{bytes(count).hex()}'"
 
 
-def _folded(word: Column, by: int) -> Column:
-    from pyspark.sql import functions as sf
-
-    return word.bitwiseXOR(sf.shiftright(word, by))
-
-
-def _times(word: Column, factor: int) -> Column:
-    """The product modulo 2^32."""
-    from pyspark.sql import functions as sf
-
-    low, high = sf.lit(factor & 0xFFFF), sf.lit(factor >> 16)
-    carried = sf.shiftleft((word * high).bitwiseAND(sf.lit(0xFFFF)), 16)
-    return (word * low + carried).bitwiseAND(sf.lit(_LOW))
+def _name(field: DataField) -> str:
+    return f"`{field.name.replace('`', '``')}`"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import random
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.spark import write_table
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
+from tests.randomness import chance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,24 +29,24 @@ BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 ROWS = 400
 
 
-def values(kind: AtomicType, chance: random.Random) -> list[Any]:
+def values(kind: AtomicType, random: Random) -> list[Any]:
     if kind.root == "DATE":
-        days = [dt.date.fromordinal(chance.randint(1, dt.date.max.toordinal())) for _ in range(ROWS)]
-        return [None if kind.nullable and chance.random() < 0.1 else d for d in days]
+        days = [dt.date.fromordinal(random.randint(1, dt.date.max.toordinal())) for _ in range(ROWS)]
+        return [None if kind.nullable and random.random() < 0.1 else d for d in days]
     limit = 1 << (BITS[kind.root] - 1)
     edges = [0, 1, -1, limit - 1, -limit, limit // 2]
-    drawn = [chance.choice(edges) if chance.random() < 0.2 else chance.randrange(-limit, limit) for _ in range(ROWS)]
-    return [None if kind.nullable and chance.random() < 0.1 else n for n in drawn]
+    drawn = [random.choice(edges) if random.random() < 0.2 else random.randrange(-limit, limit) for _ in range(ROWS)]
+    return [None if kind.nullable and random.random() < 0.1 else n for n in drawn]
 
 
 def test_the_buckets_are_those_of_the_core(spark: SparkSession) -> None:
-    chance = random.Random(22)
+    random = chance(0)
     kinds = [parse_type(f"{t}{n}") for t in TYPES for n in ("", " NOT NULL")]
-    fields = tuple(DataField(i, f"c{i}", kind) for i, kind in enumerate(kinds) if isinstance(kind, AtomicType))
-    columns = [pa.array(values(f.type, chance), arrow_type(f.type)) for f in fields]  # type: ignore[arg-type]
+    fields = tuple(DataField(i, f"c` {i}", kind) for i, kind in enumerate(kinds) if isinstance(kind, AtomicType))
+    columns = [pa.array(values(f.type, random), arrow_type(f.type)) for f in fields]  # type: ignore[arg-type]
     frame = frame_of_arrow(spark, pa.table(columns, names=[f.name for f in fields]))
-    keys = [(f,) for f in fields] + [tuple(chance.sample(fields, n)) for n in (2, 3, 8)]
-    counts = [chance.choice((1, 2, 7, 8, 1000, 32767)) for _ in keys]
+    keys = [(f,) for f in random.sample(fields, 4)] + [tuple(random.sample(fields, n)) for n in (2, 3, 8)]
+    counts = [random.choice((1, 2, 7, 8, 1000, 32767)) for _ in keys]
     for at, (key, count) in enumerate(zip(keys, counts, strict=True)):
         assert can_compute(frame, key, "default")
         frame = with_bucket(frame, key, count, f"bucket{at}")
