@@ -22,12 +22,13 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
-from airflow_paimon.spark import native_scan, read_table, sql
+from airflow_paimon.spark import native_scan, read_table, row_positions, sql
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
 from airflow_paimon.spark.read import frame_of
 from tests.core.tables import alter_table
 from tests.data.chain.examples import mark_deleted
+from tests.randomness import chance
 from tests.spark.jobs.operations import make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
@@ -115,6 +116,37 @@ def test_deletion_vectors_of_files_that_spark_reads_itself(
     next((tmp_path / "d.db" / "t" / "index").glob("index-a")).write_bytes(b"\x01short")
     with pytest.raises(FormatError, match=r"deletion vector of data-.* is corrupt"):
         rows(spark, tmp_path)
+
+
+def test_rows_of_random_files_found_by_size_by_join_and_by_our_reader(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of different sizes and two schemas, deleted rows at random, row ids and versions."""
+    draw = chance("files and deleted rows")
+    options = {"deletion-vectors.enabled": "true", "row-tracking.enabled": "true"}
+    columns = [("k", "INT"), ("v", "STRING"), ("p", "STRING")]
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], options=options)
+    for number, p in enumerate("abcdef"):
+        if number == 4:
+            alter_table(table, [AddColumn(name="new", type="BIGINT")])
+        count = draw.randint(1, 400)
+        text = [str(draw.random()) * (number + 1) for _ in range(count)]
+        found = [{"k": i, "v": t, "p": p, "new": i} for i, t in enumerate(text)]
+        write_arrow(table, pa.Table.from_pylist(found, read_arrow(table).schema))
+        gone = sorted(draw.sample(range(count), draw.choice((0, 1, count // 2, count))))
+        if gone and number != 1:
+            mark_deleted(table, (p,), gone)
+    names = ["_ROW_ID", "k", "new", "v", "p", "_SEQUENCE_NUMBER"]
+    expected = sorted((tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist()), key=lambda r: r[0])
+    assert native_and_merged(spark, table) == (6, 0)
+    for few, words, joins in ((0, 0, True), (16, 0, True), (row_positions.FEW_FILES, row_positions.MOST_WORDS, False)):
+        monkeypatch.setattr(row_positions, "FEW_FILES", few)
+        monkeypatch.setattr(row_positions, "MOST_WORDS", words)
+        frame = read_table(spark, str(tmp_path), "d.t", columns=names)
+        assert joins or "LeftAnti" not in str(frame._jdf.queryExecution()) or not hasattr(frame, "scalar")
+        assert sorted(map(tuple, frame.collect()), key=lambda r: r[0]) == expected
+    frame = read_table(spark, str(tmp_path), "d.t", columns=names).where("_ROW_ID % 3 = 0 AND _SEQUENCE_NUMBER > 2")
+    assert sorted(r[0] for r in frame.collect()) == [r[0] for r in expected if r[0] % 3 == 0 and r[5] > 2]
 
 
 def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:
