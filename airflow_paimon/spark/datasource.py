@@ -62,7 +62,7 @@ from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
-from airflow_paimon.spark.tasks import forgetting_zip_importers
+from airflow_paimon.spark.tasks import forgetting_zip_importers, set_imports_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -333,6 +333,7 @@ class PaimonReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return
+        set_imports_apart()
         with forgetting_zip_importers():
             run, read, splits = pickle.loads(partition.value)
             for split in splits:
@@ -388,6 +389,7 @@ class PaimonWriter(DataSourceArrowWriter):
             for _ in iterator:
                 pass
             return TaskFiles(())
+        set_imports_apart()
         with forgetting_zip_importers():
             return TaskFiles(tuple(write_rows(write, (conform_for(write, b) for b in iterator))))
 

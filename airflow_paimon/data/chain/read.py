@@ -25,6 +25,7 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VA
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import FileBatch
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
+from airflow_paimon.data.merge.overlay import Change, overlaid
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import align_runs, merge_runs, runs_at_once
 from airflow_paimon.data.merge.sections import Run
@@ -105,21 +106,10 @@ def _overlay(
     hits = np.flatnonzero(hit)
     if len(hits):
         wins[hits] = _not_older(slices, winners[hits], base, at[hits], rules)
-    order = _order(base.num_rows, at, winners, is_put=wins & ~retract, is_gone=wins & retract, hit=hit)
-    return _picked([base.select(columns), *(s.select(columns) for s in slices)], order)
-
-
-def _order(rows: int, at: Indices, winners: Indices, *, is_put: Mask, is_gone: Mask, hit: Mask) -> Indices:
-    """Return the positions, in base and changes concatenated, of the result rows."""
-    order: Indices = np.arange(rows)
-    replaced = is_put & hit
-    order[at[replaced]] = rows + winners[replaced]
-    gone = at[is_gone & hit]
-    order[gone] = -1
-    new = np.flatnonzero(is_put & ~hit)
-    if len(new):
-        order = np.insert(order, at[new], rows + winners[new])
-    return order[order >= 0] if len(gone) else order
+    put = wins & ~retract
+    columns_of = [s.select(columns) for s in slices]
+    change = Change(_picked(columns_of, winners[put]), at[put], hit[put], at[wins & retract & hit])
+    return overlaid(base.select(columns), change)
 
 
 def _retracts(slices: Sequence[pa.RecordBatch], rows: Indices) -> Mask:
