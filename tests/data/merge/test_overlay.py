@@ -136,6 +136,13 @@ def test_a_column_that_no_row_changes_is_not_copied() -> None:
     assert base.column("a").to_pylist()[10:15] != [77] * 5, "the stored batch was overwritten"
 
 
+def test_a_zero_that_becomes_a_negative_one_is_a_change() -> None:
+    base = pa.record_batch({"k": pa.array(np.arange(50)), "f": pa.array(np.zeros(50))})
+    rows = merge_slices([base, pa.record_batch({"k": [7], "f": [-0.0]})], [np.arange(50), np.array([7])],
+                        MergeRules(keys=("k",)))  # fmt: skip
+    assert repr(rows.column("f")[6:9].to_pylist()) == "[0.0, -0.0, 0.0]"
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_versions_are_sorted_only_where_they_are_not(seed: int) -> None:
     """Against a sort of all of them, key by key."""
