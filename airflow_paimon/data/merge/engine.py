@@ -275,12 +275,11 @@ class Aggregation:
         last = versions.ends - 1
         columns = []
         for name in versions.names:
-            values = versions.column(name)
             if name in self.functions:
-                function = self.functions[name]
+                function, values = self.functions[name], versions.column(name)
                 columns.append(function.fold(values, versions.starts, retract=retract, initial=initial))
             elif name == VALUE_KIND:
                 columns.append(pa.array(np.where(initial[last], DELETE, INSERT), pa.int8()))
             else:  # keys and system columns
-                columns.append(values.take(pa.array(last)))
+                columns.append(versions.values(name, last))
         return pa.RecordBatch.from_arrays(columns, schema=versions.pieces[0].schema)

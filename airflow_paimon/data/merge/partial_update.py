@@ -34,7 +34,6 @@ from airflow_paimon.data.merge.versions import (
     Merged,
     Versions,
     last_flagged,
-    take_or_null,
 )
 
 Modes = npt.NDArray[np.int8]
@@ -245,9 +244,9 @@ class PartialUpdate:
         if self.forgets:
             began[:] = -1
         dead = folded.deleted | ~np.logical_or.reduceat(plain.usable if self.forgets else inserts, versions.starts)
-        last = pa.array(self._last(versions, inserts))
+        last = self._last(versions, inserts)
         known = {VALUE_KIND: pa.array(np.where(dead, DELETE, INSERT), pa.int8())}
-        known |= {name: versions.column(name).take(last) for name in (*self.keys, *_SYSTEM) if name in versions.names}
+        known |= {name: versions.values(name, last) for name in (*self.keys, *_SYSTEM) if name in versions.names}
         for group, state in zip(groups, folded.states, strict=True):
             known |= self._grouped(versions, group, folded, state)
         columns = [known[n] if n in known else plain.column(n) for n in versions.names]
@@ -278,14 +277,14 @@ class PartialUpdate:
     def _grouped(
         self, versions: Versions, group: SequenceGroup, folded: Folded, state: GroupState
     ) -> dict[str, pa.Array]:
-        out = {name: take_or_null(versions.column(name), state.sequence) for name in group.fields}
+        out = {name: versions.values(name, state.sequence) for name in group.fields}
         steps = steps_of(versions, folded, state) if not self.aggregates.keys().isdisjoint(group.columns) else None
         for name in (n for n in group.columns if n in versions.names):
-            values, function = versions.column(name), self.aggregates.get(name)
+            function = self.aggregates.get(name)
             if function is not None and steps is not None:
-                out[name] = steps.fold(function, values)
+                out[name] = steps.fold(function, versions.column(name))
             else:
-                out[name] = take_or_null(values, state.values)
+                out[name] = versions.values(name, state.values)
         return out
 
 
@@ -297,9 +296,5 @@ class _Plain(NamedTuple):
     began: Indices
 
     def column(self, name: str) -> pa.Array:
-        values = self.versions.column(name)
-        usable = self.usable
-        if values.null_count:
-            usable = usable & np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-        last = last_flagged(usable, self.versions.starts)
-        return take_or_null(values, np.where(last < 0, self.began, last))
+        last = last_flagged(self.usable & self.versions.valid(name), self.versions.starts)
+        return self.versions.values(name, np.where(last < 0, self.began, last))

@@ -72,6 +72,20 @@ class Versions:
         """Return a column of ``rows``."""
         return gather([p.column(name) for p in self.pieces], self.rows)
 
+    def values(self, name: str, at: Indices) -> pa.Array:
+        """Return a column of some of ``rows``, by their place there; null where it is negative."""
+        pieces = [p.column(name) for p in self.pieces]
+        if (at < 0).any():
+            return take_or_null(pa.concat_arrays(pieces), np.where(at < 0, -1, self.rows[at]))
+        return gather(pieces, self.rows[at])
+
+    def valid(self, name: str) -> Mask:
+        """Return which values of a column of ``rows`` are not null."""
+        pieces = [p.column(name) for p in self.pieces]
+        if not any(p.null_count for p in pieces):
+            return np.ones(len(self.rows), bool)
+        return np.concatenate([p.is_valid().to_numpy(zero_copy_only=False) for p in pieces])[self.rows]
+
     def kinds(self) -> npt.NDArray[np.int8]:
         """Return ``_VALUE_KIND`` of ``rows``; without the column nothing is a retract."""
         if VALUE_KIND not in self.names:
