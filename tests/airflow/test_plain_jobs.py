@@ -63,7 +63,7 @@ def test_what_is_too_large_or_out_of_reach_is_left_to_spark(warehouse: Path) -> 
         append(main, "1")
     compact = asked(warehouse, "compact", min_files=2)
     assert PlainJobHook(1).run_job(compact) is None
-    assert PlainJobHook(64).run_job(asked(warehouse / "elsewhere")) is None
+    assert PlainJobHook(64).run_job(asked(warehouse / "elsewhere", branch="b")) is None
     assert PlainJobHook(64).run_job(compact) is not None
 
 

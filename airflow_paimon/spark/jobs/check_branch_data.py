@@ -20,6 +20,7 @@ from airflow_paimon.data.diff.against import plan_own_changes
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.check_results import (
+    KEPT,
     counts_of,
     evaluate,
     inexact_partitions,
@@ -185,6 +186,6 @@ class _Checks:
             digest=rule.digest,
             outcome=outcome_of(rule, broken),
             broken=broken,
-            said=f"{broken:,} row{'s' * (broken != 1)} break{'s' * (broken == 1)} it" if broken else "kept",
+            said=f"{broken:,} row{'s' * (broken != 1)} break{'s' * (broken == 1)} it" if broken else KEPT,
             rows=tuple(show(row) for row in first[: self._request.sample]),
         )

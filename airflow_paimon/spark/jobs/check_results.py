@@ -12,7 +12,17 @@ from typing import Any
 from airflow_paimon.core.checks.columns import check_columns
 from airflow_paimon.core.checks.required import required_rules, without_rules
 from airflow_paimon.core.checks.results import FAILED, SKIPPED, WARNED, RuleResult, outcome_of, put_record
-from airflow_paimon.core.checks.rules import VIEWS, Function, RowLimits, Rule, is_module, read_rules
+from airflow_paimon.core.checks.rules import (
+    VIEWS,
+    AcceptedValues,
+    Function,
+    NotNull,
+    RowLimits,
+    Rule,
+    Unique,
+    is_module,
+    read_rules,
+)
 from airflow_paimon.core.checks.totals import Counts, broken_limits
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -25,9 +35,11 @@ from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, 
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES
+from airflow_paimon.spark.jobs.check_plainly import is_kept
 from airflow_paimon.spark.jobs.correction_sources import further_views
 
 _LISTED = 3
+KEPT = "kept"
 
 
 def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
@@ -63,7 +75,7 @@ def check_before_spark(
     context: Context, request: CheckBranchData, memory_bytes: int = DEFAULT_BYTES
 ) -> OperationResult | None:
     """Check the rules, and evaluate them where that needs no Spark session: none, or limits of a difference that takes
-    no more memory.
+    no more memory, and rules about columns that are kept.
 
     Raises:
         PaimonError: as ``check_branch_data`` does.
@@ -72,14 +84,23 @@ def check_before_spark(
     if not rules:
         return without_rules(context, request)
     limits = [rule for rule in rules if isinstance(rule, RowLimits)]
-    plan = plan_own_changes(context, request.branch, request.against) if len(limits) == len(rules) else None
-    if plan is None or not diff_fits(plan, memory_bytes):
+    others = [rule for rule in rules if not isinstance(rule, RowLimits)]
+    if not all(isinstance(rule, NotNull | AcceptedValues | Unique) for rule in others):
         return None
-    found = compare_here(plan, 0)
-    if inexact_partitions(limits, plan, found):
+    plan = plan_own_changes(context, request.branch, request.against)
+    if not diff_fits(plan, memory_bytes) or not all(is_kept(rule, plan, memory_bytes) for rule in others):
         return None
-    counts = counts_of(plan, found)
-    return evaluate(context, request, plan, lambda: [limits_result(rule, request, counts) for rule in limits])
+    counts: list[Counts] = []
+    if limits:
+        found = compare_here(plan, 0)
+        if inexact_partitions(limits, plan, found):
+            return None
+        counts = counts_of(plan, found)
+
+    def result_of(rule: Rule) -> RuleResult:
+        return limits_result(rule, request, counts) if isinstance(rule, RowLimits) else kept_result(rule)
+
+    return evaluate(context, request, plan, lambda: [result_of(rule) for rule in rules])
 
 
 def evaluate(
@@ -150,6 +171,11 @@ def limits_result(rule: RowLimits, request: CheckBranchData, counts: Sequence[Co
     return totals_result(rule, request, broken_limits(rule, counts), "more rows than allowed")
 
 
+def kept_result(rule: Rule) -> RuleResult:
+    """Return what a rule says that no row breaks."""
+    return RuleResult(name=rule.name, digest=rule.digest, outcome=outcome_of(rule, 0), broken=0, said=KEPT)
+
+
 def totals_result(rule: Rule, request: CheckBranchData, broken: list[dict[str, Any]], what: str) -> RuleResult:
     """Return what a rule about totals says; ``broken``: where it is, ``what`` is wrong there."""
     return RuleResult(
@@ -157,7 +183,7 @@ def totals_result(rule: Rule, request: CheckBranchData, broken: list[dict[str, A
         digest=rule.digest,
         outcome=outcome_of(rule, len(broken)),
         broken=len(broken),
-        said=f"{what} in {len(broken)} case{'s' * (len(broken) != 1)}" if broken else "kept",
+        said=f"{what} in {len(broken)} case{'s' * (len(broken) != 1)}" if broken else KEPT,
         rows=tuple(broken[: request.sample]),
     )
 

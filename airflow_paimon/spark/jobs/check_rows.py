@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ from airflow_paimon.core.checks.rules import (
     Unique,
 )
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_diff import CHANGE
+from airflow_paimon.spark.jobs.check_plainly import touched_partitions
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
 from airflow_paimon.spark.statements.tables import warehouse_tables
@@ -134,7 +134,7 @@ def _changed(views: CheckViews) -> DataFrame:
 def _repeated(rule: Unique, views: CheckViews) -> DataFrame | None:
     from pyspark.sql import functions as sf
 
-    rows = views.branch(rule.columns, None if rule.rows == ALL else _touched(rule.columns, views))
+    rows = views.branch(rule.columns, None if rule.rows == ALL else touched_partitions(rule.columns, views.plan))
     rows = rows.where(_all([rows[c].isNotNull() for c in rule.columns]))
     counts = rows.groupBy(*rule.columns).agg(sf.count(sf.lit(1)).alias("_count"))
     repeated = counts.where(counts["_count"] > 1)
@@ -144,15 +144,6 @@ def _repeated(rule: Unique, views: CheckViews) -> DataFrame | None:
         return None
     changed = _changed(views).select(*rule.columns).distinct()
     return repeated.join(changed, list(rule.columns), "left_semi")
-
-
-def _touched(columns: Collection[str], views: CheckViews) -> Any:
-    """Select the partitions that differ, where rows of others can't have the same values."""
-    schema = views.plan.after.scan.schema
-    if not schema.partition_keys or not set(schema.partition_keys) <= set(columns):
-        return None
-    sides = (views.plan.before, views.plan.after)
-    return StoredPartitions(schema).those({s.partition for side in sides for s in side.scan.splits})
 
 
 def _any(conditions: list[Column]) -> Column:

@@ -10,6 +10,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.correction.checks import check_statement_alone
 from airflow_paimon.core.correction.plain_statement import PlainStatement, read_plain
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.table import Table
@@ -22,6 +23,11 @@ from airflow_paimon.spark.statements.plain import NotPlainError, as_statement
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 
 log = logging.getLogger(__name__)
+
+_CARRIED = frozenset({
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
+    "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ",
+})  # fmt: skip
 
 
 def correct_plainly(context: Context, request: CorrectBranch, memory_bytes: int) -> OperationResult | None:
@@ -50,7 +56,7 @@ def correct_plainly(context: Context, request: CorrectBranch, memory_bytes: int)
 def _read(request: CorrectBranch, branch: Table, texts: Sequence[str]) -> list[PlainStatement]:
     """Return the statements; none if one of them is not to be run here."""
     schema = branch.schema()
-    if finer_than_micros(schema.fields):
+    if finer_than_micros(schema.fields) or not all(_is_carried(field.type) for field in schema.fields):
         return []
     found = [plain for text in texts if (plain := read_plain(text, schema)) is not None]
     if len(found) < len(texts):
@@ -62,6 +68,17 @@ def _read(request: CorrectBranch, branch: Table, texts: Sequence[str]) -> list[P
     except InvalidInputError:
         return []
     return found
+
+
+def _is_carried(data_type: DataType) -> bool:
+    """Whether values that a statement leaves as they are go the same way as Spark's, in any depth."""
+    if isinstance(data_type, RowType):
+        return all(_is_carried(field.type) for field in data_type.fields)
+    if isinstance(data_type, MapType):
+        return _is_carried(data_type.key) and _is_carried(data_type.value)
+    if isinstance(data_type, ArrayType):
+        return data_type.root == "ARRAY" and _is_carried(data_type.element)
+    return data_type.root in _CARRIED
 
 
 def _change(

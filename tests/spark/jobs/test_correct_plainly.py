@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import date
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 COLUMNS = (
     ("k", "INT NOT NULL"), ("n", "INT"), ("b", "BIGINT"), ("s", "STRING"), ("p", "DECIMAL(6, 2)"), ("d", "DATE"),
     ("x", "DOUBLE"), ("f", "BOOLEAN"), ("dt", "STRING NOT NULL"),
+)  # fmt: skip
+CARRIED = (
+    ("t", "TIMESTAMP(3)"), ("z", "TIMESTAMP_LTZ(6)"), ("o", "TIME(3)"), ("y", "BYTES"), ("m", "MAP<STRING, INT>"),
+    ("r", "ROW<a INT, b ARRAY<STRING>>"), ("c", "CHAR(3)"), ("w", "FLOAT"),
 )  # fmt: skip
 KINDS = {
     "keyed": {"bucket": "2"},
@@ -82,43 +86,44 @@ class Speaker:
         if name in ("n", "b"):
             other = self.literal(name)
             return one([other, "NULL", f"{name} + {other}", f"({name} - 1) * {other}", f"2 * {name} - {name}"])
-        return one([self.literal(name), "NULL", *(["dt"] if name == "s" else [])])
+        return one([self.literal(name), *(["NULL"] if name != "dt" else []), *(["dt"] if name == "s" else [])])
 
-    def statement(self, inserts: bool) -> str:
+    def statement(self, inserts: bool, *more: str) -> str:
         kind = self.own.choice(["UPDATE", "UPDATE", "DELETE", "INSERT"] if inserts else ["UPDATE", "DELETE"])
         if kind == "DELETE":
             whole = self.own.random() < 0.2
             return f"DELETE FROM branch WHERE {'dt = ' + self.literal('dt') if whole else self.condition(1)}"
         if kind == "UPDATE":
-            names = self.own.sample(["n", "b", "s", "p", "d", "x", "f"], 2)
+            names = self.own.sample(["n", "b", "s", "p", "d", "x", "f", *more], 2)
             return f"UPDATE branch SET {', '.join(f'{n} = {self.value(n)}' for n in names)} WHERE {self.condition(1)}"
         keys = self.own.sample(range(30), 2)
         rows = [f"({k}, {', '.join(map(self.literal, ('n', 'b', 's', 'p', 'd', 'x', 'f', 'dt')))})" for k in keys]
-        return f"INSERT INTO branch VALUES {', '.join(rows)}"
+        return f"INSERT INTO branch (k, n, b, s, p, d, x, f, dt) VALUES {', '.join(rows)}"
 
 
-def some_rows(own: random.Random, count: int) -> pa.Table:
+def some_rows(own: random.Random, count: int) -> list[dict[str, Any]]:
     def maybe(value: Any) -> Any:
         return None if own.random() < 0.2 else value
 
-    rows = [
+    return [
         {"k": k, "n": maybe(own.randint(-3, 12)), "b": maybe(own.choice([1, 4_000_000_000])),
          "s": maybe(own.choice(["a", "ä", "B", "", "a ", "zz"])), "p": maybe(Decimal(own.randint(-300, 300)) / 100),
          "d": maybe(date.fromisoformat(own.choice(DATES))), "x": maybe(own.choice([0.1, -0.0, float("nan")])),
-         "f": maybe(own.random() < 0.5), "dt": own.choice("pq")}
+         "f": maybe(own.random() < 0.5), "dt": own.choice("pq"), "t": maybe(datetime(2026, 1, 1, k % 24)),
+         "z": maybe(datetime(2026, 1, 1, k % 24, tzinfo=UTC)), "o": maybe(time(k % 24)), "y": maybe(b"\0x"),
+         "m": maybe([("a", k)]), "r": maybe({"a": None, "b": ["x", None]}), "c": maybe("ab "), "w": maybe(0.5)}
         for k in range(count)
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows)
 
 
-def typed(rows: pa.Table, table: Table) -> pa.Table:
-    return rows.select([f for f, _ in COLUMNS]).cast(read_arrow(table).schema)
+def typed(rows: list[dict[str, Any]], table: Table) -> pa.Table:
+    return pa.Table.from_pylist(rows, read_arrow(table).schema)
 
 
 def make(warehouse: Path, kind: str, own: random.Random) -> Table:
     keys = ["dt", "k"] if kind in KEYED else []
     options = {"options": KINDS[kind], "partition_keys": ["dt"], "primary_keys": keys}
-    table = create_table(str(warehouse), "d.t", COLUMNS, **options)  # type: ignore[arg-type]
+    table = create_table(str(warehouse), "d.t", (*COLUMNS, *CARRIED), **options)  # type: ignore[arg-type]
     for _ in range(2):
         write_arrow(table, typed(some_rows(own, 12), table))
     for branch in ("plain", "spark"):
@@ -136,7 +141,7 @@ def plainly(warehouse: Path, sql: str, *, memory: int = 1 << 30, **more: Any) ->
 def state(table: Table, tracked: bool) -> tuple[Any, ...]:
     head = table.latest_snapshot()
     assert head is not None
-    columns = [*(name for name, _ in COLUMNS), *(["_ROW_ID", "_SEQUENCE_NUMBER"] if tracked else [])]
+    columns = [*(name for name, _ in (*COLUMNS, *CARRIED)), *(["_ROW_ID", "_SEQUENCE_NUMBER"] if tracked else [])]
     rows = sorted(repr(tuple(r.values())) for r in read_arrow(table, columns=columns).to_pylist())
     entries = sorted(
         (e.partition, e.bucket, e.total_buckets, e.file.level, e.file.row_count, e.file.min_sequence_number,
@@ -165,7 +170,8 @@ def test_statements_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path
     table = make(tmp_path, kind, own)
     speaker, done = Speaker(own), 0
     inserts = kind != "dynamic"  # which bucket a new key gets depends on how many tasks there are
-    texts = [speaker.statement(inserts) for _ in range(3)]
+    moves = () if kind in KEYED else ("dt",)
+    texts = [speaker.statement(inserts, *moves) for _ in range(3)]
     texts.append("; ".join(speaker.statement(False) for _ in range(2)))
     for sql in texts:
         here = plainly(tmp_path, sql)
@@ -181,8 +187,8 @@ def test_statements_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path
 
 def test_conditions_and_values_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     own = chance("plain conditions")
-    schema = create_table(str(tmp_path), "d.t", COLUMNS).schema()
-    rows = typed(some_rows(own, 40), make(tmp_path / "wh", "append", own))
+    table = create_table(str(tmp_path), "d.t", COLUMNS)
+    schema, rows = table.schema(), typed(some_rows(own, 40), table)
     speaker = Speaker(own)
     conditions = [speaker.condition(3) for _ in range(60)]
     frame = frame_of_arrow(spark, rows, spark_schema(schema.fields))
