@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,10 @@ from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.format.avro.container import read_container, write_container
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest_blocks import block_index
 from airflow_paimon.core.format.manifest_io import describe_manifest, write_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.store.base import FileInfo, Store
 from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.paths import manifest_path
@@ -53,6 +56,12 @@ def texts(names: npt.NDArray[np.uint8]) -> list[str]:
     return [joined[at : at + size] for at in range(0, len(joined), size)]
 
 
+class _Place(NamedTuple):
+    partition: bytes
+    bucket: int
+    total_buckets: int
+
+
 def make_table_by_day(warehouse: Path, files: int) -> Table:
     """Make a primary-key table with that many live files; those of a day lie together, as its writers left them.
 
@@ -73,7 +82,9 @@ def make_table_by_day(warehouse: Path, files: int) -> Table:
     rows: list[ManifestFile] = []
     for start in range(0, files, _A_MANIFEST):
         numbers = np.arange(start, min(start + _A_MANIFEST, files))
-        data = write_container(container.schema, _blocks(template, numbers, files // DAYS))
+        places = _places(numbers, files // DAYS, types)
+        blocks = _blocks(template, numbers, files // DAYS)
+        data = write_container(container.schema, blocks, lambda sizes, of=places: block_index(of, types, sizes))
         name = f"manifest-{uuid.uuid4()}-0"
         table.store.create(manifest_path(name), data)
         both = [entry(int(numbers[0])), entry(int(numbers[-1]))]
@@ -94,6 +105,13 @@ def make_table_by_day(warehouse: Path, files: int) -> Table:
     )
     table.store.replace(table.paths.snapshot(1), first.to_bytes())
     return table
+
+
+def _places(numbers: npt.NDArray[np.int64], per_day: int, types: Sequence[DataType]) -> list[_Place]:
+    """Return what the index of a manifest's blocks needs of each entry."""
+    days = {day: encode_row((f"day-{day:04d}",), types) for day in np.unique(numbers // per_day).tolist()}
+    pairs = zip((numbers // per_day).tolist(), (numbers % BUCKETS).tolist(), strict=True)
+    return [_Place(days[day], bucket, BUCKETS) for day, bucket in pairs]
 
 
 def _blocks(template: bytes, numbers: npt.NDArray[np.int64], per_day: int) -> Iterator[tuple[int, bytes]]:
