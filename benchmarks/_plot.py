@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Points = Sequence[tuple[float, float]]
+_COLOURS = 10
 
 
 def draw(path: Path, series: Mapping[str, Points], *, title: str, x: str, y: str, log: bool = True) -> None:
@@ -20,8 +21,9 @@ def draw(path: Path, series: Mapping[str, Points], *, title: str, x: str, y: str
 
     matplotlib.rcParams["svg.hashsalt"] = title
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for name, points in series.items():
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+    for number, (name, points) in enumerate(series.items()):
+        style = "-" if number < _COLOURS else "--"
+        axes.plot(*zip(*points, strict=True), style, marker="o", markersize=4, label=name)
     if log:
         axes.set_xscale("log")
         axes.set_yscale("log")
