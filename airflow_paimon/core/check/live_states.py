@@ -60,6 +60,7 @@ class LiveStates:
     _parts: dict[str, _Part | None] = field(default_factory=dict)
     _folders: dict[tuple[bytes, int], int] = field(default_factory=dict)
     _seen: dict[tuple[_Naming, str], _Mask] = field(default_factory=dict)
+    _states: dict[tuple[str, ...], _State | None] = field(default_factory=dict)
 
     def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str] | None:
         """Return the missing data files of a snapshot, as ``missing_at`` does; None: read them as values."""
@@ -72,6 +73,8 @@ class LiveStates:
         for key, part in zip(keys, state.parts, strict=True):
             self._seen.setdefault(key, np.zeros(len(part.files), bool))
         pending = state.live & ~np.concatenate([self._seen[key] for key in keys])
+        if not pending.any():
+            return []
         places, folders = (
             np.concatenate(some) for some in zip(*((p.places, p.folders) for p in state.parts), strict=True)
         )
@@ -103,6 +106,12 @@ class LiveStates:
 
     def _state(self, view: Table, snapshot: Snapshot) -> _State | None:
         manifests = all_manifests(view, snapshot)
+        names = tuple(m.file_name for m in manifests)
+        if names not in self._states:
+            self._states[names] = self._merged(view, manifests)
+        return self._states[names]
+
+    def _merged(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         new = [m for m in manifests if m.file_name not in self._parts]
         for manifest, columns in each_entry_places(view, new):
             self._parts[manifest.file_name] = self._part(columns)
