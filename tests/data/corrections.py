@@ -79,9 +79,10 @@ def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str
         context = open_context(request)
         limits = correct_statement._limits(context, read_heads(context, request, view))
     correction = replace(
-        keyed._correction(plan, write, limits, False), writes_changelog=keyed._writes_changelog(view, plan.schema)
+        keyed.correction_on(plan, write, None if limits is None else limits(None), False),
+        writes_changelog=keyed.writes_changelog(view, plan.schema),
     )
-    outcome = keyed._outcome(plan, write, list(correct_buckets(correction, arrow(view, rows).to_batches())))
+    outcome = keyed.outcome_of(plan, write, list(correct_buckets(correction, arrow(view, rows).to_batches())))
     asked: Any = SimpleNamespace(kind=operation)
     tables: Any = None
     with patch.object(run, "evaluate", lambda *asked, **how: outcome):
