@@ -47,6 +47,7 @@ KINDS = {
     "partial": {"bucket": "1", "merge-engine": "partial-update"},
     "append": {"bucket": "-1"},
     "tracked": {"bucket": "-1", "row-tracking.enabled": "true"},
+    "marked": {"bucket": "-1", "deletion-vectors.enabled": "true"},
 }
 KEYED = ("keyed", "dynamic", "vectors", "partial")
 DATES = ("2026-01-01", "2026-02-28", "2026-03-01")
