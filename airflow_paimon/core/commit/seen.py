@@ -36,15 +36,26 @@ class Seen:
     _live: dict[Any, tuple[Snapshot, _Live]] = field(default_factory=dict)
 
     def add(self, snapshots: Sequence[Snapshot], lists: Mapping[str, Sequence[ManifestFile]] | None = None) -> None:
-        """Note consecutive snapshots, as they are now. What was known and doesn't fit them is forgotten."""
+        """Note consecutive snapshots, as they are now. What was known and doesn't fit them is forgotten.
+
+        That a snapshot has the id after a known one doesn't say that it is based on it: another engine may have rolled
+        the branch back, and replaced the known one, in between. So that one is looked at again.
+        """
         self._lists.update(lists or {})
         if not snapshots:
             return
         first, known = snapshots[0], self.history
-        fits = first.id - 1 in known or any(s.id in known and is_same(known[s.id], s) for s in snapshots)
+        fits = any(s.id in known and is_same(known[s.id], s) for s in snapshots) or self._stands(first.id - 1)
         if not fits or any(s.id in known and not is_same(known[s.id], s) for s in snapshots):
             known.clear()
         known.update({s.id: s for s in snapshots})
+
+    def _stands(self, number: int) -> bool:
+        """Whether a known snapshot is still there."""
+        if number not in self.history:
+            return False
+        now = self.table.find_snapshot(number)
+        return now is not None and is_same(now, self.history[number])
 
     def manifests(self, head: Snapshot | None) -> list[ManifestFile]:
         """Return the manifests of the base and the delta list, in order: they determine the live files.

@@ -34,6 +34,7 @@ from airflow_paimon.core.store.object_client import (
     Listing,
     ObjectClient,
     RequestError,
+    is_enough,
     pause,
     side_by_side,
 )
@@ -129,8 +130,10 @@ class ObjectStore(Store):
         return [info.name for info in self._entries(path, "/")[0]]
 
     def few_names(self, path: str) -> list[str] | None:
-        found = self._entries(path, "/", FEW - 1)[0]
-        return None if len(found) >= FEW else [info.name for info in found]
+        objects, _ = self._listed(path, "/", FEW - 1)
+        if is_enough(objects, FEW - 1):  # there may be further pages, also if some of these objects mark folders
+            return None
+        return [info.name for info in _below(self._folder_prefix(folder_name(path)), objects)]
 
     def files(self, path: str) -> Sequence[FileInfo]:
         above = f"{path.removesuffix('/')}/" if path else ""
@@ -214,15 +217,15 @@ class ObjectStore(Store):
         key = join(self._prefix, folder)
         return f"{key}/" if key else ""
 
-    def _entries(self, path: str, delimiter: str, limit: int | None = None) -> Listing:
+    def _entries(self, path: str, delimiter: str) -> Listing:
         """List a folder by names below it, without the empty objects with which some engines mark folders."""
+        objects, folders = self._listed(path, delimiter)
         prefix = self._folder_prefix(folder_name(path))
-        objects, folders = self._run(
-            "listing", path, lambda client: client.list_all(self._bucket, prefix, delimiter, limit)
-        )
-        start = len(prefix)
-        found = [replace(info, name=info.name[start:]) for info in objects if not _marks_a_folder(info)]
-        return found, [name[start:] for name in folders]
+        return _below(prefix, objects), [name[len(prefix) :] for name in folders]
+
+    def _listed(self, path: str, delimiter: str, limit: int | None = None) -> Listing:
+        prefix = self._folder_prefix(folder_name(path))
+        return self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, delimiter, limit))
 
     def _delete_many(self, path: str, keys: Sequence[str]) -> None:
         self._run("deleting", path, lambda client: client.delete_many(self._bucket, keys), mutating=True)
@@ -276,6 +279,11 @@ class ObjectStore(Store):
                 f"check the storage options {self.login_options} or the environment's credentials"
             )
         return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")
+
+
+def _below(prefix: str, objects: Sequence[FileInfo]) -> list[FileInfo]:
+    """Return objects by their names below a folder, without those that mark folders."""
+    return [replace(info, name=info.name[len(prefix) :]) for info in objects if not _marks_a_folder(info)]
 
 
 def _marks_a_folder(info: FileInfo) -> bool:

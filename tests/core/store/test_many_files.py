@@ -150,8 +150,17 @@ def test_many_files(place: Place, count: int) -> None:
             tracemalloc.stop()
     with place.at_most(pages + 1 + place.folders):
         assert len(place.store.files("")) == count + 1
-    with place.at_most(pages + 1):
+    with place.at_most(pages + 3):  # a look at the first page, and at the two hints, which are missing
         assert table.latest_snapshot_id() == count
     with place.at_most(2 * pages + 4 if place.deletes_pages else pages + 4 + count):
         place.store.delete_tree("snapshot")
     assert place.store.walk("") == ["snapshot-other/x"]
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("place", ["oss"], indirect=True)
+def test_the_newest_is_found_where_an_empty_object_marks_the_folder(place: Place, marked: bool) -> None:
+    """A first page then has one name less than it has objects, and it is not the whole listing."""
+    place.fill([f"snapshot/snapshot-{number}" for number in range(5001, 6201)] + ["snapshot/"] * marked)
+    assert place.store.few_names("snapshot") is None
+    assert Table(place.store, "d.t").latest_snapshot_id() == 6200
