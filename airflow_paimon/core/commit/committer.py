@@ -283,7 +283,10 @@ def _newest_state(table: Table, seen: Seen) -> HeadState:
         return None
 
     found: list[Any] = side_by_side(table.store, [table.latest_snapshot, schema])
-    return HeadState(table, found[0], seen, found[1])
+    head, known = found
+    if head is not None and known is not None and known.id < head.schema_id:
+        known = None  # the branch was altered, and the head written, after the schema was read
+    return HeadState(table, head, seen, known)
 
 
 def _before(table: Table, landed: Snapshot) -> Snapshot | None:

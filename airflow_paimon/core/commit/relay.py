@@ -89,6 +89,7 @@ class CommitTurn:
     def newest(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
         """Return the newest snapshot, where ``head`` was that before the turn; ``seen`` gets those in between."""
         if head is None or not self._table.store.remote:
+            self._told = Relay()  # of a table that was here before
             return self._climbed(head, seen)
         told = self._told.snapshots
         if not told or told[-1].id < head.id:
@@ -100,7 +101,9 @@ class CommitTurn:
         return head if told[-1].id == head.id else told[-1]
 
     def _climbed(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
-        """Look for the snapshots after ``head`` one by one: each is based on the one before while ``head`` is there."""
+        """Look for the snapshots after ``head`` one by one: each is based on the one before if all of them are still
+        there then. Another engine may have rolled the branch back meanwhile, and have given their ids to others.
+        """
         table = self._table
         found: list[Snapshot] = []
         number = head.id if head is not None else 0
@@ -108,11 +111,14 @@ class CommitTurn:
             found.append(snapshot)
         if not found:
             return head
-        now = None if head is None else table.find_snapshot(head.id)
-        if head is None or now is None or not is_same(now, head) or len(found) == _CLIMBS:
+        if head is None or len(found) == _CLIMBS or not all(map(self._is_there, [head, *found[:-1]])):
             return table.latest_snapshot()
         seen.add([head, *found])
         return found[-1]
+
+    def _is_there(self, snapshot: Snapshot) -> bool:
+        now = self._table.find_snapshot(snapshot.id)
+        return now is not None and is_same(now, snapshot)
 
     def leave(self, staged: Staged | None) -> None:
         """Tell the next one of the snapshot that was put; None: nothing, as another one came first."""
