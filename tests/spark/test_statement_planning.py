@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,19 @@ def test_a_merge_of_known_partitions(
     sql(spark, str(tmp_path), MERGE + "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *")
     after = {(r["k"], r["dt"]): r["v"] for r in read_arrow(table).to_pylist()}
     assert after == before | {(3, "2025-01-02"): "new", (77, "2025-01-09"): "more"}
+
+
+@pytest.mark.parametrize("day", ["0001-01-01", "1500-02-28"])
+def test_a_merge_by_days_of_long_ago(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day: str
+) -> None:
+    monkeypatch.setattr(target_files, "_FEW_FILES", 0)
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("day", "DATE"), ("dt", "STRING")], partition_keys=["dt"])
+    rows = [{"k": k, "day": date.fromisoformat(text), "dt": "a"} for k, text in enumerate((day, "2025-01-01"))]
+    write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
+    source = f"(SELECT DATE '{day}' AS day)"
+    sql(spark, str(tmp_path), f"MERGE INTO d.t USING {source} AS s ON t.day = s.day WHEN MATCHED THEN UPDATE SET k = 9")
+    assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 9]
 
 
 def test_a_note_names_partitions_that_were_not_planned(spark: SparkSession, tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def read_plain(sql: str, schema: TableSchema) -> PlainStatement | None:
     names = [f.name.lower() for f in schema.fields]
     if any(part in sql for part in ("/*+", "${", "\\")) or len(set(names)) < len(names):
         return None
+    if not without_comments(f"{sql}\n;").endswith(";") or _TORN_SIGN.search(text):
+        return None  # a comment without an end, or < > for <>: Spark refuses both
     try:
         return _Reader(tokens_of(text), text, schema).statement()
     except (_NotPlain, IndexError):
@@ -96,7 +98,10 @@ _SAME = frozenset({"BOOLEAN", "DATE", "DECIMAL", "STRING", *_BITS})
 _WHOLE = re.compile("[0-9]{1,38}")
 _FRACTION = re.compile(r"[0-9]{1,37}\.[0-9]{1,37}")
 _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TORN_SIGN = re.compile(r"[<>!=]\s+[<>!=]")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_MIXED_SCALE = 18
+"""Of decimals that Spark brings together with whole numbers in a list, BIGINT among them, without rounding any."""
 _EXACT_DIGITS = 15
 """Of a decimal number, so that every way to a DOUBLE ends at the same one."""
 _SPECIAL = frozenset({
@@ -172,6 +177,9 @@ class _Reader:
         while self._skips_mark(","):
             rows.append(self._row(fields))
         self._end()
+        if len(rows) > 1:
+            for field in fields:
+                _refuse_rounding(field)
         return PlainStatement(kind="INSERT", text=self._text, values={}, rows=tuple(rows), columns=tuple(named))
 
     def _row(self, fields: Sequence[DataField]) -> tuple[Any, ...]:
@@ -352,6 +360,7 @@ class _Reader:
         self._next()
 
     def _listed(self, field: DataField) -> tuple[Any, ...]:
+        _refuse_rounding(field)
         self._mark("(")
         values = [self._compared(field)]
         while self._skips_mark(","):
@@ -429,6 +438,12 @@ class _Reader:
     def _end(self) -> None:
         if not self._is_over():
             raise _NotPlain
+
+
+def _refuse_rounding(field: DataField) -> None:
+    """Refuse a list of literals for a decimal that Spark may round, to give all of the list one type."""
+    if isinstance(field.type, AtomicType) and field.type.root == "DECIMAL" and field.type.args[1] > _MIXED_SCALE:
+        raise _NotPlain
 
 
 def _negated(predicate: Predicate) -> Predicate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +55,15 @@ class Keys:
 
         for name, (low, high) in self.ranges.items():
             column = sf.col("`" + name.replace("`", "``") + "`")
-            target = target.where(column.between(sf.lit(low), sf.lit(high)))
+            target = target.where(column.between(_literal(low), _literal(high)))
         return target
+
+
+def _literal(value: Any) -> Column:
+    """Return a value as Spark has it; ``lit`` fails for dates before the year 1000."""
+    from pyspark.sql import functions as sf
+
+    return sf.lit(value.isoformat()).cast("date") if isinstance(value, date) else sf.lit(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

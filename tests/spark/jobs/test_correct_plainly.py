@@ -220,6 +220,8 @@ NOT_PLAIN = (
     "DELETE FROM branch t WHERE branch.k = 1", "DELETE FROM branch WHERE n = 1 LIMIT 1",
     "INSERT INTO branch SELECT 1", "INSERT INTO branch (n) VALUES (1)", "INSERT INTO branch (k, dt) VALUES (1, 'p', 2)",
     "INSERT OVERWRITE branch VALUES (1)", "INSERT INTO branch (k, dt) VALUES (1, 'p') AS t",
+    "DELETE FROM branch WHERE n = 1 /* AND k = 2", "DELETE FROM branch WHERE n = 1 /* a /* b */ AND k = 2",
+    "DELETE FROM branch WHERE n < > 1", "DELETE FROM branch WHERE n ! = 1", "DELETE FROM branch WHERE n >/**/= 1",
     "DELETE /*+ x */ FROM branch", "MERGE INTO branch USING main ON true WHEN MATCHED THEN DELETE", "SELECT 1", "",
 )  # fmt: skip
 
@@ -227,6 +229,17 @@ NOT_PLAIN = (
 @pytest.mark.parametrize("sql", NOT_PLAIN)
 def test_what_only_spark_can_say_is_left_to_spark(tmp_path: Path, sql: str) -> None:
     assert read_plain(sql, create_table(str(tmp_path), "d.t", COLUMNS).schema()) is None
+
+
+def test_lists_of_decimals_that_spark_rounds_are_left_to_spark(tmp_path: Path) -> None:
+    """Spark gives a list one type: of DECIMAL(38, 30) and an INT it is DECIMAL(38, 28)."""
+    schema = create_table(str(tmp_path), "d.t", [("p", "DECIMAL(38, 30)"), ("q", "DECIMAL(38, 18)")]).schema()
+    for taken in ("DELETE FROM branch WHERE p = 1 AND q IN (1, 2.5)", "INSERT INTO branch (p) VALUES (1)",
+                  "INSERT INTO branch (q) VALUES (1), (0.000000000000000001)"):  # fmt: skip
+        assert read_plain(taken, schema) is not None
+    for left in ("p IN (1)", "p NOT IN (1, 2)", "p IN (0.5)"):
+        assert read_plain(f"DELETE FROM branch WHERE {left}", schema) is None
+    assert read_plain("INSERT INTO branch (p) VALUES (1), (0.000000000000000000000000000001)", schema) is None
 
 
 def test_names_and_columns(tmp_path: Path) -> None:
