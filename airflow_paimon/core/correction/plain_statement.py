@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
 from typing import Any, Literal
@@ -51,7 +51,7 @@ Expression = Value | Column | Arithmetic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainStatement:
-    """A statement that was read whole.
+    """A statement that was read whole. ``text``: as it was given, by which another try of it is known.
 
     ``condition``: its rows, None = every row, with the text ``condition_text``. ``values``: what columns become.
     ``rows``: of an INSERT, each with all columns of the table in their order; ``columns``: those that it names.
@@ -76,7 +76,7 @@ def read_plain(sql: str, schema: TableSchema) -> PlainStatement | None:
     if not without_comments(f"{sql}\n;").endswith(";") or _TORN_SIGN.search(text):
         return None  # a comment without an end, or < > for <>: Spark refuses both
     try:
-        return _Reader(tokens_of(text), text, schema).statement()
+        return replace(_Reader(tokens_of(text), text, schema).statement(), text=sql)
     except (_NotPlain, IndexError):
         return None
 

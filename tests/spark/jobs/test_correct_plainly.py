@@ -290,3 +290,17 @@ def test_a_dry_run_writes_nothing_and_a_retry_in_spark_finds_what_landed(spark: 
     assert done is not None and done.changed
     again = correct(spark, tmp_path, sql, branch="plain", operation_id="one")
     assert again.details["replayed"] and again.snapshot_after == done.snapshot_after
+
+
+def test_a_try_in_spark_finds_what_the_one_before_has_written(spark: SparkSession, tmp_path: Path) -> None:
+    table = make(tmp_path, "append", chance("plain tries"))
+    texts = (
+        "UPDATE branch SET n = 7 -- why\n WHERE k > 1",
+        "/* both */ UPDATE branch SET n = 8 WHERE k > 1;\nDELETE FROM branch -- these\nWHERE k > 3",
+    )
+    for number, sql in enumerate(texts):
+        here = plainly(tmp_path, sql, operation_id=f"op-{number}")
+        assert here is not None and here.changed
+        there = correct(spark, tmp_path, sql, branch="plain", operation_id=f"op-{number}")
+        assert there.to_json()["details"]["replayed"] and there.snapshot_after == here.snapshot_after
+    assert read_arrow(table.branch("plain")).num_rows == 8
