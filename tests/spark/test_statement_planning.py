@@ -110,6 +110,28 @@ def test_a_merge_by_days_of_long_ago(
     assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 9]
 
 
+@pytest.mark.parametrize("kind", ["keyed", "append"])
+def test_a_key_that_fails_for_a_row_which_on_leaves_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(target_files, "_FEW_FILES", 0)
+    table = make(tmp_path, kind)
+    source = "(SELECT 'number' AS kind, '1' AS text UNION ALL SELECT 'word', 'one')"
+    on = "s.kind = 'number' AND t.k = CAST(s.text AS INT)"
+    sql(spark, str(tmp_path), f"MERGE INTO d.t USING {source} AS s ON {on} WHEN MATCHED THEN UPDATE SET v = s.text")
+    assert sum(r["v"] == "1" for r in read_arrow(table).to_pylist()) == len(DAYS)
+
+
+def test_partitions_of_both_zeros_lose_their_rows_to_one_delete(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [("k", "INT NOT NULL"), ("p", "DOUBLE NOT NULL")]
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], primary_keys=["p", "k"],
+                         options={"bucket": "1"})  # fmt: skip
+    write_arrow(table, pa.table({"k": pa.array([1, 1, 2], pa.int32()), "p": [0.0, -0.0, 0.0]}))
+    source = "(SELECT 1 AS k, 0.0D AS p)"
+    sql(spark, str(tmp_path), f"MERGE INTO d.t USING {source} AS s ON t.p = s.p AND t.k = s.k WHEN MATCHED THEN DELETE")
+    assert read_arrow(table).column("k").to_pylist() == [2]
+
+
 def test_a_note_names_partitions_that_were_not_planned(spark: SparkSession, tmp_path: Path) -> None:
     make(tmp_path, "append")
     result = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = '2026-01-01' AND k = 1")

@@ -203,7 +203,11 @@ class Evaluation:
         from pyspark.sql import functions as sf
 
         by = [*(self._identity or self._schema.primary_keys), CHANGE]
+        floats = [f.name for f in rows.schema.fields if f.name in by and f.dataType.typeName() in ("float", "double")]
+        texts = (sf.col("`" + n.replace("`", "``") + "`").cast("string") for n in floats)  # 0.0 = -0.0: two partitions
         own = sf.when(sf.col(CHANGE) == INSERTED, sf.monotonically_increasing_id())
+        own = sf.concat_ws(" ", own.cast("string"), *texts) if floats else own
+        by = [n for n in by if n not in floats]  # Spark makes 0.0 of -0.0 by which it groups
         return rows.withColumn(_ACTION, own).dropDuplicates([*by, _ACTION]).drop(_ACTION)
 
     def _action(self, actions: Sequence[tuple[Clause, DataFrame]], inserts: int, tells_matches: bool) -> Column:

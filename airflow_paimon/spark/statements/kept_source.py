@@ -22,6 +22,7 @@ from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
+from airflow_paimon.spark.failures import fault_of_query
 from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
 from airflow_paimon.spark.statements.parse import sequence_items
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -156,7 +157,9 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
     """
     if not equal:
         return Keys(ranges={})
-    found = collect_arrow(kept.select(*(column.alias(str(i)) for i, (_, column) in enumerate(equal))))
+    found = _values_of(kept.select(*(column.alias(str(i)) for i, (_, column) in enumerate(equal))))
+    if found is None:
+        return Keys(ranges={})
     parts: list[Predicate] = []
     ranges: dict[str, tuple[Any, Any]] = {}
     for (name, _), column in zip(equal, found.columns, strict=True):
@@ -172,6 +175,19 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
         parts += [Condition(name, ">=", low), Condition(name, "<=", high)]
         parts += [Condition(name, "in", tuple(values.to_pylist()))] if len(values) <= _LISTED_VALUES else []
     return Keys(predicate=AllOf(tuple(parts)) if parts else None, ranges=ranges)
+
+
+def _values_of(rows: DataFrame) -> pa.Table | None:
+    """Run a query; None where its expressions fail for a row, which may be one that another part of ON leaves out."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return collect_arrow(rows)
+    except (PySparkException, Py4JJavaError) as error:
+        if fault_of_query(error) is None:
+            raise
+        return None
 
 
 def unmatched_rows(spark: SparkSession, kept: DataFrame, matched: Sequence[Indices]) -> DataFrame | None:
