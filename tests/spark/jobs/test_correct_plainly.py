@@ -157,11 +157,14 @@ def state(table: Table, tracked: bool) -> tuple[Any, ...]:
 
 def told(result: OperationResult) -> dict[str, Any]:
     about = result.to_json()
-    details = {k: v for k, v in about["details"].items() if not k.startswith("bytes") and k != "plan"}
+    # Which files may be left out, Spark doesn't tell of each condition.
+    left = ("bytes", "files_kept", "plan")
+    details = {k: v for k, v in about["details"].items() if not k.startswith(left)}
     if "notes" in details:  # of a condition Spark may repeat a part only, NOT IN (1) of k NOT IN (1)
         details["notes"] = [note.partition(": no row has ")[0] for note in details["notes"]]
     for one in details.get("statements", ()):
-        one.pop("notes", None)
+        for name in ("notes", "files_kept", "bytes_kept"):
+            one.pop(name, None)
     return {"changed": about["changed"], "after": about["snapshot_after"], **details}
 
 
