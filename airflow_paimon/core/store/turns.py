@@ -26,6 +26,7 @@ except ImportError:  # not on this system: nobody waits
     fcntl = None  # type: ignore[assignment]
 
 WAIT_S = 2.0
+_UNUSED_S = 7 * 24 * 3600
 _DIGEST = 32
 _mine = threading.local()
 
@@ -137,6 +138,17 @@ def _open(name: str) -> int | None:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
             return None
         path = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
+        if not os.path.exists(path):
+            _delete_old(folder)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return None
+
+
+def _delete_old(folder: str) -> None:
+    """Delete the files of names that nobody has used for long, such as those of deleted branches."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNUSED_S:
+                    os.unlink(entry.path)

@@ -147,3 +147,17 @@ def test_a_folder_that_others_can_write_is_not_used(folder: Path) -> None:
     folder.symlink_to(folder.parent)
     with turn_at("a") as turn:
         assert turn is None
+
+
+def test_files_of_names_that_nobody_uses_any_more_go(folder: Path) -> None:
+    for name in ("old", "used"):
+        with turn_at(name):
+            pass
+    (old,) = (p for p in folder.iterdir() if p.name == turns.hashlib.sha256(b"old").hexdigest()[:32])
+    os.utime(old, (0, 0))
+    with turn_at("used"):
+        assert old.exists(), "nothing is looked for where nothing is new"
+    with turn_at("new"):
+        pass
+    assert not old.exists()
+    assert len(list(folder.iterdir())) == 2
