@@ -198,7 +198,7 @@ def run(here: Path, line: str) -> OperationResult:
     given = {w.partition("=")[0] for w in words}
     common = {"--warehouse": str(here / "wh"), "--table": PLAIN}
     words += [f"{flag}={value}" for flag, value in common.items() if flag not in given]
-    return launch._run_operation(parse_arguments(operation, words).request)
+    return launch._run_operation(parse_arguments(operation, words))
 
 
 def files(here: Path) -> dict[Path, bytes]:
