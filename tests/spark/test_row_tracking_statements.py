@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,13 @@ def die_at(method: str, part: str, done: bool) -> None:
             real(self, path, *arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def many(self: LocalStore, files: Mapping[str, bytes]) -> None:
+        for path, data in files.items():
+            call(self, path, data)
+
     setattr(LocalStore, method, call)
+    if method == "create":
+        LocalStore.create_many = many
 
 
 def killed(spark: SparkSession, warehouse: str, point: tuple[str, str, bool]) -> None:

@@ -80,6 +80,7 @@ def test_a_publish_says_whose_branch_it_was_and_that_it_was_forced(protected: Ta
     properties = protected.latest_snapshot().properties
     assert {k: v for k, v in properties.items() if k.startswith("airflow-paimon.branch-") and "snap" not in k} == {
         "airflow-paimon.branch-identity": protected.branch("fix").latest_snapshot().identity,
+        "airflow-paimon.branch-family": read_lineage(protected, "fix").family,
         "airflow-paimon.branch-owner": "ann",
         "airflow-paimon.branch-reason": "bad prices",
         "airflow-paimon.branch-protected-by": "ann",

@@ -198,8 +198,8 @@ def test_only_what_is_added_as_often_as_deleted_is_not_named(counts: tuple[int, 
 def test_following_snapshots_gives_what_reading_all_manifests_gives(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_LONGEST", 4)
-    for _ in range(9):
+    monkeypatch.setattr(contents, "_LONGEST", 12)
+    for _ in range(30):
         rewrite(table, "a")
     roots = RootReader(table).gather().keeping
     states, read = [], []
