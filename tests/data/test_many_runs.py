@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -115,7 +116,7 @@ def test_a_merge_of_many_runs_gives_what_a_merge_of_all_at_once_does(
     assert rows(other) == compacted == expected
     assert (told(other, result) if "changelog" in engine else []) == changes
     assert result.details["files_before"] == FILES
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert not [p for p in (tmp_path / "temporary").iterdir() if p.name != f"airflow-paimon-{os.getuid()}"]
 
 
 def test_as_few_files_are_open_at_once_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,9 @@ def die_at(method: str, part: str, done: bool) -> None:
 
     setattr(LocalStore, method, call)
     if method == "create":
-        LocalStore.create_many = many
+        LocalStore.create_many = many  # type: ignore[method-assign]
+    if method == "replace":
+        LocalStore.hint = call  # type: ignore[method-assign]
 
 
 def killed(spark: SparkSession, warehouse: str, point: tuple[str, str, bool]) -> None:
