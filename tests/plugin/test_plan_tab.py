@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def table(lake: Path) -> Any:
 
 
 @pytest.fixture
-def dags(server: Any) -> Iterator[None]:
+def dags(server: Any, get: Get) -> Iterator[None]:
     """Rows as Airflow writes them: a DAG on the asset that makes another table, one on an alias, one that is gone."""
     from airflow.models.asset import (
         AssetAliasModel,
@@ -79,6 +80,10 @@ def dags(server: Any) -> Iterator[None]:
             TaskOutletAssetReference(asset_id=daily.id, dag_id="plan_report", task_id="make"),
             TaskOutletAssetReference(asset_id=elsewhere.id, dag_id="plan_report", task_id="make"),
         ])  # fmt: skip
+    for _ in range(100):  # for some seconds the page shows the DAGs that there were
+        if forms(get(plan_url()).text):
+            break
+        time.sleep(0.1)
     yield
     with create_session() as session:
         session.execute(delete(TaskOutletAssetReference).where(TaskOutletAssetReference.dag_id == "plan_report"))
