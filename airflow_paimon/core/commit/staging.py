@@ -206,19 +206,7 @@ def take_over(
     removed, added, index = _merged(staging) if replaced is None else _replaced(staging, replaced)
     if replaced is not None:
         _check_rows(staging, added, expected_rows)
-    next_row_id: int | None = None
-    fresh: Sequence[ManifestEntry] = added
-    if TableOptions(schema.options).row_tracking:
-        space = _id_space(staging)
-        found = renumber(onto.name, added, (), space)
-        refuse_stored(onto.name, found)
-        fresh, next_row_id = found.entries, space.next_row_id
-        if rewrite is None:
-            _check_versions(staging, found)
-        elif found.rewrite:
-            again = iter(rewrite(staging.view, [fresh[at] for at in sorted(found.rewrite)], space))
-            fresh = [next(again) if at in found.rewrite else entry for at, entry in enumerate(fresh)]
-
+    fresh, next_row_id = _numbered(staging, added, rewrite)
     why = "the branch was written or altered while its rows were corrected; nothing was published. Run it again"
     unmoved = HeadIs(snapshot=head, schema_id=schema.id, why=why)
     draft = Draft(
@@ -243,6 +231,26 @@ def take_over(
 
     receipt = commit_at(onto, make, CommitOptions(identity=identity, guard_options=guard_options))
     return Taken(receipt=receipt, removed=removed, added=fresh)
+
+
+def _numbered(
+    staging: Staging,
+    added: Sequence[ManifestEntry],
+    rewrite: Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]] | None,
+) -> tuple[Sequence[ManifestEntry], int | None]:
+    """Give the staged files the row ids that they have on the target branch; with them, the next id there."""
+    if not TableOptions(staging.schema.options).row_tracking:
+        return added, None
+    space = _id_space(staging)
+    found = renumber(staging.onto.name, added, (), space)
+    refuse_stored(staging.onto.name, found)
+    fresh: Sequence[ManifestEntry] = found.entries
+    if rewrite is None:
+        _check_versions(staging, found)
+    elif found.rewrite:
+        again = iter(rewrite(staging.view, [fresh[at] for at in sorted(found.rewrite)], space))
+        fresh = [next(again) if at in found.rewrite else entry for at, entry in enumerate(fresh)]
+    return fresh, space.next_row_id
 
 
 def _check_versions(staging: Staging, found: Renumbering) -> None:

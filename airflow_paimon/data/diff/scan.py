@@ -283,8 +283,11 @@ class _Buckets:
             return None
         if sum(m.num_added_files - m.num_deleted_files for m in all_manifests(branch, after)) <= COUNTED_FILES:
             return None
-        ranges = (r for e in self.index_after if not changed(e.partition) for r in e.deletion_vector_ranges or ())
-        return after.total_record_count - sum((r.cardinality or 0) for r in ranges if r is not None)
+        rest = (e for e in self.index_after if not changed(e.partition))
+        deleted = [r.cardinality for e in rest for r in e.deletion_vector_ranges or () if r is not None]
+        known = [number for number in deleted if number is not None]
+        # releases before 1.0 don't say how many rows a vector deletes
+        return after.total_record_count - sum(known) if len(known) == len(deleted) else None
 
     def _values(self, key: BucketKey) -> tuple[Any, ...]:
         return self._stored.values(key.partition)
@@ -317,6 +320,7 @@ class _Buckets:
         self.skipped_buckets += 1
         known = self.skipped.get(key.partition, Skipped())
         exact = not self._schema.primary_keys or self._count_is_exact([e.file for e in entries])
+        exact = exact and _are_counted(entries, self.index_after)
         rows = known.rows + _rows(entries, self.index_after)
         self.skipped[key.partition] = Skipped(rows=rows, exact=known.exact and exact)
 
@@ -380,6 +384,13 @@ def _untouched(
     """Return the files that both sides have, with the same rows deleted."""
     marked = {where[0] for _, _, where in _vectors(before) ^ _vectors(after)}
     return {e.file.file_name for e in then} & {e.file.file_name for e in now} - marked
+
+
+def _are_counted(entries: Sequence[ManifestEntry], index: Iterable[IndexEntry]) -> bool:
+    """Whether the vectors of files say how many rows they delete; those of early releases don't."""
+    names = {e.file.file_name for e in entries}
+    ranges = (r for e in index for r in e.deletion_vector_ranges or () if r is not None)
+    return all(r.cardinality is not None for r in ranges if r.data_file in names)
 
 
 def _rows(entries: Sequence[ManifestEntry], index: Iterable[IndexEntry]) -> int:
