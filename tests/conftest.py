@@ -97,6 +97,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"random tests: {VARIABLE}={_SEED} repeats this run's seeds")
 
 
+class _Failures:
+    """Says at once which test failed and why: a run that is stopped has no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.write_line(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+            self._terminal.write_line("\n".join(report.longreprtext.splitlines()[-3:]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Failures(terminal))
+
+
 # Folders whose files take long go first: a file is one worker's, and a long one at the end leaves the other one idle.
 _LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs", "golden")
 
