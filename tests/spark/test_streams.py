@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import lit
 
 from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY
@@ -51,6 +52,10 @@ def keys(table: Table) -> list[int]:
     return sorted(read_arrow(table).column("k").to_pylist())
 
 
+LATE = "Python worker failed to connect back"
+"""Spark gives a source's Python 10 s to start, which it doesn't do on a busy machine: the query is started again."""
+
+
 class Pipe:
     """A query from ``d.src`` into ``d.dst``, run until it has caught up once."""
 
@@ -70,11 +75,17 @@ class Pipe:
         return writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
 
     def run(self) -> None:
-        query = self.start()
-        try:
-            assert query.awaitTermination(120)
-        finally:
-            query.stop()
+        for _ in range(20):
+            query = self.start()
+            try:
+                assert query.awaitTermination(300)
+                return
+            except StreamingQueryException as error:
+                if LATE not in str(error):
+                    raise
+            finally:
+                query.stop()
+        raise AssertionError(LATE)
 
     def batches(self) -> list[int]:
         return sorted(int(f.name) for f in (self.checkpoint / "commits").iterdir() if f.name.isdigit())
@@ -300,21 +311,31 @@ def test_streams_that_are_stopped_at_random(spark: SparkSession, tmp_path: Path)
     register(spark)
     draw = chance("streams")
     stream_kills.make_tables(tmp_path)
-    deadline = time.monotonic() + 900
+    deadline = time.monotonic() + 500
+    queries: dict[str, StreamingQuery] = {}
+
+    def keep_running() -> None:
+        for pair in stream_kills.PAIRS:
+            query = queries.get(pair)
+            error = query.exception() if query is not None else None
+            assert error is None or LATE in str(error)
+            if query is None or error is not None:
+                queries[pair] = stream_kills.start(spark, tmp_path, pair, {"processingTime": "0 seconds"})
+        assert time.monotonic() < deadline, stream_kills.check(tmp_path)
+
     for number in range(3):
-        queries = [
-            stream_kills.start(spark, tmp_path, pair, {"processingTime": "0 seconds"}) for pair in stream_kills.PAIRS
-        ]
         try:
             before = [stream_kills.target(tmp_path, pair).latest_snapshot_id() for pair in stream_kills.PAIRS]
+            keep_running()
             stream_kills.feed(tmp_path, draw, number)
             while [stream_kills.target(tmp_path, p).latest_snapshot_id() for p in stream_kills.PAIRS] == before:
-                assert time.monotonic() < deadline, [q.exception() for q in queries]
+                keep_running()
                 time.sleep(draw.uniform(0.01, 0.5))
             while number == 2 and stream_kills.check(tmp_path):
-                assert time.monotonic() < deadline, stream_kills.check(tmp_path)
+                keep_running()
                 time.sleep(0.1)
         finally:
-            for query in queries:
+            for query in queries.values():
                 query.stop()
+            queries.clear()
     assert stream_kills.check(tmp_path) == []
