@@ -18,7 +18,7 @@ from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.hive_client import EXAMPLE, HiveServer, Lock, Session, parse_uris
 from airflow_paimon.core.catalogs.hive_tables import Copying
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, options_gone, takes_lock
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, locking_at, options_gone
 from airflow_paimon.core.catalogs.thrift import Struct
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -133,22 +133,11 @@ class HiveCatalog(Catalog):
 
     def _store(self, database: str, table: str, folder: str, refused: str | None = None) -> Store:
         files = open_store(folder, self.options.storage)
-        locking = HiveLocking(
-            takes_lock(files.uri, self.options), self.options.lock_timeout_ms, self.options.lock_sleep_ms
-        )
+        locking = locking_at(files.uri, self.options)
         cascade = self.options.flag("alter-table-cascade", True)
         skip_stats = self.options.flag("hive.skip-update-stats", False)
         guard = HiveGuard(self.server, database, table, files, locking, self.copying, cascade, skip_stats)
         return CatalogTableStore(files, table, guard, refused)
-
-
-@dataclass(frozen=True, slots=True)
-class HiveLocking:
-    """Whether commits take locks; how long to wait for one, and the longest pause between looks."""
-
-    enabled: bool
-    timeout_ms: int
-    sleep_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +148,7 @@ class HiveGuard:
     name: str
     table: str
     files: Store = field(repr=False)
-    locking: HiveLocking
+    locking: Locking
     copying: Copying
     cascade: bool
     skip_stats: bool

@@ -20,7 +20,7 @@ from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.database import Database, Transaction, parse_jdbc_uri
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, properties, takes_lock
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, locking_at, properties
 from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
@@ -57,7 +57,7 @@ class JdbcCatalog(Catalog):
     database: Database
     key: str
     files: FilesystemCatalog
-    locking: JdbcLocking
+    locking: Locking
     sync: bool
 
     @property
@@ -108,15 +108,6 @@ class JdbcCatalog(Catalog):
 
 
 @dataclass(frozen=True, slots=True)
-class JdbcLocking:
-    """Whether commits take locks; how long to wait for one, which is also when it expires, and between looks."""
-
-    enabled: bool
-    timeout_ms: int
-    sleep_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Held:
     """A lock as its row shows it. ``acquired_at`` tells one holder from the next."""
 
@@ -126,13 +117,13 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class JdbcGuard:
-    """Locks and properties of one table."""
+    """Locks and properties of one table. A lock expires after the time that others wait for it at most."""
 
     database: Database
     key: str
     name: str
     table: str
-    locking: JdbcLocking
+    locking: Locking
     sync: bool
 
     @contextmanager
@@ -256,15 +247,10 @@ def open_jdbc_catalog(warehouse: str, options: CatalogOptions) -> JdbcCatalog:
     own: Mapping[str, str] = options.own
     uri = options.required("uri", "jdbc:postgresql://host:5432/paimon")
     files = FilesystemCatalog(open_store(warehouse, options.storage))
-    locking = JdbcLocking(
-        enabled=takes_lock(files.warehouse.uri, options),
-        timeout_ms=options.lock_timeout_ms,
-        sleep_ms=options.lock_sleep_ms,
-    )
     return JdbcCatalog(
         parse_jdbc_uri(uri, own.get("jdbc.user", ""), own.get("jdbc.password", "")),
         own.get("catalog-key", "jdbc"),
         files,
-        locking,
+        locking_at(files.warehouse.uri, options),
         options.flag("sync-all-properties", True),
     )

@@ -38,13 +38,23 @@ _COMMITTED = re.compile(
 )
 
 
-def takes_lock(uri: str, options: CatalogOptions) -> bool:
-    """Whether commits to a storage take the catalog's lock: as ``lock.enabled`` says, or where Java needs it.
+@dataclass(frozen=True, slots=True)
+class Locking:
+    """Whether commits take the catalog's lock; how long to wait for one, and the longest pause between looks."""
+
+    enabled: bool
+    timeout_ms: int
+    sleep_ms: int
+
+
+def locking_at(uri: str, options: CatalogOptions) -> Locking:
+    """Return how commits to a storage take the catalog's lock: as ``lock.enabled`` says, or where Java needs it.
 
     Java locks on object stores by default. On HDFS, ``abfs`` and OSS its last step doesn't replace a file that is
     there, so nothing is won by the lock.
     """
-    return options.flag("lock.enabled", bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower())))
+    enabled = options.flag("lock.enabled", bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower())))
+    return Locking(enabled, options.lock_timeout_ms, options.lock_sleep_ms)
 
 
 def options_gone(files: Store, schema: TableSchema) -> set[str]:

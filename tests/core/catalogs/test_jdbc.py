@@ -19,7 +19,7 @@ from airflow_paimon import create_table, open_table
 from airflow_paimon.core.catalogs import open_catalog, storage_only
 from airflow_paimon.core.catalogs.jdbc import JdbcCatalog, JdbcGuard
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, takes_lock
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, locking_at
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -409,7 +409,7 @@ def test_wrong_options(tmp_path: Path, given: dict[str, Any], says: str) -> None
 
 def test_which_storages_take_the_lock() -> None:
     def takes(uri: str, **given: str) -> bool:
-        return takes_lock(uri, CatalogOptions("jdbc", {k.replace("_", "."): v for k, v in given.items()}, {}))
+        return locking_at(uri, CatalogOptions("jdbc", {k.replace("_", "."): v for k, v in given.items()}, {})).enabled
 
     schemes = ("file", "hdfs", "s3", "s3a", "gs", "abfss", "oss", "wasbs")
     assert [s for s in schemes if takes(f"{s}://a/b")] == ["s3", "s3a", "gs", "wasbs"]
