@@ -14,6 +14,7 @@ from airflow_paimon.core.catalogs.options import storage_part
 from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.oss_client import JAVA_OPTIONS
 from airflow_paimon.core.store.over import StoreOver
 
 _SAFE_MS = 3_600_000
@@ -25,13 +26,6 @@ _S3 = {
     "fs.s3a.endpoint": "endpoint_url",
     "fs.s3a.endpoint.region": "region",
 }
-_OSS = {
-    "fs.oss.accessKeyId": "key",
-    "fs.oss.accessKeySecret": "secret",
-    "fs.oss.securityToken": "token",
-    "fs.oss.endpoint": "endpoint_url",
-    "fs.oss.region": "region",
-}
 _NAMES: Mapping[str, Mapping[str, str]] = {
     "s3": {
         **_S3,
@@ -39,7 +33,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "s3.access-key": "key",
         "s3.secret-key": "secret",
     },
-    "oss": _OSS,
+    "oss": JAVA_OPTIONS,
 }
 
 
@@ -66,7 +60,6 @@ def _with_scheme(name: str, value: Any) -> Any:
 @dataclass(frozen=True, slots=True)
 class _Token:
     options: Mapping[str, Any] = field(repr=False)
-    ends_ms: int
     renew_ms: int
 
 
@@ -82,7 +75,7 @@ def _token(client: RestClient, table: tuple[str, str]) -> _Token:
     options, ends = raw.get("token"), raw.get("expiresAtMillis")
     if not isinstance(options, dict) or not isinstance(ends, int):
         raise FormatError(f"{client.label}: its answer holds no token for the data of {'.'.join(table)}")
-    fresh = _Token(options, ends, ends - min(_SAFE_MS, max(ends - now, 0) // 2))
+    fresh = _Token(options, ends - min(_SAFE_MS, max(ends - now, 0) // 2))
     _known[client, table] = fresh
     return fresh
 

@@ -22,7 +22,7 @@ from airflow_paimon.core.store.http_client import HttpClient, as_json
 from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError, is_enough
 
 _OPTIONS = frozenset({"anon", "endpoint_url", "key", "region", "secret", "token", "tries"})
-_JAVA_OPTIONS = {
+JAVA_OPTIONS = {
     "fs.oss.accessKeyId": "key",
     "fs.oss.accessKeySecret": "secret",
     "fs.oss.securityToken": "token",
@@ -30,7 +30,7 @@ _JAVA_OPTIONS = {
     "fs.oss.region": "region",
 }
 """What Paimon's Java engine calls them; it matches the first three regardless of case."""
-_BY_LOWER_NAME = {name.lower(): ours for name, ours in _JAVA_OPTIONS.items()}
+_BY_LOWER_NAME = {name.lower(): ours for name, ours in JAVA_OPTIONS.items()}
 _REGION = re.compile(r"oss-([a-z0-9-]+?)(-internal)?[.]")
 _TOKEN = "x-oss-meta-airflow-paimon-create"
 _DELETE_BATCH = 1000
@@ -53,7 +53,7 @@ def checked_options(options: Mapping[str, Any]) -> str:
         elif value is not None:
             found[ours] = value
     if unknown:
-        known = ", ".join(sorted({*_OPTIONS, *_JAVA_OPTIONS}))
+        known = ", ".join(sorted({*_OPTIONS, *JAVA_OPTIONS}))
         raise InvalidInputError(f"Unknown storage option for oss://: {', '.join(sorted(unknown))}; known are {known}")
     if bool(found.get("key")) is not bool(found.get("secret")):
         raise InvalidInputError("The storage options key and secret of oss:// go together")
