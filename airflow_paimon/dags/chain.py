@@ -19,7 +19,6 @@ To see its state: `python -m airflow_paimon chain --warehouse W --table db.t`. W
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -123,9 +122,7 @@ def nothing_left_out(**context: Any) -> None:
     """Fail when a group had to be left out; the others have had their night."""
     left_out = context["ti"].xcom_pull(task_ids="plan", key="left_out")
     if left_out:
-        summary = f"Groups that were left out: {len(left_out):,}"
-        report_lines(summary, *left_out, level=logging.ERROR)
-        end_as_failed(summary)
+        end_as_failed(f"Groups that were left out: {len(left_out):,}", *left_out)
 
 
 def unless_nothing_expires(context: Context) -> None:

@@ -8,7 +8,6 @@ Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
@@ -32,7 +31,6 @@ from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_
 from airflow_paimon.runbooks import advice, correction, leftovers
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import (
-    asked_by,
     end_as_failed,
     error_lines,
     failed_errors,
@@ -55,6 +53,7 @@ from airflow_paimon.runbooks.tasks import (
     unless_kept,
 )
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -201,7 +200,7 @@ def report(**context: Any) -> dict[str, Any]:
             ti.xcom_pull(task_ids="check_params"),
             ti.xcom_pull(task_ids="diff"),
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
-            asked_by(context),
+            triggering_user(context),
             (ti.xcom_pull(task_ids="correct") or {}).get("details"),
             (ti.xcom_pull(task_ids="check") or {}).get("details"),
         )
@@ -237,18 +236,15 @@ def how_to_go_on(**context: Any) -> None:
     ti, errors = context["ti"], failed_errors(context)
     planned, first = ti.xcom_pull(task_ids="check_params"), next(iter(errors))
     if planned is None:
-        summary = f"{first} failed. Nothing was made, nothing was changed"
-        report_lines(summary, *error_lines(errors), *advice.for_the_form(errors[first]), level=logging.ERROR)
-        end_as_failed(summary)
+        helps = advice.for_the_form(errors[first])
+        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
     with in_airflows_terms():
         params = form_of(context)
         main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
         cleaned = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
         outcome, standing = correction.describe_outcome(main, planned)
         lines = [*cleaned, *standing, *advice.next_steps(params, main, planned, first, errors[first])]
-    summary = f"{', '.join(errors)} failed; {outcome}"
-    report_lines(summary, *error_lines(errors), *lines, level=logging.ERROR)
-    end_as_failed(summary)
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *lines)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

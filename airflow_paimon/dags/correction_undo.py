@@ -7,7 +7,6 @@ docs/runbook.md is the page for the person on call.
 
 from __future__ import annotations
 
-import logging
 from itertools import pairwise
 from typing import Any, Unpack
 
@@ -18,7 +17,6 @@ from airflow_paimon.operators.branch import RollbackOperator
 from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
 from airflow_paimon.runbooks.form import (
-    asked_by,
     end_as_failed,
     error_lines,
     failed_errors,
@@ -26,6 +24,7 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.tasks import DEFAULTS, UNDO, UNDO_APPROVED, ask_for_approval, check_form, end_as_rejected
+from airflow_paimon.task_run import triggering_user
 
 PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
 
@@ -68,7 +67,7 @@ def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
     ti = context["ti"]
     planned, preview = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="preview")
-    made = runbook.describe_plan(context["params"], planned, preview, asked_by(context))
+    made = runbook.describe_plan(context["params"], planned, preview, triggering_user(context))
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
@@ -91,10 +90,8 @@ def how_to_go_on(**context: Any) -> None:
     errors = failed_errors(context)
     undone = context["ti"].xcom_pull(task_ids="undo")
     outcome = f"main was undone, as snapshot {undone['snapshot_after']}" if undone else "main is as it was"
-    summary = f"{', '.join(errors)} failed; {outcome}"
-    first = next(iter(errors))
-    report_lines(summary, *error_lines(errors), runbook.what_helps(first, errors[first]), level=logging.ERROR)
-    end_as_failed(summary)
+    helps = runbook.what_helps(*next(iter(errors.items())))
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), helps)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

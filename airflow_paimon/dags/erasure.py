@@ -8,7 +8,6 @@ docs/howto/erase-rows.md explains the form. Clearing a task, or the whole run, i
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Unpack
@@ -23,7 +22,6 @@ from airflow_paimon.operators.erasure import EraseRowsOperator
 from airflow_paimon.runbooks import erasure as runbook
 from airflow_paimon.runbooks.fields import shared, switch, text
 from airflow_paimon.runbooks.form import (
-    asked_by,
     end_as_failed,
     error_lines,
     failed_errors,
@@ -33,6 +31,7 @@ from airflow_paimon.runbooks.form import (
 )
 from airflow_paimon.runbooks.notify import choose_notifiers, send
 from airflow_paimon.runbooks.tasks import APPROVED_BY, DEFAULTS, SPARK, ask_for_approval, check_form, end_as_rejected
+from airflow_paimon.task_run import triggering_user
 
 MORE = "More: waiting, connections"
 
@@ -110,7 +109,7 @@ def report(**context: Any) -> dict[str, str]:
     ti = context["ti"]
     checked, planned = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="plan")
     with in_airflows_terms():
-        made = runbook.describe_plan(context["params"], checked, planned, asked_by(context))
+        made = runbook.describe_plan(context["params"], checked, planned, triggering_user(context))
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
@@ -137,7 +136,7 @@ def certificate(**context: Any) -> dict[str, Any]:
     ti, params = context["ti"], context["params"]
     checked, answer = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="approve")
     runs = [ti.xcom_pull(task_ids=name) for name in ("erase", "prove")]
-    made = runbook.certificate(params, checked, runs, answer, asked_by(context))
+    made = runbook.certificate(params, checked, runs, answer, triggering_user(context))
     report_lines(made["subject"], *made["markdown"].splitlines())
     with in_airflows_terms():
         hook = PaimonHook(params["paimon_conn_id"])
@@ -157,8 +156,7 @@ def is_complete(**context: Any) -> None:
              for h in record["holders"]]  # fmt: skip
     lines += [f"not read: {one['path']}: {one['reason']}" for one in record["unchecked"]]
     lines.append("When that has ended: clear task erase with its downstream")
-    report_lines(made["subject"], *lines, level=logging.ERROR)
-    end_as_failed(made["subject"])
+    end_as_failed(made["subject"], *lines)
 
 
 @task(trigger_rule="one_failed", retries=0)
@@ -167,10 +165,8 @@ def how_to_go_on(**context: Any) -> None:
     errors = failed_errors(context)
     erased = context["ti"].xcom_pull(task_ids="erase")
     outcome = "rows were erased, the proof is missing" if erased else "what was erased stays erased; see the audit"
-    summary = f"{', '.join(errors)} failed; {outcome}"
-    first = next(iter(errors))
-    report_lines(summary, *error_lines(errors), runbook.what_helps(first, errors[first]), level=logging.ERROR)
-    end_as_failed(summary)
+    helps = runbook.what_helps(*next(iter(errors.items())))
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), helps)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

@@ -18,7 +18,6 @@ Clearing a table's tasks, or the whole run, is safe: what is done is not done ag
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
@@ -305,8 +304,7 @@ def nothing_failed(**context: Any) -> None:
     """Fail when a table's night failed, or a pattern matched nothing; the other tables have had theirs."""
     failed = context["ti"].xcom_pull(task_ids="summary")["failed"]
     if failed:
-        report_lines(f"Failed: {len(failed):,}", *failed, level=logging.ERROR)
-        end_as_failed(f"Failed: {len(failed):,}")
+        end_as_failed(f"Failed: {len(failed):,}", *failed)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

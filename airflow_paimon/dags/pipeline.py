@@ -8,7 +8,6 @@ helps. To take all of it back: pipeline_correction_undo. docs/howto/pipeline-cor
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -31,7 +30,6 @@ from airflow_paimon.runbooks import pipeline
 from airflow_paimon.runbooks import pipeline_report as pages
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import (
-    asked_by,
     end_as_failed,
     error_lines,
     failed_errors,
@@ -53,6 +51,7 @@ from airflow_paimon.runbooks.tasks import (
     unless_kept,
 )
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -215,7 +214,7 @@ def report(**context: Any) -> dict[str, Any]:
         found = {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in ("check", "diff")}
         done.append({"wrote": wrote, "wait": waited, **found})
     with in_airflows_terms():
-        made = pages.plan_publishes(context["params"], planned, done, asked_by(context))
+        made = pages.plan_publishes(context["params"], planned, done, triggering_user(context))
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
@@ -249,18 +248,14 @@ def how_to_go_on(**context: Any) -> None:
     planned, first = context["ti"].xcom_pull(task_ids="check_params"), next(iter(errors))
     failed = first.partition("[")[0]
     if planned is None:
-        summary = f"{first} failed. Nothing was made, nothing was changed"
         helps = "What helps: correct what the message names, and trigger this DAG again"
-        report_lines(summary, *error_lines(errors), helps, level=logging.ERROR)
-        end_as_failed(summary)
+        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), helps)
     with in_airflows_terms():
         kinds = {name.partition("[")[0]: error["kind"] if error else None for name, error in errors.items()}
         cleaned = pages.clean_up_all(params, planned, branch_owner(context), kinds)
         outcome, standing = pages.describe_outcomes(params, planned)
         steps = pages.next_steps(params, planned, failed, errors[first])
-    summary = f"{', '.join(errors)} failed; {outcome}"
-    report_lines(summary, *error_lines(errors), *standing, *cleaned, *steps, level=logging.ERROR)
-    end_as_failed(summary)
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *standing, *cleaned, *steps)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

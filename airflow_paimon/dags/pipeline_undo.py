@@ -7,7 +7,6 @@ came later: data_correction_undo. docs/howto/pipeline-correction.md explains bot
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Unpack
 
 from airflow.sdk import DAG, AssetAlias, Param, task
@@ -17,7 +16,6 @@ from airflow_paimon.operators.pipeline import UndoTablesOperator
 from airflow_paimon.runbooks import pipeline_report as pages
 from airflow_paimon.runbooks.fields import shared_by_undos
 from airflow_paimon.runbooks.form import (
-    asked_by,
     end_as_failed,
     error_lines,
     failed_errors,
@@ -26,6 +24,7 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.tasks import DEFAULTS, UNDO, UNDO_APPROVED, ask_for_approval, check_form, end_as_rejected
+from airflow_paimon.task_run import triggering_user
 
 PARAMS = {
     "tables": Param(
@@ -60,7 +59,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, find the publishes, and plan to undo all of them."""
     with in_airflows_terms():
         check_form(context, context["dag"].params)
-        found = pages.plan_undo(context["params"], asked_by(context))
+        found = pages.plan_undo(context["params"], triggering_user(context))
     report_lines(found["subject"], *found["lines"], *found["markdown"].splitlines())
     return found
 
@@ -85,9 +84,7 @@ def how_to_go_on(**context: Any) -> None:
         "tables that are not undone yet. Where main got newer rows in the partitions to undo, correct them with "
         "data_correction, or undo that table with data_correction_undo and Keep what came later off"
     )
-    summary = f"{', '.join(errors)} failed"
-    report_lines(summary, *error_lines(errors), helps, level=logging.ERROR)
-    end_as_failed(summary)
+    end_as_failed(f"{', '.join(errors)} failed", *error_lines(errors), helps)
 
 
 def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpack[Changes]) -> DAG:

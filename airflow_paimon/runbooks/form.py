@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.run_date import with_run_date
-from airflow_paimon.task_run import ERROR_KEY, triggering_user
+from airflow_paimon.task_run import ERROR_KEY
 from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
 
 if TYPE_CHECKING:
@@ -56,11 +56,12 @@ def _broken(line: str) -> list[str]:
     return wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def end_as_failed(summary: str) -> NoReturn:
-    """End the task as failed without a traceback under what it reported. The task must have ``retries=0``.
+def end_as_failed(summary: str, *lines: str, level: int = logging.ERROR) -> NoReturn:
+    """Report lines, and end the task as failed without a traceback under them. The task must have ``retries=0``.
 
     Airflow logs every exception with its traceback, except the one by which a program ends.
     """
+    report_lines(summary, *lines, level=level)
     raise SystemExit(summary)
 
 
@@ -130,11 +131,6 @@ def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Req
     hook = PaimonHook(params["paimon_conn_id"])
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}
     return build_request(operation, {**reach, **values})
-
-
-def asked_by(context: Context) -> str | None:
-    """Name who triggered the run; None for a run that no user triggered, and before Airflow knew."""
-    return triggering_user(context)
 
 
 def failed_instances(context: Context) -> list[tuple[str, int]]:

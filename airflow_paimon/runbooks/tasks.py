@@ -12,8 +12,8 @@ from airflow.sdk import task
 from airflow_paimon._compat import AirflowSkipException
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.runbooks import notify
-from airflow_paimon.runbooks.form import asked_by, end_as_failed, given, refuse_unknown, report_lines
-from airflow_paimon.task_run import in_airflows_terms
+from airflow_paimon.runbooks.form import end_as_failed, given, refuse_unknown
+from airflow_paimon.task_run import in_airflows_terms, triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,7 +65,7 @@ def check_form(context: Context, params: Iterable[str]) -> None:
         InvalidInputError, UnsafeOperationError: says which, and why.
     """
     refuse_unknown(context["dag_run"].conf, params)
-    notify.check_form(context["params"], APPROVAL_TIMEOUT, asked_by(context))
+    notify.check_form(context["params"], APPROVAL_TIMEOUT, triggering_user(context))
 
 
 def ask_for_approval(on_approve: str, *, asked_in: str = "report", **arguments: Any) -> PublishApprovalOperator:
@@ -97,9 +97,7 @@ def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> 
         by = context["ti"].xcom_pull(task_ids="approve")["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
         with in_airflows_terms():
             outcome, lines = what_stands(context)  # type: ignore[arg-type]
-        summary = f"Rejected ({by}): {outcome}"
-        report_lines(summary, *lines, level=logging.WARNING)
-        end_as_failed(summary)
+        end_as_failed(f"Rejected ({by}): {outcome}", *lines, level=logging.WARNING)
 
     return rejected()
 
