@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
 from airflow_paimon.data.files.arrow_types import finer_than_micros
+from airflow_paimon.spark.jvm import kind_of, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -
     if not has_jvm(spark):
         return Where(None, None)
     plan = frame._jdf.queryExecution().analyzed()
-    if _kind(plan) != "Filter":
+    if kind_of(plan) != "Filter":
         return Where(None, None)
     condition = plan.condition()
     known = frozenset(schema.field_names)
-    found = frozenset(a.name() for a in _items(condition.references().toSeq()))
+    found = frozenset(a.name() for a in sequence_items(condition.references().toSeq()))
     blurred = frozenset(finer_than_micros(schema.fields))
     return Where(_predicate(condition, known - blurred), found if found <= known else None)
 
@@ -65,9 +66,9 @@ def condition_predicate(condition: Any, schema: TableSchema, ids: frozenset[int]
 
     ``ids``: those of the table's columns in the plan; parts with columns of other tables are left out.
     """
-    if _kind(condition) == "And":
+    if kind_of(condition) == "And":
         return _all_of(condition_predicate(side, schema, ids) for side in (condition.left(), condition.right()))
-    if not all(int(a.exprId().id()) in ids for a in _items(condition.references().toSeq())):
+    if not all(int(a.exprId().id()) in ids for a in sequence_items(condition.references().toSeq())):
         return None
     return _predicate(condition, frozenset(schema.field_names) - frozenset(finer_than_micros(schema.fields)))
 
@@ -77,30 +78,22 @@ def equal_columns(condition: Any, schema: TableSchema, ids: frozenset[int]) -> l
 
     ``ids``: those of the table's columns. Only types whose values are ordered alike in Python, Spark and statistics.
     """
-    if _kind(condition) == "And":
+    if kind_of(condition) == "And":
         return [p for side in (condition.left(), condition.right()) for p in equal_columns(side, schema, ids)]
-    if _kind(condition) != "EqualTo":
+    if kind_of(condition) != "EqualTo":
         return []
     known = frozenset(schema.field_names)
     for own, other in ((condition.left(), condition.right()), (condition.right(), condition.left())):
         name = _column(own, known)
         if name is None or int(own.exprId().id()) not in ids:
             continue
-        theirs = [int(a.exprId().id()) for a in _items(other.references().toSeq())]
+        theirs = [int(a.exprId().id()) for a in sequence_items(other.references().toSeq())]
         if theirs and not ids.intersection(theirs) and str(own.dataType().typeName()).partition("(")[0] in _ORDERED:
             return [(name, other)]
     return []
 
 
 _ORDERED = ("byte", "short", "integer", "long", "string", "date", "decimal")
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
-
-
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(i) for i in range(sequence.size())]
 
 
 _COMPARISONS: dict[str, tuple[Operator, Operator, Operator]] = {
@@ -115,7 +108,7 @@ _COMPARISONS: dict[str, tuple[Operator, Operator, Operator]] = {
 
 def _predicate(node: Any, columns: frozenset[str], negated: bool = False) -> Predicate | None:
     """Translate a resolved Catalyst expression; None = not supported."""
-    kind = _kind(node)
+    kind = kind_of(node)
     if kind in ("And", "Or"):
         # not (a and b) is (not a) or (not b), and so the other way round
         parts = [_predicate(side, columns, negated) for side in (node.left(), node.right())]
@@ -154,7 +147,7 @@ def _any_of(parts: Iterable[Predicate | None]) -> Predicate | None:
 
 
 def _comparison(node: Any, columns: frozenset[str], negated: bool) -> Condition | None:
-    plain, swapped, opposite = _COMPARISONS.get(_kind(node), _COMPARISONS["EqualTo"])
+    plain, swapped, opposite = _COMPARISONS.get(kind_of(node), _COMPARISONS["EqualTo"])
     for left, right, op in ((node.left(), node.right(), plain), (node.right(), node.left(), swapped)):
         name = _column(left, columns)
         value = _constant(right) if name else None
@@ -181,13 +174,13 @@ def _membership(node: Any, columns: frozenset[str]) -> Condition | None:
     name = _column(node.value(), columns)
     if name is None:
         return None
-    options = _items(node.list())
+    options = sequence_items(node.list())
     values = [_constant(option) for option in options]
     return Condition(name, "in", tuple(values)) if values and None not in values else None
 
 
 def _column(node: Any, columns: frozenset[str]) -> str | None:
-    if _kind(node) != "AttributeReference" or str(node.dataType().simpleString()).startswith("string collate"):
+    if kind_of(node) != "AttributeReference" or str(node.dataType().simpleString()).startswith("string collate"):
         return None
     name = str(node.name())
     return name if name in columns else None
@@ -199,9 +192,9 @@ def _constant(node: Any) -> Any:
     Not every foldable expression: ``current_date()`` may be another day when the query runs.
     """
     inner = node
-    while _kind(inner) in ("Cast", "AnsiCast"):
+    while kind_of(inner) in ("Cast", "AnsiCast"):
         inner = inner.child()
-    if _kind(inner) != "Literal":
+    if kind_of(inner) != "Literal":
         return None
     from py4j.protocol import Py4JJavaError
 

@@ -18,6 +18,7 @@ from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jvm import kind_of, sequence_items
 from airflow_paimon.spark.read import chain_frame, frame_of
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
@@ -89,10 +90,9 @@ def _bytes_read(rows: DataFrame, local: Sequence[str]) -> float:
 
 
 def _bytes_of(plan: Any, local: Sequence[str]) -> float:
-    name = plan.getClass().getSimpleName()
-    children = plan.children()
-    if children.size():
-        return sum(_bytes_of(children.apply(i), local) for i in range(children.size()))
+    name, children = kind_of(plan), sequence_items(plan.children())
+    if children:
+        return sum(_bytes_of(child, local) for child in children)
     if name in local:
         return 0.0
     if name == "FileSourceScanExec":

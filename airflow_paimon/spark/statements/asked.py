@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.spark.statements.parse import sequence_items
+from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +56,7 @@ def identifier_of(what: str, parts: Sequence[str]) -> Identifier:
 
 def parts_of(node: Any) -> tuple[str, ...]:
     """Return the parts of the name that an unresolved table, view or namespace has; none = the current namespace."""
-    kind = str(node.getClass().getSimpleName())
+    kind = kind_of(node)
     if kind == "UnresolvedIdentifier":
         return tuple(map(str, sequence_items(node.nameParts())))
     return () if kind == "CurrentNamespace$" else tuple(map(str, sequence_items(node.multipartIdentifier())))

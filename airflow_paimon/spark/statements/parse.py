@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jvm import kind_of as kind_of
+from airflow_paimon.spark.jvm import sequence_items as sequence_items
 from airflow_paimon.spark.statements.statement_plan import (
     Action,
     Assignment,
@@ -280,13 +282,3 @@ def fragment_of(node: Any) -> Fragment:
     line = origin.line().get() if origin.line().isDefined() else 0
     column = origin.startPosition().get() + 1 if origin.startPosition().isDefined() else 0
     return Fragment(text=str(text.get())[start.get() : stop.get() + 1], line=line, column=column, node=node)
-
-
-def kind_of(node: Any) -> str:
-    """Return the name of a plan's or an expression's class."""
-    return str(node.getClass().getSimpleName())
-
-
-def sequence_items(sequence: Any) -> list[Any]:
-    """Return the elements of a Scala sequence."""
-    return [sequence.apply(i) for i in range(sequence.size())]
