@@ -126,18 +126,12 @@ def publish_record(
     changes = _json(said.get(CHANGES_PROPERTY))
     commits = [c for c in changes.get("commits", ()) if isinstance(c, dict)]
     count = changes.get("count")
-    return AuditRecord(
-        table=table,
-        kind=_kind(said),
-        branch=branch,
-        operation=said.get(OPERATION_PROPERTY, ""),
-        time_ms=snapshot.time_millis,
-        snapshot=snapshot.id,
-        snapshot_before=snapshot.id - 1 or None,
-        identity=snapshot.identity,
+    return _record(
+        table,
+        _kind(said),
+        branch,
+        snapshot,
         is_there=is_there,
-        user=snapshot.commit_user,
-        operation_id=said.get(OPERATION_ID_PROPERTY),
         from_branch=said.get(BRANCH_PROPERTY),
         from_snapshot=_int(said.get(BRANCH_SNAPSHOT_PROPERTY)),
         base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
@@ -170,21 +164,15 @@ def correction_record(
 
     ``hiding``: the schemas of main and of the branch; what either hides now is hidden.
     """
-    said, change = snapshot.properties, change_of(snapshot, MAX_TEXT)
+    change = change_of(snapshot, MAX_TEXT)
     for schemas in hiding:
         change = _shown(change, schemas)
-    return AuditRecord(
-        table=table,
-        kind=CORRECTION,
-        branch=branch,
-        operation=said.get(OPERATION_PROPERTY, ""),
-        time_ms=snapshot.time_millis,
-        snapshot=snapshot.id,
-        snapshot_before=snapshot.id - 1 or None,
-        identity=snapshot.identity,
+    return _record(
+        table,
+        CORRECTION,
+        branch,
+        snapshot,
         is_there=True,
-        user=snapshot.commit_user,
-        operation_id=said.get(OPERATION_ID_PROPERTY),
         base_snapshot=lineage.snapshot_id if lineage is not None else None,
         owner=lineage.owner if lineage is not None else None,
         reason=lineage.reason if lineage is not None else None,
@@ -197,9 +185,26 @@ def erasure_record(table: str, branch: str, snapshot: Snapshot, *, is_there: boo
     """Make the record of an erasure's commit on a branch."""
     said = snapshot.properties
     change = change_of(snapshot, MAX_TEXT) | {"condition_sha256": said[CONDITION_PROPERTY]}
+    return _record(
+        table,
+        ERASURE,
+        branch,
+        snapshot,
+        is_there=is_there,
+        reason=said.get(REASON_PROPERTY),
+        requested_by=said.get(REQUESTED_BY_PROPERTY),
+        approved_by=said.get(APPROVED_BY_PROPERTY),
+        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
+        commits=1,
+        changes=[change],
+    )
+
+
+def _record(table: str, kind: str, branch: str, snapshot: Snapshot, *, is_there: bool, **more: Any) -> AuditRecord:
+    said = snapshot.properties
     return AuditRecord(
         table=table,
-        kind=ERASURE,
+        kind=kind,
         branch=branch,
         operation=said.get(OPERATION_PROPERTY, ""),
         time_ms=snapshot.time_millis,
@@ -209,12 +214,7 @@ def erasure_record(table: str, branch: str, snapshot: Snapshot, *, is_there: boo
         is_there=is_there,
         user=snapshot.commit_user,
         operation_id=said.get(OPERATION_ID_PROPERTY),
-        reason=said.get(REASON_PROPERTY),
-        requested_by=said.get(REQUESTED_BY_PROPERTY),
-        approved_by=said.get(APPROVED_BY_PROPERTY),
-        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
-        commits=1,
-        changes=[change],
+        **more,
     )
 
 
