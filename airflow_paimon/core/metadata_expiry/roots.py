@@ -49,7 +49,6 @@ T = TypeVar("T")
 
 _MOST_LOOKS = 5
 _TRIES = 8
-_AT_ONCE = 64
 _Stamp = tuple[int, int | None]
 """Size and time of a file: another file under its name has another one."""
 

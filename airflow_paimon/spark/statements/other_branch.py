@@ -18,7 +18,6 @@ from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.statements.outcome import Outcome
 
 _SHOWN = 3
-_Values = tuple[object, ...]
 
 
 def refuse_rows_of_other(plan: ScanPlan, predicate: Predicate | None) -> None:
