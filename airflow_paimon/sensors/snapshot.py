@@ -7,17 +7,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon import settings
-from airflow_paimon._compat import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    BaseSensorOperator,
-    PokeReturnValue,
-)
-from airflow_paimon.arguments import StrictTemplates, as_list, is_blank
+from airflow_paimon._compat import BaseSensorOperator, PokeReturnValue
+from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.links import AssetLink, TableLink, store_links
+from airflow_paimon.sensors._deferred import answer_of, failing_as_a_poke, given
 from airflow_paimon.task_run import airflow_error
 
 if TYPE_CHECKING:
@@ -110,13 +105,8 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         store_links(self, context)
         if not self.deferrable:
             return super().execute(context)
-        try:
+        with failing_as_a_poke(self):
             verdict = self._look()
-        except AirflowException as error:
-            # What Airflow does with a failing poke, and after a deferral.
-            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
-                raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
-            raise
         if verdict.caught_up:
             return verdict.to_json()
         from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
@@ -136,18 +126,14 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take the trigger's event: the verdict, or an error."""
-        if "error" in event:
-            text = f"{event['error']['kind']}: {event['error']['message']}"
-            raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
-        verdict: dict[str, Any] = event["verdict"]
-        return verdict
+        return answer_of(event, "verdict")
 
     def _condition(self) -> CatchUpCondition:
         return parse_condition(
-            min_snapshot_id=_given("min_snapshot_id", self.min_snapshot_id),
-            max_watermark_lag=_given("max_watermark_lag", self.max_watermark_lag),
-            max_commit_lag=_given("max_commit_lag", self.max_commit_lag),
-            reference_time=_given("reference_time", self.reference_time),
+            min_snapshot_id=given("min_snapshot_id", self.min_snapshot_id),
+            max_watermark_lag=given("max_watermark_lag", self.max_watermark_lag),
+            max_commit_lag=given("max_commit_lag", self.max_commit_lag),
+            reference_time=given("reference_time", self.reference_time),
             partitions=as_list("partitions", self.partitions),
             allow_older_partitions=_flag("allow_older_partitions", self.allow_older_partitions),
             wait_for_branch=_flag("wait_for_branch", self.wait_for_branch),
@@ -165,13 +151,6 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         for text in verdict.waiting_for:
             self.log.info("%s, branch %s: waiting for %s", verdict.state.table, verdict.state.branch, text)
         return verdict
-
-
-def _given(name: str, value: Any) -> Any:
-    """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
-    if value is not None and is_blank(value):
-        raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
-    return value
 
 
 def _flag(name: str, value: bool | str) -> bool:

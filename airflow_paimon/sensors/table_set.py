@@ -7,16 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon import settings
-from airflow_paimon._compat import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    BaseSensorOperator,
-    PokeReturnValue,
-)
-from airflow_paimon.arguments import StrictTemplates, as_list, is_blank
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon._compat import BaseSensorOperator, PokeReturnValue
+from airflow_paimon.arguments import StrictTemplates, as_list
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version, parse_set_condition
+from airflow_paimon.sensors._deferred import answer_of, failing_as_a_poke, given
 from airflow_paimon.task_run import airflow_error
 
 if TYPE_CHECKING:
@@ -76,13 +71,8 @@ class TableSetSensor(StrictTemplates, BaseSensorOperator):
         """Wait here, or look once and go on waiting in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
-        try:
+        with failing_as_a_poke(self):
             found = self._look()
-        except AirflowException as error:
-            # What Airflow does with a failing poke, and after a deferral.
-            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
-                raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
-            raise
         if found is not None:
             return found
         from airflow_paimon.triggers.table_set import TableSetTrigger
@@ -100,17 +90,11 @@ class TableSetSensor(StrictTemplates, BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take the trigger's event: the version, or an error."""
-        if "error" in event:
-            text = f"{event['error']['kind']}: {event['error']['message']}"
-            raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
-        found: dict[str, Any] = event["version"]
-        return found
+        return answer_of(event, "version")
 
     def _condition(self) -> SetCondition:
         for name in ("table_set", "after", "since"):
-            value = getattr(self, name)
-            if value is not None and is_blank(value):
-                raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
+            given(name, getattr(self, name))
         return parse_set_condition(self.table_set, self.after, self.since, as_list("tables", self.tables))
 
     def _look(self) -> dict[str, Any] | None:

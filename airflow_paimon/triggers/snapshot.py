@@ -8,12 +8,12 @@ import json
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from typing import Any
 
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_paimon import settings
 from airflow_paimon._compat import AirflowRuntimeError
-from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.branches.catch_up import CatchUpCondition, check
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.table.new_snapshots_plan import (
     DEFAULT_KINDS,
     NewSnapshot,
@@ -24,14 +24,15 @@ from airflow_paimon.core.table.new_snapshots_plan import (
 )
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers._polls import Look, connected_hook, polls
+from airflow_paimon.triggers._polls import Look, polls
+from airflow_paimon.triggers._waits import WaitingTrigger, event
 
 __all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
 
 _STATE_KEY = "airflow_paimon.seen."
 
 
-class SnapshotCatchUpTrigger(BaseTrigger):
+class SnapshotCatchUpTrigger(WaitingTrigger):
     """
     Fires once when a branch has caught up, with ``{"verdict": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
@@ -44,6 +45,8 @@ class SnapshotCatchUpTrigger(BaseTrigger):
     :param condition: a :class:`~airflow_paimon.core.branches.catch_up.CatchUpCondition` as JSON
     :param poke_interval: seconds between two looks
     """
+
+    awaited = "verdict"
 
     def __init__(
         self,
@@ -72,28 +75,15 @@ class SnapshotCatchUpTrigger(BaseTrigger):
         }
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, wait, look again."""
-        try:
-            condition = CatchUpCondition.from_json(self.condition)
-            hook = await connected_hook(self.paimon_conn_id)
-            verdict = await self._look(hook, condition)
-            while verdict is None or not verdict.caught_up:
-                await asyncio.sleep(self.poke_interval)
-                verdict = await self._look(hook, condition)
-        except PaimonError as error:
-            yield _event({"error": error_to_json(error), "retryable": error.retryable})
-            return
-        yield _event({"verdict": verdict.to_json()})
+    @property
+    def label(self) -> str:
+        """See ``WaitingTrigger.label``."""
+        return f"{self.table}, branch {self.branch}"
 
-    async def _look(self, hook: PaimonHook, condition: CatchUpCondition) -> Verdict | None:
-        try:
-            return await asyncio.to_thread(lambda: check(hook.get_table(self.table, self.branch), condition))
-        except PaimonError as error:
-            if error.kind != "storage":
-                raise
-            self.log.warning("%s, branch %s: %s; looking again", self.table, self.branch, error.message)
-            return None
+    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
+        """See ``WaitingTrigger.look``."""
+        verdict = check(hook.get_table(self.table, self.branch), CatchUpCondition.from_json(self.condition))
+        return verdict.to_json() if verdict.caught_up else None
 
 
 class PaimonSnapshotTrigger(BaseEventTrigger):
@@ -165,8 +155,8 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll alone: where Airflow has no shared streams."""
-        async for event in self.filter_shared_stream(self._polls()):
-            yield event
+        async for one in self.filter_shared_stream(self._polls()):
+            yield one
 
     async def _polls(self) -> AsyncIterator[Look]:
         async for look in polls(self.serialize()[1]):
@@ -196,7 +186,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
                 first = None if look.head is None else NewSnapshot(snapshot=look.head)
                 seen = Seen() if first is None else Seen().then(first)
                 if first is not None and self.emit_head_on_start:
-                    yield _event(self._payload(first, None))
+                    yield event(self._payload(first, None))
                     pending.append((look, seen))
                 elif not await self._store(seen):
                     seen = None
@@ -205,7 +195,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
             try:
                 async for new in look.news(seen):
                     if (payload := await self._judge(look, new, seen)) is not None:
-                        yield _event(payload)
+                        yield event(payload)
                     seen = seen.then(new)
             except PaimonError as error:
                 self.log.warning("%s, branch %s: %s; looking again", self.table, self.branch, error.message)
@@ -277,7 +267,3 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
             self.log.warning("%s, branch %s: what was seen can't be stored: %s", self.table, self.branch, error)
             return False
         return True
-
-
-def _event(payload: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no annotations here

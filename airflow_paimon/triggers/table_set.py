@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from airflow_paimon.core.errors import PaimonError, error_to_json
-from airflow_paimon.core.table.table_set import TableSet
 from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers._polls import connected_hook
+from airflow_paimon.triggers._waits import WaitingTrigger
 
 __all__ = ["TableSetTrigger"]
 
 
-class TableSetTrigger(BaseTrigger):
+class TableSetTrigger(WaitingTrigger):
     """
     Fires once when a table set has a version, with ``{"version": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
@@ -28,6 +23,8 @@ class TableSetTrigger(BaseTrigger):
     :param condition: a :class:`~airflow_paimon.core.table_sets.wait.SetCondition` as JSON
     :param poke_interval: seconds between two looks
     """
+
+    awaited = "version"
 
     def __init__(self, *, paimon_conn_id: str, condition: Mapping[str, Any], poke_interval: float = 60.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
@@ -44,30 +41,12 @@ class TableSetTrigger(BaseTrigger):
         }
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, wait, look again."""
-        try:
-            condition = SetCondition.from_json(self.condition)
-            hook = await connected_hook(self.paimon_conn_id)
-            found = await self._look(hook, condition)
-            while found is None:
-                await asyncio.sleep(self.poke_interval)
-                found = await self._look(hook, condition)
-        except PaimonError as error:
-            yield _event({"error": error_to_json(error), "retryable": error.retryable})
-            return
-        yield _event({"version": found.to_json()})
+    @property
+    def label(self) -> str:
+        """See ``WaitingTrigger.label``."""
+        return f"Table set {self.condition['table_set']}"
 
-    async def _look(self, hook: PaimonHook, condition: SetCondition) -> TableSet | None:
-        try:
-            found, _ = await asyncio.to_thread(lambda: awaited_version(hook.get_conn(), condition))
-        except PaimonError as error:
-            if error.kind != "storage":
-                raise
-            self.log.warning("Table set %s: %s; looking again", condition.table_set, error.message)
-            return None
-        return found
-
-
-def _event(payload: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
+        """See ``WaitingTrigger.look``."""
+        found, _ = awaited_version(hook.get_conn(), SetCondition.from_json(self.condition))
+        return None if found is None else found.to_json()

@@ -1,0 +1,38 @@
+"""What the sensors share that can wait in the triggerer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_paimon._compat import AirflowException, AirflowFailException, AirflowSkipException, BaseSensorOperator
+from airflow_paimon.arguments import is_blank
+from airflow_paimon.core.errors import InvalidInputError
+
+
+@contextmanager
+def failing_as_a_poke(sensor: BaseSensorOperator) -> Iterator[None]:
+    """Do what Airflow does with a failing poke, and after a deferral."""
+    try:
+        yield
+    except AirflowException as error:
+        if sensor.never_fail or (sensor.soft_fail and isinstance(error, AirflowFailException)):
+            raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
+        raise
+
+
+def answer_of(event: dict[str, Any], awaited: str) -> dict[str, Any]:
+    """Return what a trigger waited for, or raise its error."""
+    if "error" in event:
+        text = f"{event['error']['kind']}: {event['error']['message']}"
+        raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
+    found: dict[str, Any] = event[awaited]
+    return found
+
+
+def given(name: str, value: Any) -> Any:
+    """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
+    if value is not None and is_blank(value):
+        raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
+    return value

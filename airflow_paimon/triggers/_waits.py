@@ -1,0 +1,62 @@
+"""What the triggers of deferred sensors share: look until there is an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_paimon.core.errors import PaimonError, error_to_json
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.triggers._polls import connected_hook
+
+
+def event(payload: dict[str, Any]) -> TriggerEvent:
+    """Make an event."""
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+
+
+class WaitingTrigger(BaseTrigger):
+    """
+    Fires once: with what it waited for, under the name ``awaited``, or with ``{"error": {...}, "retryable"}``.
+
+    Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
+    at the next poke; any other error ends the wait.
+    """
+
+    awaited: ClassVar[str]
+    paimon_conn_id: str
+    poke_interval: float
+
+    @property
+    def label(self) -> str:
+        """What is looked at, for the log."""
+        raise NotImplementedError
+
+    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
+        """Look once; None: not yet."""
+        raise NotImplementedError
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look, wait, look again."""
+        try:
+            hook = await connected_hook(self.paimon_conn_id)
+            found = await self._look(hook)
+            while found is None:
+                await asyncio.sleep(self.poke_interval)
+                found = await self._look(hook)
+        except PaimonError as error:
+            yield event({"error": error_to_json(error), "retryable": error.retryable})
+            return
+        yield event({self.awaited: found})
+
+    async def _look(self, hook: PaimonHook) -> dict[str, Any] | None:
+        try:
+            return await asyncio.to_thread(self.look, hook)
+        except PaimonError as error:
+            if error.kind != "storage":
+                raise
+            self.log.warning("%s: %s; looking again", self.label, error.message)
+            return None
