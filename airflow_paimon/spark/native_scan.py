@@ -33,6 +33,7 @@ from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jvm import sequence_items
 from airflow_paimon.spark.row_positions import ROW_INDEX, FileKeys, with_row_columns, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
@@ -337,7 +338,7 @@ def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField]
     rows = spark.createDataFrame(converted, schema)._jdf.queryExecution().executedPlan().executeCollect()
     by_values = dict(zip(distinct, rows, strict=True))
     names = list(folders)
-    for name, path in zip(names, _each(_paths(jvm, names)), strict=True):
+    for name, path in zip(names, sequence_items(_paths(jvm, names)), strict=True):
         row = by_values[tuple(map(comparable, folders[name]))]
         out.add(jvm.org.apache.spark.sql.execution.datasources.PartitionPath(row, path))
     return out
@@ -355,13 +356,9 @@ def _check_listing(read: TableRead, index: Any, files: Sequence[RawFile]) -> Non
     expected = sum(f.file.file_size for f in files)
     if index.allFiles().size() == len(files) and index.sizeInBytes() == expected:
         return
-    there = {str(status.getPath().getName()): status.getLen() for status in _each(index.allFiles())}
+    there = {str(status.getPath().getName()): status.getLen() for status in sequence_items(index.allFiles())}
     for file in (f.file for f in files):
         size = there.get(file.file_name)
         if size != file.file_size:
             what = "is missing" if size is None else f"has {size} bytes instead of {file.file_size}"
             raise FormatError(f"{read.label}: data file {file.file_name} {what}; run check_table")
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(i) for i in range(sequence.size())]
