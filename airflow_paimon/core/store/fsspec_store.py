@@ -16,7 +16,7 @@ from fsspec.registry import known_implementations
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError, UnsupportedStorageError
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, join, object_name
 from airflow_paimon.core.store.failures import Input, from_os_error
-from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.store.secrets import without_secrets
 
 _THREADS = 8
 _WRITABLE = "Reads and writes work on a path, file://, s3://, gs://, abfs:// and hdfs://"
@@ -141,9 +141,8 @@ class FsspecStore(Store):
         return key
 
     def _failed(self, error: Exception, doing: str, path: str) -> PaimonError:
-        reason = OSError(getattr(error, "errno", None) or 0, str(error) or type(error).__name__)
-        for secret in secret_values(json.loads(self._options)):
-            reason.strerror = str(reason.strerror).replace(secret, "***")
+        told = without_secrets(str(error) or type(error).__name__, self._options)
+        reason = OSError(getattr(error, "errno", None) or 0, told)
         if isinstance(error, FileNotFoundError | KeyError):
             reason = FileNotFoundError()
         return from_os_error(reason, doing, join(self.uri, path))

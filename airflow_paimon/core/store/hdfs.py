@@ -27,7 +27,7 @@ from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_f
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import side_by_side
 from airflow_paimon.core.store.ranges import RangeInput
-from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.store.secrets import without_secrets
 
 T = TypeVar("T")
 
@@ -272,10 +272,7 @@ class HdfsStore(Store):
             raise self.failed(error, doing, path, mutating=mutating) from error
 
     def _reason(self, error: Exception) -> str:
-        reason = _told(error)
-        for secret in secret_values(json.loads(self._options)):
-            reason = reason.replace(secret, "***")
-        return reason
+        return without_secrets(_told(error), self._options)
 
     def failed(self, error: Exception, doing: str, path: str, *, mutating: bool = False) -> PaimonError:
         """Build the error to raise for one of the client's. An answer of the name node means that it did nothing."""

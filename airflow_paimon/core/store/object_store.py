@@ -39,7 +39,7 @@ from airflow_paimon.core.store.object_client import (
     side_by_side,
 )
 from airflow_paimon.core.store.ranges import RangeInput
-from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.store.secrets import without_secrets
 
 T = TypeVar("T")
 
@@ -257,10 +257,7 @@ class ObjectStore(Store):
             raise self._failed(error, doing, path, mutating) from error
 
     def _reason(self, error: Exception | None) -> str:
-        reason = str(error)
-        for secret in secret_values(json.loads(self._options)):
-            reason = reason.replace(secret, "***")
-        return reason
+        return without_secrets(str(error), self._options)
 
     def _failed(self, error: RequestError, doing: str, path: str, mutating: bool = False) -> PaimonError:
         where = join(self.uri, path)

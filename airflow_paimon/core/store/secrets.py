@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -27,3 +28,10 @@ def secret_values(options: Mapping[str, Any] | None) -> list[str]:
             found.append(value)
             found += re.findall(r"\bsig=([^&\s]+)", value)  # a signed address is shown with other parameters around it
     return sorted(set(found), key=len, reverse=True)
+
+
+def without_secrets(text: str, options: str) -> str:
+    """Mask the secrets of storage options, given as JSON, in a text."""
+    for secret in secret_values(json.loads(options)):
+        text = text.replace(secret, "***")
+    return text
