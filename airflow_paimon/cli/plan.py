@@ -12,6 +12,7 @@ from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.core.requests.text_files import read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +52,5 @@ def plan(
     if sql is not None and not sql.strip():
         raise InvalidInputError(f"{table}: --sql is empty; give one statement or SELECT, or a file that ends in .sql")
     if sql is not None and sql.strip().endswith(".sql"):
-        sql = _read(table, sql.strip())
+        sql = read_text(sql.strip(), f"{table}: --sql {sql.strip()!r}")
     return PlanView(details=plan_of(reach, table, sql=sql, **{**values, "function": function}))
-
-
-def _read(table: str, path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidInputError(f"{table}: --sql {path!r} can't be read: {why}") from None

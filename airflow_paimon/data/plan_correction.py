@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.correction.checks import (
@@ -32,6 +31,7 @@ from airflow_paimon.core.publish.overlap import Overlap, changed_on_main, open_b
 from airflow_paimon.core.publish.streaming_readers import streaming_readers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PlanCorrection
+from airflow_paimon.core.requests.text_files import read_text
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable
@@ -39,7 +39,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, live_columns, plan_snapshot
-from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
+from airflow_paimon.core.table.table import Table, resolve_version, viewed_table
 from airflow_paimon.data.correction_work import Amount, Work, selection_for, together, work_of
 from airflow_paimon.data.read_schema import read_schema
 
@@ -114,11 +114,7 @@ def _sql(request: PlanCorrection) -> str | None:
         raise InvalidInputError("plan_correction takes --sql FILE or --function module:name, one of the two")
     if request.sql is None:
         return None
-    try:
-        text = Path(request.sql).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidInputError(f"{request.table}: --sql {request.sql!r} can't be read: {why}") from None
+    text = read_text(request.sql, f"{request.table}: --sql {request.sql!r}")
     if not text.strip().rstrip(";").strip():
         raise InvalidInputError(
             f"{request.table}: the file {request.sql} (--sql) is empty; write one statement or SELECT into it"
@@ -134,8 +130,7 @@ def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:
     columns = {BRANCH: target.schema.field_names, MAIN_VIEW: main.schema().field_names}
     for name, text in further_views(request.view).items():
         try:
-            table, version = split_version(text)
-            opened = open_table(request.warehouse, table, storage_options=request.storage_options).require()
+            opened, version = viewed_table(request.warehouse, text, request.storage_options)
             columns[name] = read_schema(opened, version).field_names
         except NotFoundError as error:
             raise NotFoundError(f"{main.name}: --view {name}={text}: {error.message}") from None
@@ -192,8 +187,7 @@ def _others(main: Table, request: PlanCorrection, asked: Asked) -> dict[str, Amo
         if name == BRANCH or (name not in views and name != MAIN_VIEW and "." not in name):
             continue
         try:
-            table, version = split_version(text)
-            opened = open_table(request.warehouse, table, storage_options=request.storage_options).require()
+            opened, version = viewed_table(request.warehouse, text, request.storage_options)
             view, snapshot = resolve_version(opened, version)
         except PaimonError:
             continue  # a name of the query's own; correct_branch says what is wrong

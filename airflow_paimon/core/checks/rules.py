@@ -11,10 +11,10 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.text_files import read_text
 
 ERROR, WARN = "error", "warn"
 CHANGED, ALL = "changed", "all"
@@ -172,13 +172,7 @@ def read_rules(path: str, table: str) -> tuple[Rule, ...]:
     Raises:
         InvalidInputError: it can't be read, is not JSON, or holds something else than rules.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidInputError(
-            f"{table}: --rules takes the path of a JSON file, and {path!r} can't be read: {why}"
-        ) from None
+    text = read_text(path, f"{table}: --rules takes the path of a JSON file, and {path!r}")
     return parse_rules_text(text, f"{table}: --rules")
 
 

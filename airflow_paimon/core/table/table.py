@@ -468,6 +468,18 @@ def split_version(text: str) -> tuple[str, int | str | None]:
     return name, parse_version(version) if at else None
 
 
+def viewed_table(
+    warehouse: str, text: str, storage_options: Mapping[str, Any] | None
+) -> tuple[Table, int | str | None]:
+    """Open the table of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``; the version is not looked up.
+
+    Raises:
+        NotFoundError: no such table or branch. InvalidInputError: not of that form.
+    """
+    name, version = split_version(text)
+    return open_table(warehouse, name, storage_options=storage_options).require(), version
+
+
 def resolve_version(
     table: Table, version: int | str | None = None, timestamp: int | str | None = None
 ) -> tuple[Table, Snapshot | None]:

@@ -20,7 +20,7 @@ from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import group_by_bucket, live_entries
-from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
+from airflow_paimon.core.table.table import Table, open_table, resolve_version, viewed_table
 from airflow_paimon.spark.connector.frames import Reader
 from airflow_paimon.spark.connector.rows import (
     Counts,
@@ -119,8 +119,7 @@ def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str
         MAIN_VIEW: reader.read(main, base.main_head, main.schema()),
     }
     for name, table in further.items():
-        db_table, version = split_version(table)
-        other = open_table(request.warehouse, db_table, storage_options=request.storage_options).require()
+        other, version = viewed_table(request.warehouse, table, request.storage_options)
         frames[name] = _read(reader, other, version)
     return frames
 

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.correction import checks
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
+from airflow_paimon.core.requests.text_files import read_text
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
 from airflow_paimon.spark.statements.views import registered
@@ -49,13 +49,8 @@ def read_statements(table: str, path: str) -> str:
     Raises:
         InvalidInputError: it can't be read, or is empty.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8").strip().rstrip(";").strip()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidInputError(
-            f"{table}: --sql takes the path of a file with SQL, and {path!r} can't be read: {why}"
-        ) from None
+    text = read_text(path, f"{table}: --sql takes the path of a file with SQL, and {path!r}")
+    text = text.strip().rstrip(";").strip()
     if not text:
         raise InvalidInputError(f"{table}: the file {path} (--sql) is empty; write one statement or SELECT into it")
     return text

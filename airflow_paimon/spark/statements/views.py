@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.table import Table, open_table, split_version
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import viewed_table as viewed_table
 from airflow_paimon.data.chain.scan import ChainRead, is_chain_read, plan_chain
 from airflow_paimon.data.layers import Layer, plan_table_read
 from airflow_paimon.data.read_schema import read_schema
@@ -71,18 +72,6 @@ def plan_view(
     """
     table, version = viewed_table(warehouse, text, storage_options)
     return plan_read_for(table, statement, version)
-
-
-def viewed_table(
-    warehouse: str, text: str, storage_options: Mapping[str, Any] | None
-) -> tuple[Table, int | str | None]:
-    """Open the table of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``; the version is not looked up.
-
-    Raises:
-        NotFoundError: no such table or branch. InvalidInputError: not of that form.
-    """
-    name, version = split_version(text)
-    return open_table(warehouse, name, storage_options=storage_options).require(), version
 
 
 def plan_read_for(
