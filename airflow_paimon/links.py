@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -46,14 +48,10 @@ class AssetLink(BaseOperatorLink):
         """Return the address of the list: a worker doesn't know an asset's number."""
         from airflow_paimon.assets import paimon_asset_uri
 
-        connection, table = _name(operator.paimon_conn_id), _name(operator.table)
-        if not connection or not table:
-            return ""
-        try:
-            uri = paimon_asset_uri(connection, table)
-        except InvalidInputError:
-            return ""
-        return f"{_base_url()}/assets?{urlencode({'name_pattern': uri})}"
+        def spell(connection: str, table: str) -> str:
+            return f"{_base_url()}/assets?{urlencode({'name_pattern': paimon_asset_uri(connection, table)})}"
+
+        return _of_table(operator, spell)
 
 
 class SparkLink(BaseOperatorLink):
@@ -99,11 +97,16 @@ def store_links(operator: Any, context: Context) -> None:
 def _table_page(operator: Any, *, tab: str | None = None, branch: str = MAIN) -> str:
     from airflow_paimon.plugin.urls import table_page_url
 
+    return _of_table(operator, partial(table_page_url, tab=tab, branch=branch, base_url=_base_url()))
+
+
+def _of_table(operator: Any, spell: Callable[[str, str], str]) -> str:
+    """Spell an address from an operator's connection and table; empty while a name is a template, or is none."""
     connection, table = _name(operator.paimon_conn_id), _name(operator.table)
     if not connection or not table:
         return ""
     try:
-        return table_page_url(connection, table, tab=tab, branch=branch, base_url=_base_url())
+        return spell(connection, table)
     except InvalidInputError:
         return ""
 

@@ -56,17 +56,25 @@ def plan_publishes(
         sections.append("\n\n".join(part for part in parts if part))
     head = ["Table", "By", "Added", "Changed", "Deleted", "Page"]
     names = " and ".join(one["table"] for one in planned)
-    about = (
-        f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}\n"
-        f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}\n"
-        f"- Approving publishes {counted(len(planned), 'table')}, in this order; if one is refused, all of them are as "
-        f"before"
+    about = _about(
+        params,
+        asked_by,
+        f"Approving publishes {counted(len(planned), 'table')}, in this order; if one is refused, all of them are as "
+        f"before",
     )
     return {
         "subject": f"Publish the correction of {names}?",
         "markdown": "\n\n".join([about, table(head, rows), *sections]),
         "tables": publishes,
     }
+
+
+def _about(params: Mapping[str, Any], asked_by: str | None, effect: str) -> str:
+    return (
+        f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}\n"
+        f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}\n"
+        f"- {effect}"
+    )
 
 
 def _notice(one: Mapping[str, Any]) -> str:
@@ -274,11 +282,7 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
     if not tables:
         raise NotFoundError(f"Every publish of branch {params['branch']!r} was undone already")
     head = ["Table", "Publish", "Partitions", "Files out", "Rows out", "Files in", "Rows in"]
-    about = (
-        f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}\n"
-        f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}\n"
-        f"- What main got elsewhere since stays"
-    )
+    about = _about(params, asked_by, "What main got elsewhere since stays")
     return {
         "subject": f"Undo the correction of {' and '.join(one['table'] for one in tables)}?",
         "markdown": "\n\n".join([about, table(head, rows), *map(escape, lines)]),

@@ -22,7 +22,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import field_ids, with_nullable
-from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping, schemas_by_id
 from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.schema_plan import holds, is_immutable
 from airflow_paimon.core.table.options import OWN_OPTIONS, PROTECTIVE_OPTIONS
@@ -194,10 +194,7 @@ def plan_replaced_schemas(
         ConflictError: main gave the field id of a column of the branch to another one. FormatError: a file names a
             schema that is missing. UnsupportedFeatureError: the keys differ.
     """
-    mine, theirs, by_id = main[-1], branch[-1], {s.id: s for s in branch}
-    missing = sorted(used - by_id.keys())
-    if missing:
-        raise FormatError(f"{table}: files of the branch were written with schema {missing[0]}, which is missing there")
+    mine, theirs, by_id = main[-1], branch[-1], schemas_by_id(table, branch, used)
     if _key_ids(mine) != _key_ids(theirs):
         raise UnsupportedFeatureError(
             f"{table}: main and the branch have different primary or partition keys; copy the rows to a new table"

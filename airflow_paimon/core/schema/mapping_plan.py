@@ -206,10 +206,7 @@ def plan_schemas(
         ConflictError: see ``merge_columns``. UnsupportedFeatureError: ids differ, and Iceberg readers go by those of
             the files. FormatError: a file names a schema that is missing.
     """
-    by_id = {s.id: s for s in branch}
-    missing = sorted(used - by_id.keys())
-    if missing:
-        raise FormatError(f"{table}: files of the branch were written with schema {missing[0]}, which is missing there")
+    by_id = schemas_by_id(table, branch, used)
     mine, theirs = main[-1], branch[-1]
     known = {_key(s): s.id for s in main}
     unknown_used = any(_key(by_id[i]) not in known for i in used)
@@ -225,6 +222,19 @@ def plan_schemas(
     new = _appended(base, mine, since, now_ms)
     known |= {_key(s): s.id for s in new}
     return SchemaMapping({i: known[_key(by_id[i])] for i in used}, tuple(new), new[-1] if new else mine)
+
+
+def schemas_by_id(table: str, branch: Sequence[TableSchema], used: set[int]) -> dict[int, TableSchema]:
+    """Return a branch's schemas by id.
+
+    Raises:
+        FormatError: one that a file was written with is missing.
+    """
+    found = {s.id: s for s in branch}
+    missing = sorted(used - found.keys())
+    if missing:
+        raise FormatError(f"{table}: files of the branch were written with schema {missing[0]}, which is missing there")
+    return found
 
 
 def _takes_ids(

@@ -268,6 +268,12 @@ def give_up(sets: Sets, claim: Claim, reason: str, now_ms: int) -> None:
     _delete_tags(sets, ended)
 
 
+def _open_claim(sets: Sets) -> Claim | None:
+    """Return the newest claim if it has not ended."""
+    claims, ended = sets.folder.numbers()
+    return _read_claim(sets, claims[-1]) if claims and claims[-1] not in ended else None
+
+
 def _read_claim(sets: Sets, number: int) -> Claim | None:
     data = read_if_there(sets.folder.store, claim_file(number))
     if data is None:
@@ -362,11 +368,9 @@ def begin(sets: Sets, operation_id: str, earlier: Collection[str], now_ms: int) 
             which the next one would have as well, is gone.
     """
     for _ in range(_TRIES):
-        claims, ended = sets.folder.numbers()
-        if claims and claims[-1] not in ended:
-            found = _read_claim(sets, claims[-1])
-            if found is not None and found.operation_id == operation_id:
-                return found
+        found = _open_claim(sets)
+        if found is not None and found.operation_id == operation_id:
+            return found
         number, latest = _next(sets, [*earlier, operation_id], now_ms)
         _require_whole(sets, latest)
         claim = Claim(number=number, operation_id=operation_id, since_ms=now_ms)
@@ -422,11 +426,9 @@ def _with_pins(sets: Sets, claim: Claim, tables: Pins) -> Claim:
 
 def give_up_own(sets: Sets, operations: Collection[str], reason: str, now_ms: int) -> None:
     """End the open claim of one of these operations, which will publish nothing more."""
-    claims, ended = sets.folder.numbers()
-    if claims and claims[-1] not in ended:
-        claim = _read_claim(sets, claims[-1])
-        if claim is not None and claim.tables is None and claim.operation_id in operations:
-            give_up(sets, claim, reason, now_ms)
+    claim = _open_claim(sets)
+    if claim is not None and claim.tables is None and claim.operation_id in operations:
+        give_up(sets, claim, reason, now_ms)
 
 
 def _newer(sets: Sets, latest: TableSet | None, name: str, pin: Pin) -> Pin:
