@@ -171,7 +171,7 @@ class KeyedCompaction:
                         write=self.write,
                         read=fitting_rows(read, files, TASK_BYTES),
                         split=ReadSplit(
-                            bucket=_without_files(split.bucket),
+                            bucket=replace(split.bucket, files=()),
                             sections=part,
                             deletions=deletions_of(split.deletions, files),
                         ),
@@ -238,10 +238,6 @@ def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpi
 
 def _narrowed(scan: ScanPlan, buckets: Sequence[BucketSplit]) -> ScanPlan:
     return ScanPlan(scan.table, scan.snapshot, scan.schema, tuple(buckets), scan.index_entries)
-
-
-def _without_files(bucket: BucketSplit) -> BucketSplit:
-    return BucketSplit(bucket.partition, bucket.values, bucket.bucket, bucket.total_buckets, ())
 
 
 log = logging.getLogger(__name__)

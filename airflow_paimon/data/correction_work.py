@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.correction.sql_asked import (
     DELETE,
@@ -165,13 +165,9 @@ class _Found:
             self.pruned = self.splits
         else:
             self.splits = [s.bucket for s in read]
-            self.pruned = [s.bucket if len(s.files) == len(s.bucket.files) else _with_files(s.bucket, s.files)
+            self.pruned = [s.bucket if len(s.files) == len(s.bucket.files) else replace(s.bucket, files=s.files)
                            for s in read]  # fmt: skip
         self.reads = _amount(f for s in self.pruned for f in s.files)
-
-
-def _with_files(split: BucketSplit, files: tuple[DataFile, ...]) -> BucketSplit:
-    return BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, files)
 
 
 def _replacing(

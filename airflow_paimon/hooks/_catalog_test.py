@@ -20,6 +20,7 @@ _MOST_OPENED = 10
 _OPENING_SECONDS = 8.0
 """After which no further table is tried: a storage that isn't there takes its time for each."""
 _AT_ONCE = 25
+_NAMED = 10
 _ADDRESS = "Check uri in Catalog options, and that this machine reaches it"
 _WAYS_OUT: Mapping[str, tuple[str, str, str]] = {
     "hive": (_ADDRESS, "The user is HADOOP_USER_NAME of this process, or else who it runs as", _ADDRESS),
@@ -64,9 +65,9 @@ def look_into(catalog: Catalog, kind: str, warehouse: Callable[[], Store], expla
     return True, f"{count}: {shortened(databases)}{'' if tables else _without_table(databases)}{_shared(tables)}"
 
 
-def shortened(names: Sequence[str], most: int = 10) -> str:
+def shortened(names: Sequence[str]) -> str:
     """List names, the first ones if there are many."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _without_table(databases: Sequence[str]) -> str:

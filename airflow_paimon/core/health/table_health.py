@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.requests import TableHealthCheck
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, is_pattern
 
-AT_ONCE = 8
+_AT_ONCE = 8
 """Tables that are read at the same time."""
 
 
@@ -66,24 +66,10 @@ def health_json(found: TableHealth) -> dict[str, Any]:
     return {k: v for k, v in asdict(found).items() if k != "table"} | {"cost_bytes": found.cost_bytes}
 
 
-def read_healths(
-    tables: Iterable[Table],
-    now_ms: int,
-    rules: HealthRules | None = None,
-    *,
-    at_once: int = AT_ONCE,
-    seen: Callable[[TableReport], None] = lambda _: None,
-) -> list[TableReport]:
-    """Judge several tables side by side, the worst first; those that can't be read come before all others.
-
-    ``seen``: called with each report, in the order of the tables, as soon as it is there.
-    """
-    found = []
-    with ThreadPoolExecutor(at_once) as pool:
-        for report in pool.map(partial(_report, now_ms=now_ms, rules=rules), list(tables)):
-            seen(report)
-            found.append(report)
-    return worst_first(found)
+def read_healths(tables: Iterable[Table], now_ms: int, rules: HealthRules | None = None) -> list[TableReport]:
+    """Judge several tables side by side, the worst first; those that can't be read come before all others."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return worst_first(list(pool.map(partial(_report, now_ms=now_ms, rules=rules), tables)))
 
 
 def worst_first(reports: Sequence[TableReport]) -> list[TableReport]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_paimon.core.chain.erasure import keep_records, rebase_records
 from airflow_paimon.core.chain.erasure_plan import why_needed
@@ -96,7 +96,7 @@ class ChainErasure:
 
 def _after(split: BucketSplit, names: Mapping[tuple[Values, int], tuple[DataFile, ...]]) -> BucketSplit:
     new = names.get((split.values, split.bucket))
-    return split if new is None else BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, new)
+    return split if new is None else replace(split, files=new)
 
 
 def plan_chain_erasure(state: ChainState, found: FoundRows) -> ChainErasure:

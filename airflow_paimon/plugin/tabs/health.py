@@ -52,10 +52,8 @@ def _row(reason: Reason) -> list[Cell]:
     ]
 
 
-def score_cell(score: int | None, title: str = "", href: str = "") -> Cell:
+def score_cell(score: int | None, href: str = "") -> Cell:
     """Show a score in its colour; a dash for a table that can't be read."""
     if score is None:
-        return Cell("-", mark="bad", title=title, href=href)
-    return Cell(
-        str(score), mark="good" if score >= GOOD else "warn" if score >= POOR else "bad", title=title, href=href
-    )
+        return Cell("-", mark="bad", href=href)
+    return Cell(str(score), mark="good" if score >= GOOD else "warn" if score >= POOR else "bad", href=href)

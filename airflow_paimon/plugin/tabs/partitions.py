@@ -62,7 +62,7 @@ def show(context: PageContext) -> Panel:
     live, small = _live(context)
     table = live.partitions
     average = pc.divide(table["bytes"], pc.max_element_wise(table["files"], 1))
-    table, page, pages = _page(context, table.append_column("average", average), "-partition", ("partition",))
+    table, page, pages = _page(context, table.append_column("average", average), ("partition",))
     rows = [_partition(context, r, small) for r in table[0].to_pylist()]
     sheet = Sheet(columns=_sortable(context, _PARTITIONS), rows=rows, total=table[1], page=page, pages=pages,
                   search=context.asked.q, empty="No partition holds a file")  # fmt: skip
@@ -95,7 +95,7 @@ def _partition(context: PageContext, row: dict[str, Any], small: int) -> list[Ce
 def show_files(context: PageContext) -> Panel:
     """Show a page of the data files."""
     live, _ = _live(context)
-    table, page, pages = _page(context, live.files, "-partition", ("partition", "name"))
+    table, page, pages = _page(context, live.files, ("partition", "name"))
     rows = [_file(context, r) for r in table[0].to_pylist()]
     sheet = Sheet(columns=_sortable(context, _FILES), rows=rows, total=table[1], page=page, pages=pages,
                   search=context.asked.q, empty="No files")  # fmt: skip
@@ -116,9 +116,7 @@ def _file(context: PageContext, row: dict[str, Any]) -> list[Cell]:
     ]
 
 
-def _page(
-    context: PageContext, table: pa.Table, default: str, searched: tuple[str, ...]
-) -> tuple[tuple[pa.Table, int], int, int]:
+def _page(context: PageContext, table: pa.Table, searched: tuple[str, ...]) -> tuple[tuple[pa.Table, int], int, int]:
     """Search, sort and cut: the rows of the page and how many there are."""
     asked = context.asked
     if asked.q:
@@ -127,10 +125,10 @@ def _page(
         for more in hits[1:]:
             found = pc.or_(found, more)
         table = table.filter(found)
-    order = asked.sort or default
+    order = asked.sort or "-partition"
     name, direction = order.lstrip("-"), "descending" if order.startswith("-") else "ascending"
     if name not in table.column_names:
-        name, direction = default.lstrip("-"), "descending"
+        name, direction = "partition", "descending"
     page, pages, first, last = context.page_of(table.num_rows, _ROWS)
     chosen = pc.select_k_unstable(table, k=last, sort_keys=[(name, direction)]) if last else pa.array([], pa.int64())
     return (table.take(chosen[first:]), table.num_rows), page, pages
