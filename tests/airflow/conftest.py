@@ -2,12 +2,15 @@
 
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.airflow.processes import running
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -148,6 +151,17 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder)})
     set_connection(monkeypatch, "spark_default", "spark", host="local[1]")
     return folder
+
+
+@pytest.fixture
+def stuck(warehouse: Path) -> Iterator[Path]:
+    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
+    schema = warehouse / "stuck.db" / "t" / "schema"
+    schema.mkdir(parents=True)
+    os.mkfifo(schema / "schema-0")
+    yield warehouse
+    for pid in running(f"--warehouse={warehouse}"):
+        os.kill(pid, signal.SIGKILL)
 
 
 def set_connection(monkeypatch: pytest.MonkeyPatch, name: str, conn_type: str, **fields: Any) -> None:

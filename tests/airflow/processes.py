@@ -2,8 +2,10 @@
 
 import errno
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,3 +49,14 @@ def writing_end(pipe: Path) -> int | None:
         if error.errno != errno.ENXIO:
             raise
         return None
+
+
+@contextmanager
+def later(seconds: float, action: Callable[[], object]) -> Iterator[None]:
+    """Do something in a thread while the block runs; the block waits for it."""
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()

@@ -129,17 +129,6 @@ def test_client_mode_says_why_not(warehouse: Path, run_dag: RunDag, monkeypatch:
     assert run_dag(dag).tasks == {"t": ("success", 1)}, "what an installation prefers is no error where it can't be"
 
 
-@pytest.fixture
-def stuck(warehouse: Path) -> Iterator[Path]:
-    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
-    schema = warehouse / "stuck.db" / "t" / "schema"
-    schema.mkdir(parents=True)
-    os.mkfifo(schema / "schema-0")
-    yield warehouse
-    for pid in running(f"--warehouse={warehouse}"):
-        os.kill(pid, signal.SIGKILL)
-
-
 def spark(submits: dict[str, Any]) -> SparkJobHook:
     return SparkJobHook(conf=submits["spark_conf"], options=submits["spark_options"])
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -100,17 +97,6 @@ def test_the_connection_says_how_much(
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", "plain_memory_mb": "1 GB"})
     with pytest.raises(InvalidInputError, match="plain_memory_mb must be a whole number of MiB"):
         PaimonHook().check_settings()
-
-
-@pytest.fixture
-def stuck(warehouse: Path) -> Iterator[Path]:
-    """A table whose schema is a named pipe: whoever reads it hangs in the middle of its work."""
-    schema = warehouse / "stuck.db" / "t" / "schema"
-    schema.mkdir(parents=True)
-    os.mkfifo(schema / "schema-0")
-    yield warehouse
-    for pid in running(f"--warehouse={warehouse}"):
-        os.kill(pid, signal.SIGKILL)
 
 
 def at_work(warehouse: Path) -> bool:

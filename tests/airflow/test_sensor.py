@@ -1,9 +1,7 @@
 """The sensor in a worker and in the triggerer, on a table that moves meanwhile."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 from tests.airflow.conftest import RunDag
+from tests.airflow.processes import later
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 
@@ -25,17 +24,6 @@ def dag(name: str, build: Callable[[], Any]) -> DAG:
     with DAG(f"test_{name}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as made:
         build()
     return made
-
-
-@contextmanager
-def later(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
-    """Do something in a thread while the block runs; the block waits for it."""
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.join()
 
 
 @pytest.mark.parametrize("deferrable", [False, True])

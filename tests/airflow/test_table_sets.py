@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -21,6 +18,7 @@ from airflow_paimon.operators.pipeline import PublishTablesOperator, UndoTablesO
 from airflow_paimon.operators.table_set import CreateTableSetOperator
 from airflow_paimon.sensors.table_set import TableSetSensor
 from tests.airflow.conftest import Run, RunDag, clear_and_run_again
+from tests.airflow.processes import later
 from tests.core.tables import append, make_table, rewrite, run
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
@@ -171,16 +169,6 @@ def test_nothing_is_published_while_another_pipeline_publishes_tables_of_the_set
     assert done.tasks == {"t": ("failed", 2)}, "a conflict is tried again"
     assert done.xcom("t", "paimon_error")["kind"] == "conflict"
     assert mains["d.up"].latest_snapshot_id() == 1
-
-
-@contextmanager
-def later(seconds: float, action: Any) -> Iterator[None]:
-    timer = threading.Timer(seconds, action)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.join()
 
 
 @pytest.mark.parametrize("deferrable", [False, True])

@@ -20,7 +20,7 @@ from airflow_paimon.cli.main import LOOKUPS, run
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import write_arrow
-from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
+from tests.core.chain.tables import add, make_stale_chain
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 
@@ -34,17 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     append(table, "2", bucket=1)
     operate(table, "create_tag", tag="before", time_retained="7 d")
     operate(table, "create_branch", branch="fix", tag="before", owner="me", reason="wrong rate")
-    chain = make_chain(
-        folder,
-        name="d.c",
-        partitions=("region", "dt"),
-        options={**DAILY, "chain-table.chain-partition-keys": "dt"},
-    )
-    for day in ("01", "02", "03", "06", "07", "09"):
-        add(chain.branch("delta"), f"CN/202501{day}")
-    add(chain.branch("delta"), "US/20250101")
-    build(chain, "CN/20250102", None, ["CN/20250101", "CN/20250102"])
-    overwrite(chain.branch("delta"), "CN/20250101")
+    make_stale_chain(folder)
     return folder
 
 

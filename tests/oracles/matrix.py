@@ -11,35 +11,14 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataType, MapType, RowType, parse_type
 from airflow_paimon.core.table.table import Table, open_table
+from tests.data.tables import ALL_TYPES
 from tests.oracles.drivers import Change, PypaimonOracle, RustOracle, SparkConnectorOracle
 from tests.oracles.paimon_types import to_arrow
 
 Columns = Mapping[str, Any]
 """Column name -> Paimon type (text, or a schema file's object whose nested fields have ids)."""
 
-SCALARS: Columns = {
-    "k": "INT NOT NULL",
-    "flag": "BOOLEAN",
-    "i8": "TINYINT",
-    "i16": "SMALLINT",
-    "i64": "BIGINT",
-    "f32": "FLOAT",
-    "f64": "DOUBLE",
-    "d8": "DECIMAL(8, 2)",
-    "d18": "DECIMAL(18, 4)",
-    "d38": "DECIMAL(38, 10)",
-    "text": "STRING",
-    "fixed": "CHAR(5)",
-    "short": "VARCHAR(20)",
-    "three": "BINARY(3)",
-    "bytes": "BYTES",
-    "day": "DATE",
-    "t0": "TIMESTAMP(0)",
-    "t3": "TIMESTAMP(3)",
-    "t6": "TIMESTAMP(6)",
-    "l3": "TIMESTAMP(3) WITH LOCAL TIME ZONE",
-    "l6": "TIMESTAMP(6) WITH LOCAL TIME ZONE",
-}
+SCALARS: Columns = {name: kind for name, kind in ALL_TYPES.items() if isinstance(kind, str) and name != "clock"}
 NESTED: Columns = {
     "list": {"type": "ARRAY", "element": "INT"},
     "pairs": {"type": "MAP", "key": "STRING NOT NULL", "value": "BIGINT"},

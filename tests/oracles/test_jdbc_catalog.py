@@ -21,6 +21,7 @@ from tests.core.tables import alter_table
 from tests.database_servers import PASSWORD, USER, postgres_programs, postgres_server
 from tests.oracles import layout
 from tests.oracles.drivers import JavaOracle
+from tests.together import set_off, wait_until_ready
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -111,13 +112,8 @@ def test_nothing_is_lost_beside_java_under_the_same_lock(
     ]
     written = 0
     try:
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
+        wait_until_ready(writers)
+        set_off(writers)
         while any(writer.poll() is None for writer in writers) and written < 1000:
             java.write(written)
             written += 1

@@ -20,6 +20,7 @@ import pytest
 from tests.conftest import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
+from tests.together import set_off, wait_until_ready
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -56,15 +57,10 @@ class Writers:
             subprocess.Popen([*command, part, str(commits), mode], stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT)
             for part in parts
         ]
-        for process in self._processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+        wait_until_ready(self._processes)
 
     def go(self) -> None:
-        for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+        set_off(self._processes)
 
     def running(self) -> bool:
         return any(process.poll() is None for process in self._processes)

@@ -24,6 +24,7 @@ from tests.conftest import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import ALWAYS_EXPIRING, World
 from tests.oracles.processes import OracleError
+from tests.together import set_off, wait_until_ready
 
 pytestmark = pytest.mark.oracle
 
@@ -96,13 +97,8 @@ def test_concurrent_commits_lose_nothing(java_oracle: JavaOracle, tmp_path: Path
     writers = [
         subprocess.Popen([*command, str(at)], stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT) for at in range(4)
     ]
-    for writer in writers:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
+    wait_until_ready(writers)
+    set_off(writers)
     for writer in writers:
         writer.communicate(timeout=240)
     assert [writer.returncode for writer in writers] == [0, 0, 0, 0]

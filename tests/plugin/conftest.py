@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
+from tests.core.chain.tables import make_stale_chain
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.strict_metadata import damaged_on_purpose
@@ -35,17 +35,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     operate(table, "merge_branch", branch="done", approved_by="ann", operation_id="publish-1")
     append(table, "3", rows=5)
     append(table.branch("fix"), "1", rows=30)
-    chain = make_chain(
-        folder,
-        name="d.c",
-        partitions=("region", "dt"),
-        options={**DAILY, "chain-table.chain-partition-keys": "dt"},
-    )
-    for day in ("01", "02", "03", "06", "07", "09"):
-        add(chain.branch("delta"), f"CN/202501{day}")
-    add(chain.branch("delta"), "US/20250101")
-    build(chain, "CN/20250102", None, ["CN/20250101", "CN/20250102"])
-    overwrite(chain.branch("delta"), "CN/20250101")
+    make_stale_chain(folder)
     broken = make_table(folder, "e.broken")
     append(broken, "1")
     broken.store.replace("snapshot/snapshot-1", b"{")

@@ -6,13 +6,11 @@ Drivers and executors are real Spark in pods of ``tests/kubernetes_node.py``; ta
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -51,6 +49,7 @@ from tests.conftest import QUICK_JVM, REPO_ROOT
 from tests.core.tables import make_table, run
 from tests.hdfs_server import hdfs_server
 from tests.kubernetes_cluster import IMAGE, KubernetesCluster, apply, kubernetes_cluster
+from tests.reach.lost_workers import lose_worker
 from tests.spark.cluster import bare_python
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
@@ -299,31 +298,10 @@ def test_a_task_that_is_timed_out_leaves_nothing(
     wait_until(lambda: set(drivers(place)) == before, "Kubernetes has deleted the driver, if there was one", 30, 0.5)
 
 
-WORKER = """
-import json, sys
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.hooks.spark_job import SparkJobHook
-hook, request, where = json.load(sys.stdin)
-SparkJobHook("cluster", **hook).run_job(build_request("correct_branch", request), **where)
-"""
-
-
 def lose_worker_at_work(place: Place, warehouse: str, hook: dict[str, Any], request: Request, tmp_path: Path) -> str:
-    """Kill everything of a worker when its job is at work, as a lost machine does; the driver's pod, which runs on."""
+    """Lose a worker when its job is at work; the driver's pod, which runs on."""
     before = set(drivers(place))
-    values = {k: v for k, v in dataclasses.asdict(request).items() if v}
-    where = {"result_name": "k/try1.json", "results_folder": f"{warehouse}/_r"}
-    with (tmp_path / "worker.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-    assert process.stdin
-    process.stdin.write(json.dumps([hook, values, where]))
-    process.stdin.close()
-    wait_until((tmp_path / "started").exists, "the job is at work", 120)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    lose_worker(warehouse, hook, request, tmp_path)
     (pod,) = set(drivers(place)) - before
     assert drivers(place)[pod]["status"]["phase"] == "Running", "Kubernetes knows nothing of the worker"
     return pod

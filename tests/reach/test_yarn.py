@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
-import os
-import signal
-import subprocess
-import sys
 import tarfile
 import threading
 import uuid
@@ -38,6 +32,7 @@ from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
 from tests.conftest import QUICK_JVM
 from tests.core.tables import make_table, run
+from tests.reach.lost_workers import lose_worker
 from tests.spark.cluster import bare_python
 from tests.yarn_cluster import YarnCluster, yarn_cluster
 
@@ -223,35 +218,12 @@ def test_a_killed_task_ends_its_application(
     assert main.branch("b").latest_snapshot_id() == 1
 
 
-WORKER = """
-import json, sys
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.hooks.spark_job import SparkJobHook
-hook, request, where = json.load(sys.stdin)
-SparkJobHook("cluster", **hook).run_job(build_request("correct_branch", request), **where)
-"""
-
-
-def start_worker(warehouse: str, hook: dict[str, Any], request: Request, tmp_path: Path) -> subprocess.Popen[str]:
-    """A worker with its own session, of which everything is killed at once as on a lost machine."""
-    values = {k: v for k, v in dataclasses.asdict(request).items() if v}
-    where = {"result_name": "k/try1.json", "results_folder": f"{warehouse}/_r"}
-    with (tmp_path / "worker.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=log, stderr=log, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-    assert process.stdin
-    process.stdin.write(json.dumps([hook, values, where]))
-    process.stdin.close()
-    return process
-
-
-def lose_worker_at_work(cluster: YarnCluster, worker: subprocess.Popen[str], tmp_path: Path, before: set[str]) -> str:
-    """Kill a worker when its job is at work; the id of the application, which runs on."""
-    wait_until((tmp_path / "started").exists, "the job is at work", 120)
-    os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
+def lose_worker_at_work(
+    cluster: YarnCluster, warehouse: str, hook: dict[str, Any], request: Request, tmp_path: Path
+) -> str:
+    """Lose a worker when its job is at work; the id of the application, which runs on."""
+    before = set(cluster.applications())
+    lose_worker(warehouse, hook, request, tmp_path)
     (application,) = set(cluster.applications()) - before
     assert cluster.applications()[application]["state"] == "RUNNING", "YARN knows nothing of the worker"
     return application
@@ -262,8 +234,7 @@ def test_a_retry_waits_for_what_the_lost_worker_has_submitted(
 ) -> None:
     main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse, "o")
     before = set(cluster.applications())
-    worker = start_worker(warehouse, waits, request, tmp_path)
-    application = lose_worker_at_work(cluster, worker, tmp_path, before)
+    application = lose_worker_at_work(cluster, warehouse, waits, request, tmp_path)
 
     again: dict[str, Any] = {"result_name": "k/try2.json", "results_folder": f"{warehouse}/_r"}
     deferred = SparkJobHook("cluster", **waits).submit_job(request, **again)
@@ -282,8 +253,7 @@ def test_a_retry_submits_again_when_the_first_try_ends_without_a_result(
 ) -> None:
     main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse, "o")
     before = set(cluster.applications())
-    worker = start_worker(warehouse, waits, request, tmp_path)
-    application = lose_worker_at_work(cluster, worker, tmp_path, before)
+    application = lose_worker_at_work(cluster, warehouse, waits, request, tmp_path)
 
     def end_it() -> None:
         ResourceManager(cluster.pages).kill(application)
@@ -304,8 +274,7 @@ def test_a_killed_retry_submits_no_other_application(
 ) -> None:
     main, request = table_with_branches(warehouse, "b"), waiting_request(warehouse, "o")
     before = set(cluster.applications())
-    worker = start_worker(warehouse, waits, request, tmp_path)
-    application = lose_worker_at_work(cluster, worker, tmp_path, before)
+    application = lose_worker_at_work(cluster, warehouse, waits, request, tmp_path)
     hook, failures = SparkJobHook("cluster", **waits), []
 
     def work() -> None:

@@ -135,6 +135,22 @@ def build(table: Table, text: str, anchor: str | None, deltas: Sequence[str]) ->
     commit_overwrite(branch, [new], partitions=[spec])
 
 
+def make_stale_chain(folder: Path) -> Table:
+    """d.c: a group of several days, one of which is stale in the snapshot branch, and a group of one day."""
+    chain = make_chain(
+        folder,
+        name="d.c",
+        partitions=("region", "dt"),
+        options={**DAILY, "chain-table.chain-partition-keys": "dt"},
+    )
+    for day in ("01", "02", "03", "06", "07", "09"):
+        add(chain.branch("delta"), f"CN/202501{day}")
+    add(chain.branch("delta"), "US/20250101")
+    build(chain, "CN/20250102", None, ["CN/20250101", "CN/20250102"])
+    overwrite(chain.branch("delta"), "CN/20250101")
+    return chain
+
+
 def gathered(table: Table) -> ChainState:
     return gather_chain(table)
 

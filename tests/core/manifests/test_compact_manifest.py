@@ -41,6 +41,7 @@ from tests.oracles.golden import golden_index
 from tests.randomness import lives
 from tests.soundness import assert_sound, files_on_disk, states
 from tests.stores import FaultStore, RivalledStore
+from tests.together import set_off, wait_until_ready
 
 OPERATION = "compact_manifest"
 
@@ -336,10 +337,8 @@ def test_beside_a_process_that_never_pauses(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(tmp_path / "wh" / "d.db" / "t")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT) as writer:
-        assert writer.stdin is not None and writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
+        wait_until_ready([writer])
+        set_off([writer])
         landed = 0
         while writer.poll() is None:
             landed += run(table, OPERATION, manifest_sort_enabled=landed % 2 == 0).changed

@@ -25,6 +25,7 @@ from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, message, names, overwrite
 from tests.soundness import assert_sound
+from tests.together import set_off, wait_until_ready
 
 WRITERS = 4
 
@@ -68,13 +69,8 @@ def assert_race(table: Table, commits: int, seconds: int = 60) -> None:
             )  # fmt: skip
             stack.callback(writer.wait, timeout=seconds)
             writers.append(stack.enter_context(writer))
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
+        wait_until_ready(writers)
+        set_off(writers)
         said = [json.loads((writer.stdout and writer.stdout.readline()) or "{}") for writer in writers]
     assert all(said), said
     published = sorted(number for each in said for number in each["snapshots"])
