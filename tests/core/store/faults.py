@@ -53,13 +53,43 @@ def assert_no_page_is_left_out(store: Store, direct: Store, proxy: Proxy, fault:
     assert direct.walk("m") == paths
 
 
-class FaultsContract:
-    """Tests with the fixtures ``store`` (tries everything twice), ``direct`` (the same objects) and ``proxy``."""
+class PutFaultsContract:
+    """What holds however often a client itself tries. Tests with the fixtures ``store``, ``direct`` (the same objects)
+    and ``proxy``, which concerns itself with puts."""
+
+    look: str
+    """The method of looking whose object it is."""
+
+    def test_equal_bytes_of_another_call_are_not_ours(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        direct.create("schema-1", b"{}")
+        proxy.plan = ["apply-reset"]
+        with pytest.raises(AlreadyExistsError, match="schema-1"):
+            store.create("schema-1", b"{}")
+
+    @pytest.mark.parametrize(("fault", "landed"), [("apply-down", True), ("down", False)])
+    def test_storage_that_goes_away_during_a_create(
+        self, store: Store, direct: Store, proxy: Proxy, fault: str, landed: bool
+    ) -> None:
+        proxy.plan = [fault]
+        with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
+            store.create("snapshot-1", b"ours")
+        assert direct.exists("snapshot-1") is landed
+
+    def test_lost_race_that_cannot_be_looked_at_is_unknown(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        direct.create("snapshot-1", b"theirs")
+        proxy.concerns, proxy.always = (lambda request: request.method == self.look), "403"
+        with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
+            store.create("snapshot-1", b"ours")
+
+    def test_ages_count_by_the_servers_clock(self, store: Store, proxy: Proxy) -> None:
+        assert_ages_count_by_the_servers_clock(store, proxy)
+
+
+class FaultsContract(PutFaultsContract):
+    """With a ``store`` that tries everything twice."""
 
     put: str
     """The method of a put."""
-    look: str
-    """The method of looking whose object it is."""
     remove: str = "DELETE"
     """The method of deleting a folder's files."""
     listing: str
@@ -85,12 +115,6 @@ class FaultsContract:
         assert direct.read("snapshot-1") == b"ours"
         assert [r.method for r in proxy.requests] == [self.put, self.look, self.put]
 
-    def test_equal_bytes_of_another_call_are_not_ours(self, store: Store, direct: Store, proxy: Proxy) -> None:
-        direct.create("schema-1", b"{}")
-        proxy.plan = ["apply-reset"]
-        with pytest.raises(AlreadyExistsError, match="schema-1"):
-            store.create("schema-1", b"{}")
-
     def test_another_writer_between_two_tries_wins(self, store: Store, direct: Store, proxy: Proxy) -> None:
         is_create = proxy.concerns
 
@@ -112,21 +136,6 @@ class FaultsContract:
             store.create("snapshot-1", b"ours")
         assert not direct.exists("snapshot-1")
         assert [r.method for r in proxy.requests] == [self.put, self.look] * object_store._CREATE_TRIES
-
-    @pytest.mark.parametrize(("fault", "landed"), [("apply-down", True), ("down", False)])
-    def test_storage_that_goes_away_during_a_create(
-        self, store: Store, direct: Store, proxy: Proxy, fault: str, landed: bool
-    ) -> None:
-        proxy.plan = [fault]
-        with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
-            store.create("snapshot-1", b"ours")
-        assert direct.exists("snapshot-1") is landed
-
-    def test_lost_race_that_cannot_be_looked_at_is_unknown(self, store: Store, direct: Store, proxy: Proxy) -> None:
-        direct.create("snapshot-1", b"theirs")
-        proxy.concerns, proxy.always = (lambda request: request.method == self.look), "403"
-        with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
-            store.create("snapshot-1", b"ours")
 
     def test_an_answer_of_somebody_between_is_no_success(self, store: Store, direct: Store, proxy: Proxy) -> None:
         proxy.concerns, proxy.always = (lambda request: True), "302"
@@ -195,9 +204,6 @@ class FaultsContract:
         monkeypatch.setattr(*self.page, 4)
         proxy.concerns = lambda request: request.method == "GET" and self.listing in request.path
         assert_no_page_is_left_out(store, direct, proxy, fault, tries=2)
-
-    def test_ages_count_by_the_servers_clock(self, store: Store, proxy: Proxy) -> None:
-        assert_ages_count_by_the_servers_clock(store, proxy)
 
     def test_schemas_are_deleted_last(self, store: Store, direct: Store, proxy: Proxy) -> None:
         for name in ("schema/schema-0", "snapshot/snapshot-1", "tag/tag-a"):

@@ -21,7 +21,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store, put_probe, s3_client
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
-from tests.core.store.faults import assert_ages_count_by_the_servers_clock, assert_no_page_is_left_out
+from tests.core.store.faults import PutFaultsContract, assert_no_page_is_left_out
 from tests.s3_proxy import Proxy
 from tests.s3_server import make_bucket, storage_options
 
@@ -33,6 +33,10 @@ class TestS3Store(SharedStoreContract):
 
 
 # What becomes of a put whose answer gets lost
+
+
+class TestFaults(PutFaultsContract):
+    look = "GET"
 
 
 @pytest.mark.parametrize(("fault", "methods"), [("apply-500", ["PUT", "GET"]), ("apply-reset", ["PUT", "PUT", "GET"])])
@@ -70,13 +74,6 @@ def test_equal_bytes_without_a_mark_are_ours_when_the_answer_got_lost(store: Sto
     store.create("snapshot-1", b"another writer's")
 
 
-def test_equal_bytes_of_another_call_are_not_ours(store: Store, direct: Store, proxy: Proxy) -> None:
-    direct.create("schema-1", b"{}")
-    proxy.plan = ["apply-reset"]
-    with pytest.raises(AlreadyExistsError, match="schema-1"):
-        store.create("schema-1", b"{}")
-
-
 @pytest.mark.parametrize(("fault", "puts"), [("reset", 2), ("500", 1), ("503", 1)])
 def test_a_create_that_is_not_there_is_put_again_after_a_look(
     store: Store, direct: Store, proxy: Proxy, fault: str, puts: int
@@ -94,24 +91,6 @@ def test_a_create_that_never_lands_is_unknown(store: Store, direct: Store, proxy
     with pytest.raises(OutcomeUnknownError, match=r"snapshot-1.*may still appear"):
         store.create("snapshot-1", b"ours")
     assert not direct.exists("snapshot-1")
-
-
-@pytest.mark.parametrize(("fault", "landed"), [("apply-down", True), ("down", False)])
-def test_storage_that_goes_away_during_a_create(
-    store: Store, direct: Store, proxy: Proxy, fault: str, landed: bool
-) -> None:
-    proxy.plan = [fault]
-    with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
-        store.create("snapshot-1", b"ours")
-    assert direct.exists("snapshot-1") is landed
-
-
-def test_lost_race_that_cannot_be_looked_at_is_unknown(store: Store, direct: Store, proxy: Proxy) -> None:
-    direct.create("snapshot-1", b"theirs")
-    proxy.concerns = lambda request: request.method == "GET"
-    proxy.always = "403"
-    with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
-        store.create("snapshot-1", b"ours")
 
 
 def test_refused_create_did_nothing(store: Store, direct: Store, proxy: Proxy) -> None:
@@ -287,10 +266,6 @@ def test_parquet_is_read_by_ranges(store: Store, proxy: Proxy) -> None:
 def test_no_page_of_a_listing_is_left_out(store: Store, direct: Store, proxy: Proxy, fault: str) -> None:
     proxy.concerns = lambda request: request.is_listing
     assert_no_page_is_left_out(store, direct, proxy, fault, tries=1)
-
-
-def test_ages_count_by_the_servers_clock(store: Store, proxy: Proxy) -> None:
-    assert_ages_count_by_the_servers_clock(store, proxy)
 
 
 def test_body_that_breaks_off_is_read_again(store: Store, direct: Store, proxy: Proxy) -> None:
