@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import pickle
-import signal
 import socket
 import threading
 import time
@@ -39,6 +37,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, RemoveOption, SetO
 from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.core.catalogs.lockers import assert_processes_lose_nothing, die_with_the_lock
 from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.hive_server import FORGETS_AFTER_S, Gate, Metastore, hive_server
 from tests.oracles.fixtures import java_oracle
@@ -440,43 +439,14 @@ def test_a_commit_whose_lock_was_lost_is_looked_for(metastore: Metastore, table:
     assert table.snapshot_ids() == [1]
 
 
-def _commit_many(warehouse: str, name: str, options: dict[str, Any], count: int) -> None:
-    opened = open_table(warehouse, name, storage_options=options)
-    for _ in range(count):
-        append(opened, "x")
-
-
-def _hold_for_ever(warehouse: str, name: str, options: dict[str, Any], held: Any) -> None:
-    with guard_of(open_table(warehouse, name, storage_options=options)).hold("t"):
-        held.set()
-        time.sleep(600)
-
-
 def test_processes_that_commit_at_once_lose_nothing(warehouse: str, database: str, options: dict[str, Any]) -> None:
-    name = f"{database}.t"
-    table = create_table(warehouse, name, COLUMNS, partition_keys=["dt"], storage_options=options)
-    context = multiprocessing.get_context("fork")
-    racers = [context.Process(target=_commit_many, args=(warehouse, name, options, 5)) for _ in range(4)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(120)
-        assert racer.exitcode == 0
-    assert table.snapshot_ids() == list(range(1, 21))
-    assert table.snapshot(20).total_record_count == 20
+    assert_processes_lose_nothing(warehouse, f"{database}.t", options)
 
 
 def test_a_holder_that_is_killed_delays_the_next_until_its_lock_is_forgotten(
     warehouse: str, metastore: Metastore, database: str, options: dict[str, Any], table: Table
 ) -> None:
-    context = multiprocessing.get_context("fork")
-    held = context.Event()
-    holder = context.Process(target=_hold_for_ever, args=(warehouse, f"{database}.t", options, held))
-    holder.start()
-    assert held.wait(30)
-    holder.kill()
-    holder.join()
-    assert holder.exitcode == -signal.SIGKILL
+    die_with_the_lock(warehouse, f"{database}.t", options)
     assert not is_free(metastore, table.name)
     append(table, "x")
     assert table.snapshot_ids() == [1]

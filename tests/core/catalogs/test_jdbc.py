@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +31,7 @@ from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import require
+from tests.core.catalogs.lockers import assert_processes_lose_nothing, die_with_the_lock
 from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.database_servers import PASSWORD, USER, mariadb_program, mariadb_server, postgres_programs, postgres_server
 
@@ -276,45 +275,15 @@ def test_a_commit_whose_lock_was_lost_is_looked_for(table: Table) -> None:
     assert table.latest_snapshot_id() == 1
 
 
-def _commit_many(warehouse: str, options: dict[str, Any], count: int) -> None:
-    opened = open_table(warehouse, "d.t", storage_options=options)
-    for _ in range(count):
-        append(opened, "x")
-
-
-def _hold_for_ever(warehouse: str, options: dict[str, Any], held: Any) -> None:
-    with guard_of(open_table(warehouse, "d.t", storage_options=options)).hold("t"):
-        held.set()
-        time.sleep(600)
-
-
 def test_processes_that_commit_at_once_lose_nothing(options: dict[str, Any], tmp_path: Path) -> None:
     create_database(options, tmp_path)
-    table = create_table(str(tmp_path), "d.t", COLUMNS, partition_keys=["dt"], storage_options=options)
-    context = multiprocessing.get_context("fork")
-    racers = [context.Process(target=_commit_many, args=(str(tmp_path), options, 5)) for _ in range(4)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(120)
-        assert racer.exitcode == 0
-    assert table.snapshot_ids() == list(range(1, 21))
-    assert table.snapshot(20).total_record_count == 20
+    assert_processes_lose_nothing(str(tmp_path), "d.t", options)
 
 
 def test_a_holder_that_is_killed_delays_the_next_until_its_lock_expires(
     options: dict[str, Any], tmp_path: Path, table: Table
 ) -> None:
-    context = multiprocessing.get_context("fork")
-    held = context.Event()
-    brief = {**options, "lock-acquire-timeout": "1 s"}
-    holder = context.Process(target=_hold_for_ever, args=(str(tmp_path), brief, held))
-    holder.start()
-    assert held.wait(30)
-    assert holder.pid is not None
-    holder.kill()
-    holder.join()
-    assert holder.exitcode == -signal.SIGKILL
+    die_with_the_lock(str(tmp_path), "d.t", {**options, "lock-acquire-timeout": "1 s"})
     assert locks(table) == [LOCK]
     append(table, "x")
     assert table.latest_snapshot_id() == 1
