@@ -215,12 +215,6 @@ def _wait_until_ready(cluster: KubernetesCluster) -> None:
         time.sleep(0.2)
 
 
-def in_namespace(cluster: KubernetesCluster, name: str) -> None:
-    """Make a namespace with the service account ``spark`` for drivers."""
-    cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    cluster.ask("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "spark"}})
-
-
 def apply(cluster: KubernetesCluster, text: str) -> None:
     """Create what a YAML text describes, as ``kubectl create -f`` does."""
     for each in yaml.safe_load_all(text):

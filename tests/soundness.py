@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
-from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import entry_paths
@@ -58,7 +58,3 @@ def states(table: Table) -> dict[str, set[str]]:
 def _live(table: Table, root: Root) -> set[str]:
     schema = table.branch(MAIN).schema()
     return set(entry_paths(schema, live_entries(table, root.snapshot).values()))
-
-
-def snapshot_numbers(table: Table, branch: str = MAIN) -> list[int]:
-    return [r.snapshot.id for r in RootReader(table).gather().of(branch, SNAPSHOT)]

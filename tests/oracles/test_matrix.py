@@ -105,7 +105,6 @@ PARTITION_VALUES: dict[str, list[Any]] = {
 
 
 # The connector takes two seconds for each table, so its kinds are columns of one.
-LEGACY_MATTERS = ("DATE", "DOUBLE", "TIMESTAMP(3)", "TIMESTAMP(6)")
 PARTITIONINGS = [
     *[("o1", (kind,), legacy) for kind in PARTITION_VALUES for legacy in ("true", "false")],
     *[("o2", (kind,), legacy) for kind in PARTITION_VALUES if kind != "DOUBLE" for legacy in ("true", "false")],

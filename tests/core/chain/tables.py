@@ -151,10 +151,6 @@ def make_stale_chain(folder: Path) -> Table:
     return chain
 
 
-def gathered(table: Table) -> ChainState:
-    return gather_chain(table)
-
-
 def alter_alone(branch: Table, *changes: SchemaChange) -> None:
     """Alter one branch as another engine does."""
     new = apply_changes(branch.schema(), changes, has_data=True, now_ms=0)

@@ -16,7 +16,6 @@ import pyarrow as pa
 from airflow_paimon.core.table.merge_options import AggregateOptions
 
 EXACT = Context(prec=100)
-UNSUPPORTED = "unsupported"
 
 
 class Refused(Exception):
