@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, limited
+from airflow_paimon.cli.listing import Listing, limited, utc_time
 from airflow_paimon.core.audit.audit_record import AuditRecord
 from airflow_paimon.core.audit.text import as_json, render
 from airflow_paimon.core.audit.warehouse import moments, read_audits, records_of
@@ -61,7 +60,7 @@ def listing(records: list[AuditRecord], limit: int) -> Listing:
     rows = [
         (
             *([r.table] if several else []),
-            datetime.fromtimestamp(r.time_ms / 1000, UTC).replace(tzinfo=None),
+            utc_time(r.time_ms),
             r.kind,
             r.branch,
             r.snapshot,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_paimon.cli.html import line_html, table_html
@@ -88,6 +88,11 @@ def size_text(count: int) -> str:
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def utc_time(millis: int) -> datetime:
+    """Return a time for a column of kind ``utc``."""
+    return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
 
 
 def counted(count: int, noun: str) -> str:

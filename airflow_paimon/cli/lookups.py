@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.cli.holders import holder_text
-from airflow_paimon.cli.listing import Listing, duration_text, limited, size_text
+from airflow_paimon.cli.listing import Listing, duration_text, limited, size_text, utc_time
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
@@ -72,7 +71,7 @@ def _table_row(table: Table) -> list[Any]:
         return [table.name, f"unreadable: {error.message}", None, None, None, None, None, None]
     kind = "chain" if options.chain_table else "primary key" if schema.primary_keys else "append"
     newest = max((s.time_millis for s in commits if s), default=None)
-    last = [head.id if head else None, _moment(newest) if newest else None, head.total_record_count if head else None]
+    last = [head.id if head else None, utc_time(newest) if newest else None, head.total_record_count if head else None]
     return [table.name, kind, schema.partition_keys, len(table.branch_names()), *last, state]
 
 
@@ -80,10 +79,6 @@ def _chain_heads(table: Table, options: TableOptions) -> list[Snapshot | None]:
     names = (options.snapshot_branch, options.delta_branch) if options.chain_table else ()
     views = [table.branch(name) for name in names if name]
     return [view.latest_snapshot() for view in views if view.exists()]
-
-
-def _moment(millis: int) -> datetime:
-    return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
 
 
 def branches(table: Table, limit: int) -> Listing:
@@ -104,7 +99,7 @@ def branches(table: Table, limit: int) -> Listing:
             [
                 name,
                 head.id if head else None,
-                _moment(head.time_millis) if head else None,
+                utc_time(head.time_millis) if head else None,
                 schema,
                 about.get("from_branch"),
                 about.get("tag_name"),
@@ -184,7 +179,7 @@ def tag_listing(tags: Sequence[Tag], limit: int = 0) -> Listing:
         (
             t.name,
             t.snapshot.id,
-            _moment(t.snapshot.time_millis),
+            utc_time(t.snapshot.time_millis),
             t.snapshot.total_record_count,
             t.create_time,
             _kept(t),
@@ -215,7 +210,7 @@ def snapshots(table: Table, limit: int) -> Listing:
     rows = [
         (
             s.id,
-            _moment(s.time_millis),
+            utc_time(s.time_millis),
             s.commit_kind.value,
             s.properties.get(OPERATION_PROPERTY) or s.operation,
             s.total_record_count,

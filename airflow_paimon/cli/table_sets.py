@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, limited
+from airflow_paimon.cli.listing import Listing, limited, utc_time
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.table.table import find_databases
 from airflow_paimon.core.table.table_set import TableSet
@@ -36,5 +35,5 @@ def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, 
 
 
 def _row(one: TableSet) -> list[Any]:
-    created = datetime.fromtimestamp(one.created_ms / 1000, UTC).replace(tzinfo=None)
-    return [one.name, one.number, created, one.tag, [f"{name}@{pin.snapshot_id}" for name, pin in one.tables.items()]]
+    tables = [f"{name}@{pin.snapshot_id}" for name, pin in one.tables.items()]
+    return [one.name, one.number, utc_time(one.created_ms), one.tag, tables]
