@@ -18,7 +18,7 @@ PaimonError                       exit  kind              what a caller does
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
@@ -147,3 +147,10 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     if isinstance(error, PaimonError):
         return {"kind": error.kind, "class": type(error).__name__, "message": error.message, **error.details}
     return {"kind": "error", "class": type(error).__name__, "message": str(error) or type(error).__name__}
+
+
+def first_few(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """List texts in a message, the first ones if there are more than ``most``."""
+    left = len(texts) - most
+    more = f"{between.strip(', ')} and {left} more" if left > 0 else ""
+    return between.join(texts[:most]) + more

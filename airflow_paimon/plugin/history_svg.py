@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from markupsafe import Markup, escape
 
+from airflow_paimon.core.errors import first_few
 from airflow_paimon.plugin.history_plan import PUBLISH, ROLLBACK, Commit, Edge, Lane, Mark, Picture
 from airflow_paimon.plugin.sheet import exact_text, moment_text, signed
 
@@ -62,8 +63,7 @@ def describe_all(mark: Mark, branch: str) -> str:
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return first_few(names, _NAMED)
 
 
 class _Drawing:

@@ -22,7 +22,7 @@ from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.read_plan import GroupReport, report_groups
 from airflow_paimon.core.chain.setup_plan import time_column_problems
 from airflow_paimon.core.chain.state import ChainState, splits_by_partition
-from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.errors import FormatError, NotFoundError, first_few
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
@@ -137,8 +137,7 @@ def _drifting(problem: str) -> str:
 
 
 def _listed(layout: ChainLayout, some: Sequence[Values]) -> str:
-    more = f" and {len(some) - _NAMED} more" if len(some) > _NAMED else ""
-    return ", ".join(layout.text_of(v) for v in some[:_NAMED]) + more
+    return first_few(list(map(layout.text_of, some)), _NAMED)
 
 
 # -- schemas and options ---------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from airflow_paimon.core.chain.write_plan import (
     stretch_of,
 )
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -202,7 +202,7 @@ def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAn
 
 def listed(texts: Sequence[str]) -> str:
     """List the first few."""
-    return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
+    return first_few(texts, _SHOWN)
 
 
 _Held = dict[Values, tuple[BucketSplit, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_paimon.core.catalogs.table_store import CatalogTableStore
-from airflow_paimon.core.errors import StorageError
+from airflow_paimon.core.errors import StorageError, first_few
 from airflow_paimon.core.plan import TellCatalog
 from airflow_paimon.core.requests.findings import WARNING, Finding
 from airflow_paimon.core.table.table import Table
@@ -27,7 +27,7 @@ def catalog_findings(table: Table) -> Iterator[Finding]:
         yield Finding(kind=_KIND, subject="", severity=WARNING, message=message, at_risk=at_risk)
         return
     if differs:
-        named = "; ".join(differs[:_NAMED]) + (f"; and {len(differs) - _NAMED} more" if len(differs) > _NAMED else "")
+        named = first_few(differs, _NAMED, "; ")
         yield Finding(
             kind=_KIND,
             subject="",

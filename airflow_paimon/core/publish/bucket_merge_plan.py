@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -430,5 +430,4 @@ def publish_actions(
 
 
 def listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MAX_LISTED])
-    return shown + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")
+    return first_few(names, MAX_LISTED)

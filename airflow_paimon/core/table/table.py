@@ -18,6 +18,7 @@ from airflow_paimon.core.errors import (
     PaimonError,
     StorageError,
     UnsafeOperationError,
+    first_few,
 )
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
@@ -283,9 +284,8 @@ class Table:
         try:
             data = self.store.read(self.paths.tag(name))
         except (NotFoundError, InvalidInputError):
-            some = self.tag_names()
-            listed = ", ".join(some[:20]) + (f" and {len(some) - 20} more" if len(some) > 20 else "")
-            raise NotFoundError(f"{self.label} has no tag {name!r} (its tags: {listed or 'none'})") from None
+            some = first_few(self.tag_names(), 20) or "none"
+            raise NotFoundError(f"{self.label} has no tag {name!r} (its tags: {some})") from None
         return parse_tag(data, name)
 
     def find_tag(self, name: str) -> Tag | None:

@@ -11,7 +11,7 @@ from airflow_paimon.core.chain.guard import chain_role
 from airflow_paimon.core.chain.layout import Branch, Values, chain_keys
 from airflow_paimon.core.chain.state import ChainState, files_digest, splits_by_partition
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError, first_few
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
@@ -109,10 +109,9 @@ def plan_chain_erasure(state: ChainState, found: FoundRows) -> ChainErasure:
     emptied = {b: frozenset(_emptied(state.plan(b), rows)) for b in Branch}
     reasons = why_needed(state.layout, state.partitions, emptied)
     if reasons:
-        more = f"; and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
         raise UnsafeOperationError(
             f"{state.layout.label}: nothing was erased, as all rows would go of partitions that must stay: "
-            f"{'; '.join(reasons[:_SHOWN])}{more}",
+            f"{first_few(reasons, _SHOWN, '; ')}",
             details={"needed": reasons},
         )
     return ChainErasure(state, emptied)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.staging import Staging
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError, first_few
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.requests.requests import CorrectBranch
@@ -71,13 +71,12 @@ def require_visible(base: Base, chosen: Callable[[tuple[Any, ...]], bool]) -> No
     if not hidden:
         return
     names = sorted({shown_partition(base.schema, values(e.partition)) for e in hidden})
-    where = f"partition{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}" if names != [""] else "the table"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    where = f"partition{'s' * (len(names) > 1)} {first_few(names, _NAMED)}" if names != [""] else "the table"
     rows = sum(e.file.row_count for e in hidden)
     database, _, name = base.table.name.partition(".")
     call = f"CALL sys.compact(table => '{database}.`{name}$branch_{base.table.branch_name}`')"
     raise UnsafeOperationError(
-        f"{base.table.label}: {where}{more} hold{'s' * (len(names) == 1)} {len(hidden)} files with {rows} committed "
+        f"{base.table.label}: {where} hold{'s' * (len(names) == 1)} {len(hidden)} files with {rows} committed "
         f"rows that wait for a compaction. No query sees them before, so a correction would lose them. Compact the "
         f"branch first, in a Spark session with Paimon's connector: {call}",
         details={"partitions": names[:_LISTED], "files": len(hidden), "rows": rows},

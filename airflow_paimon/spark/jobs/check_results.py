@@ -24,7 +24,7 @@ from airflow_paimon.core.checks.rules import (
     read_rules,
 )
 from airflow_paimon.core.checks.totals import Counts, broken_limits
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
@@ -153,11 +153,10 @@ def _refuse_failed(plan: DiffPlan, head: Snapshot, results: Sequence[RuleResult]
     failed = [r for r in results if r.outcome == FAILED]
     if not failed:
         return
-    said = "; ".join(f"{r.name!r}: {r.said}{_example(r)}" for r in failed[:_LISTED])
-    more = f"; and {len(failed) - _LISTED} more" if len(failed) > _LISTED else ""
+    said = first_few([f"{r.name!r}: {r.said}{_example(r)}" for r in failed], _LISTED, "; ")
     raise UnsafeOperationError(
-        f"{plan.after.scan.table.label}, snapshot {head.id}, breaks {len(failed)} of {len(results)} rules: {said}"
-        f"{more}. Correct the branch and check it again, or change the rule",
+        f"{plan.after.scan.table.label}, snapshot {head.id}, breaks {len(failed)} of {len(results)} rules: {said}. "
+        f"Correct the branch and check it again, or change the rule",
         details={"branch_snapshot": head.id, "rules": [r.to_json() for r in results]},
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
@@ -79,5 +79,4 @@ def _names(plan: ScanPlan, splits: Iterable[BucketSplit]) -> str:
     if not schema.partition_keys:
         return "the whole table"
     names = list(dict.fromkeys(shown_partition(schema, s.values) for s in splits))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"partition {', '.join(names[:_SHOWN])}{more}"
+    return f"partition {first_few(names, _SHOWN)}"
