@@ -10,6 +10,7 @@ kept: whatever the filter is unsure of is left to the decoder and its checks.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,9 @@ from airflow_paimon.core.format.avro.container import read_long, write_long
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 _LONG: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+# Before Python 3.11.5 a possessive repetition may end in the middle of what it repeats (python/cpython#106052): here,
+# of a record. The other one gives the same match, and keeps what it would need to go back.
+_MANY: Final = b"*+" if sys.version_info >= (3, 11, 5) else b"*"
 _SAMPLE = 50
 """Records to measure when one doesn't match: the sizes of its neighbours come into the same new expression."""
 _MOST_PATTERNS = 24
@@ -145,7 +149,8 @@ class RecordShape:
             b"".join(p) for p in (fields[: self._first], fields[self._first : last], fields[last:])
         )
         self.one = re.compile(b"%b(%b)%b" % (before, wanted, after), re.DOTALL).match
-        self.run = re.compile(b"%b(%b)%b(?:%b\\1%b)*+" % (before, wanted, after, before, after), re.DOTALL).match
+        again = b"(?:%b\\1%b)%b" % (before, after, _MANY)
+        self.run = re.compile(b"%b(%b)%b%b" % (before, wanted, after, again), re.DOTALL).match
         self._compiled += 1
 
     def _measure(self, stored: AvroType, block: bytes, at: int, path: Path) -> int:
