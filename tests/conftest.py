@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import sys
-import tarfile
 import tempfile
 import time
 import uuid
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from tests.archives import unpack as extract
 from tests.class_archive import BARE_JVM
 from tests.randomness import VARIABLE, choose_seed, lives, thorough
 from tests.strict_metadata import damaged_on_purpose, findings
@@ -79,6 +79,10 @@ def _pin_environment() -> str:
 # That stores call for it, and in which order, tests/core/store/test_local.py sees in a process of its own.
 os.fsync = lambda _: None  # type: ignore[assignment]
 _AIRFLOW_HOME = _pin_environment()
+# A test that stands still fails by itself, and the others go on: pytest-timeout interrupts it by a signal, which leaves
+# its process alone (xdist would start the test that ends its worker again and again). What may take longer has the mark
+# `timeout`; all the cases of a test take longer than some.
+os.environ.setdefault("PYTEST_TIMEOUT", str(lives(600, 7200)))
 _SEED = choose_seed()
 # Without deadlines, which would measure the machine's other work; fresh examples in CI as well, where Hypothesis
 # repeats the same ones by default.
@@ -195,8 +199,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             archive = folder / f"{name}.tar.gz"
             require(archive.is_file(), f"no golden tables: {name}.tar.gz is not in the folder AIRFLOW_PAIMON_GOLDEN")
             target = tmp_path_factory.mktemp(f"golden-{name}")
-            with tarfile.open(archive) as tar:
-                tar.extractall(target, filter="data")
+            extract(archive, target)
             unpacked[name] = target
         return unpacked[name]
 

@@ -23,6 +23,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from packaging.metadata import Metadata
 
+from tests.archives import unpack
+
 ROOT = Path(__file__).parents[1]
 TWINE = "twine==6.2.0"
 REQUIRED = ("summary", "author", "license_expression", "license_files", "requires_python", "classifiers", "keywords")
@@ -68,8 +70,7 @@ def build(source: Path, target: Path, epoch: str) -> list[Path]:
 
 def unpacked(sdist: Path, folder: Path) -> Path:
     """Unpack an sdist into a new folder and return its only folder."""
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(sdist, folder)
     return next(folder.iterdir())
 
 

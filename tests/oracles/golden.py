@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.archives import unpack as extract
 from tests.oracles.layout import REPO_ROOT
 
 ARCHIVES = ("paimon-2.0.0", "paimon-0.9.0", "table-fuzz", "chain-fuzz")
@@ -186,6 +187,5 @@ def unpack(archive: str, scratch: Path) -> GoldenArchive:
         raise FileNotFoundError("no golden tables: set AIRFLOW_PAIMON_GOLDEN to the folder with the archives")
     target = scratch / archive
     if not target.is_dir():
-        with tarfile.open(folder / f"{archive}.tar.gz") as tar:
-            tar.extractall(target, filter="data")
+        extract(folder / f"{archive}.tar.gz", target)
     return GoldenArchive(name=archive, root=target)
