@@ -30,7 +30,7 @@ venv: $(STAMP) ## create .venv with everything that the other targets need
 $(STAMP): pyproject.toml constraints.txt
 	@uv="$$(command -v uv || true)"
 	if [ ! -x $(PY) ] && [ -n "$$uv" ]; then
-	  "$$uv" venv --quiet --python '>=3.11' $(VENV) \
+	  "$$uv" venv --quiet --python "$${UV_PYTHON:-$(or $(PYTHON),>=3.11)}" $(VENV) \
 	    || { echo "make venv: no Python 3.11 or newer found; install one, or name it: UV_PYTHON=/path/to/python3.11 make venv" >&2; exit 1; }
 	elif [ ! -x $(PY) ]; then
 	  python=""

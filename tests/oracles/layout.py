@@ -4,6 +4,7 @@ only."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -136,6 +137,7 @@ def java_program(source: Path, class_path: str) -> list[str]:
     return ["-cp", f"{classes}{os.pathsep}{class_path}", source.stem]
 
 
+@functools.cache
 def java_major(java: Path) -> int:
     """The major version that `java -version` tells, 0 when it tells none."""
     try:
