@@ -52,6 +52,7 @@ def hdfs_addresses(folder: Path) -> Iterator[tuple[str, str]]:
         java,
         "-Xmx400m",
         "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
         *layout.java_program(source, ":".join(map(str, jars))),
         folder,
     ]

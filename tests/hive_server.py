@@ -56,6 +56,7 @@ def hive_server(folder: Path) -> Iterator[Metastore]:
         java,
         "-Xmx400m",
         "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
         *layout.java_program(source, f"{jars}/*"),
         folder,
         str(FORGETS_AFTER_S),

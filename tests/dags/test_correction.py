@@ -126,11 +126,12 @@ def own_dag() -> DAG:
     )
 
 
-def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_never_pauses(
+def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     warehouse: Path, tmp_path: Path, airflow_home: Path
 ) -> None:
-    """UPDATE in the very partition to which the other process appends, commit after commit; then the undo.
+    """UPDATE in the very partition to which the other process appends; then the undo.
 
+    Beside one that never pauses both get through in tests/data/test_publish_beside_appends.py.
     By a DAG of a user's own: its table and Spark settings, which no form may ask for, are locked; a task is skipped.
     """
     columns = {"k": "INT", "v": "STRING", "dt": "STRING"}
@@ -142,7 +143,7 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_never_pa
         assert len({r["k"] for r in found}) == len(found)
         return {r["k"]: r["v"] for r in found}
 
-    with appender(warehouse, tmp_path) as committed:
+    with appender(warehouse, tmp_path, pause=0.2) as committed:
         with answering("Approve", OWN) as questions:
             asked = {"ticket": "OPS-17", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"}
             run = run_made(own_dag(), asked)

@@ -1,6 +1,7 @@
 """A process that appends single rows to partition ``dt=a`` of d.t, commit after commit, until it is told to stop.
 
-``python -m tests.data.appender WAREHOUSE STOP_FILE PROGRESS_FILE``: rows (k, 'appended', 'a') with k from 1000 on.
+``python -m tests.data.appender WAREHOUSE STOP_FILE PROGRESS_FILE PAUSE_SECONDS``: rows (k, 'appended', 'a') with
+k from 1000 on.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from airflow_paimon.data import write_arrow
 FIRST, LIMIT = 1000, 20_000
 
 
-def main(warehouse: str, stop: str, progress: str) -> None:
+def main(warehouse: str, stop: str, progress: str, pause: str) -> None:
     table = open_table(warehouse, "d.t")
     for k in range(FIRST, LIMIT):
         if Path(stop).exists():
             return
         write_arrow(table, pa.table({"k": pa.array([k], pa.int32()), "v": ["appended"], "dt": ["a"]}))
         Path(progress).write_text(f"{k:08d}")
+        time.sleep(float(pause))
 
 
 @contextmanager
-def appender(warehouse: Path, folder: Path) -> Iterator[Callable[[], int]]:
+def appender(warehouse: Path, folder: Path, pause: float = 0) -> Iterator[Callable[[], int]]:
     """Run it; yields a function that returns how many rows it has committed at least. All are committed at the end."""
     stop, progress = folder / "stop", folder / "progress"
     progress.write_text("")
-    command = [sys.executable, "-m", "tests.data.appender", str(warehouse), str(stop), str(progress)]
+    command = [sys.executable, "-m", "tests.data.appender", str(warehouse), str(stop), str(progress), str(pause)]
 
     def committed() -> int:
         text = progress.read_text()

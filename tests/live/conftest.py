@@ -19,7 +19,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # its components look for work as long as they are there
 def whole_airflow(java_home: Path) -> Iterator[LiveAirflow]:
     with live_airflow(Path(os.environ["AIRFLOW_HOME"]) / "live") as started:
         yield started
