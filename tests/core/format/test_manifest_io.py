@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from airflow_paimon.core.format.manifest_io import (
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
 from tests.core.format.avro_files import fastavro_records, write_with_fastavro
 from tests.core.later_fields import VALUES, records_of, with_later_fields
+from tests.randomness import chance, thorough
 
 INT, STRING = AtomicType("INT"), AtomicType("STRING")
 
@@ -120,10 +121,15 @@ def test_no_numbers_beyond_64_bits() -> None:
         write_manifest([_entry(row_count=2**63)])
 
 
-def _golden_files(folder: Path, kind: str) -> Iterator[Path]:
-    for path in sorted((folder / "wh" / "d.db").glob("*/manifest/*")):
-        if path.name.startswith(kind) and path.name.startswith("manifest-list-") == (kind == "manifest-list-"):
-            yield path
+def _golden_files(folder: Path, kind: str) -> list[Path]:
+    """A quarter of the files of a kind, others in each run; all of them where all cases are asked for."""
+    found = [
+        path
+        for path in sorted((folder / "wh" / "d.db").glob("*/manifest/*"))
+        if path.name.startswith(kind) and path.name.startswith("manifest-list-") == (kind == "manifest-list-")
+    ]
+    few = min(len(found), max(40, len(found) // 4))
+    return found if thorough() else chance(f"{folder.name} {kind}").sample(found, few)
 
 
 @pytest.mark.parametrize("archive", ["paimon-2.0.0", "paimon-0.9.0", "table-fuzz", "chain-fuzz"])
@@ -136,7 +142,7 @@ def test_golden_manifests(golden: Callable[[str], Path], archive: str) -> None:
         assert [_plain(e) for e in entries] == [_plain_record(r) for r in expected]
         assert read_manifest(write_manifest(entries)) == entries
         read += len(entries)
-    assert read > 100
+    assert read > 30
 
 
 @pytest.mark.parametrize("archive", ["paimon-2.0.0", "paimon-0.9.0", "table-fuzz", "chain-fuzz"])
@@ -154,7 +160,7 @@ def test_golden_lists(golden: Callable[[str], Path], archive: str) -> None:
                 ours = ours._replace(**dict.fromkeys(ManifestFile._fields[-7:-1]))
             assert ours == row
             read += 1
-    assert read > 100
+    assert read > 30
 
 
 def _partition_types(table: Path) -> list[DataType]:
@@ -182,13 +188,13 @@ def _plain_record(record: dict[str, Any]) -> Any:
 def test_schema_is_javas(golden: Callable[[str], Path]) -> None:
     """Connector 2.0.0 writes what we write, but for the last field, which came later."""
     folder = golden("paimon-2.0.0")
-    theirs = json.loads(read_container(next(_golden_files(folder, "manifest-")).read_bytes()).schema)
+    theirs = json.loads(read_container(_golden_files(folder, "manifest-")[0].read_bytes()).schema)
     ours = json.loads(read_container(write_manifest([])).schema)
     assert ours == ENTRY_SCHEMA
     newest = ours["fields"][5]["type"]["fields"].pop()
     assert newest["name"] == "_WRITE_COLS_SEQUENCES"
     assert json.dumps(ours) == json.dumps(theirs)
-    theirs = json.loads(read_container(next(_golden_files(folder, "manifest-list-")).read_bytes()).schema)
+    theirs = json.loads(read_container(_golden_files(folder, "manifest-list-")[0].read_bytes()).schema)
     assert json.dumps(LIST_SCHEMA) == json.dumps(theirs)
 
 

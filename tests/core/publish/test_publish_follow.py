@@ -22,10 +22,11 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run
+from tests.randomness import lives
 from tests.stores import CountingStore, RivalledStore
 
 T = TypeVar("T")
-_RIVALS = 30
+_RIVALS = lives(16, 30)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def beside(
     return result, store.requests
 
 
-def test_a_merge_gets_through_beside_a_writer_that_wins_thirty_races(table: Table) -> None:
+def test_a_merge_gets_through_beside_a_writer_that_wins_many_races(table: Table) -> None:
     want = files(table.branch("fix"))
     result, requests = publish(table, lambda n: append(table, "b", seq=10 * n), _RIVALS)
     assert result.details["attempts"] == _RIVALS + 1
@@ -72,7 +73,7 @@ def test_a_merge_gets_through_beside_a_writer_that_wins_thirty_races(table: Tabl
     assert result.details["main_snapshot"] == head.id - 1
     assert table.tag(result.details["undo_tag"]).snapshot.id == head.id - 1, "undo goes back to the last commit before"
     costs = [after - before for before, after in pairwise(requests)]
-    assert median(costs[-10:]) == median(costs[:10]), "an attempt costs the same, however many commits came in"
+    assert median(costs[-5:]) == median(costs[:5]), "an attempt costs the same, however many commits came in"
 
 
 def test_a_rival_in_the_branchs_bucket_is_found_on_the_way(table: Table) -> None:
@@ -137,7 +138,7 @@ def test_an_expected_head_is_not_followed(table: Table) -> None:
         publish(table, lambda n: append(table, "b", seq=10 * n), 1, expected_main_snapshot=table.latest_snapshot_id())
 
 
-def test_an_undo_gets_through_beside_a_writer_that_wins_thirty_races(table: Table) -> None:
+def test_an_undo_gets_through_beside_a_writer_that_wins_many_races(table: Table) -> None:
     before = files(table)
     tag = run(table, "merge_branch", branch="fix").details["undo_tag"]
     undo = {"tag": tag, "keep_later": True}
