@@ -10,8 +10,9 @@ import json
 import linecache
 import re
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -43,6 +44,7 @@ PAGES = sorted(
 )
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SQL_FILE = re.compile(r"^```sql\n-- (\w+\.sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CHAIN_NIGHTS = (_DOCS / "tutorials" / "chain-nights.md").read_text()
 _WAREHOUSE = re.compile(r"(?:/data|s3://lake)/warehouse")
 
 
@@ -182,15 +184,36 @@ def page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     yield Page(spark, tmp_path / "warehouse", names)
 
 
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], None]:
+    """Make the tables of a page in a folder. Pages that want the same ones get copies."""
+    made: dict[tuple[Any, ...], Path] = {}
+
+    def copy(text: str, folder: Path) -> None:
+        orders = None if "create_table(" in text else "CreateBranchOperator" not in text
+        # The tutorial makes the table itself.
+        days = None if text == _CHAIN_NIGHTS else "db.flights" if "db.flights" in text else "sales.days"
+        flights = "create_tag" not in text if "flights.daily" in text else None
+        if (asked := (orders, days, flights)) not in made:
+            made[asked] = warehouse = tmp_path_factory.mktemp("tables") / "warehouse"
+            if orders is not None:
+                make_orders(warehouse, with_branch=orders)
+            if days is not None:
+                make_days(warehouse, days)
+            if flights is not None:
+                make_flights(warehouse, with_branches=flights)
+        if made[asked].exists():
+            shutil.copytree(made[asked], folder)
+
+    return copy
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(_DOCS)))
-def test_the_snippets_of_a_page_run(page: Page, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_of_a_page_run(
+    page: Page, path: Path, tables: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = path.read_text()
-    if "create_table(" not in text:
-        make_orders(page.warehouse, with_branch="CreateBranchOperator" not in text)
-    if path.name != "chain-nights.md":  # it makes the table itself
-        make_days(page.warehouse, "db.flights" if "db.flights" in text else "sales.days")
-    if "flights.daily" in text:
-        make_flights(page.warehouse, with_branches="create_tag" not in text)
+    tables(text, page.warehouse)
     rules = (
         re.findall(r"--rules (\w+\.json)", text),
         re.findall(r"^```json\n(\[.*?)^```", text, re.MULTILINE | re.DOTALL),
@@ -279,9 +302,8 @@ def make_flights(warehouse: Path, with_branches: bool) -> None:
 
 def make_days(warehouse: Path, table: str) -> None:
     """Make the chain table of the tutorial, with a full day and a day of changes."""
-    tutorial = (_DOCS / "tutorials" / "chain-nights.md").read_text()
-    command = next(block for language, block in _BLOCK.findall(tutorial) if language == "bash")
+    command = next(block for language, block in _BLOCK.findall(_CHAIN_NIGHTS) if language == "bash")
     words = shlex.split(_WAREHOUSE.sub(str(warehouse), command.replace("\\\n", " ")).replace("sales.days", table))
     run_operation(parse_arguments(words[4], words[5:]).request)
-    rows = next(block for language, block in _BLOCK.findall(tutorial) if language == "python")
+    rows = next(block for language, block in _BLOCK.findall(_CHAIN_NIGHTS) if language == "python")
     exec(compile(_WAREHOUSE.sub(str(warehouse), rows).replace("sales.days", table), "tutorial", "exec"), {})

@@ -19,6 +19,7 @@ from airflow_paimon.core.table.scan import data_file_path, plan_snapshot, read_l
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import sql
 from tests.data.row_statements import with_ids
+from tests.randomness import lives, some
 from tests.stateful.test_row_id_machine import MACHINE, RowIdMachine, Rows, Side
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_random_sequences_of_statements(spark: SparkSession, tmp_path: Path) -> 
             }[kind]
             sql(spark, self.warehouse, text)
 
-    run_state_machine_as_test(Statements, settings=settings(MACHINE, max_examples=3, stateful_step_count=12))
+    run_state_machine_as_test(Statements, settings=settings(MACHINE, max_examples=lives(2, 6), stateful_step_count=12))
 
 
 # What the storage is asked to do when the process dies, and whether it has done it.
@@ -159,7 +160,7 @@ def referenced(table: Table) -> set[str]:
 
 def test_a_driver_that_is_killed_in_the_middle_of_a_statement(spark: SparkSession, tmp_path: Path) -> None:
     """A retry with the operation id does the work once, and leaves no file besides those of the killed process."""
-    for number, point in enumerate(POINTS):
+    for number, point in some(enumerate(POINTS), 4, by=lambda case: case[0]):
         warehouse = str(tmp_path / str(number))
         table = create_table(warehouse, "d.t", [("k", "INT"), ("v", "STRING")], options=TRACKED)
         for first in (1, 3):

@@ -17,14 +17,14 @@ from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.statements import kept_source, target_files
-from tests.randomness import chance
+from tests.randomness import chance, lives
 from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STATEMENTS = 10
-MERGES = 4
+STATEMENTS = lives(6, 12)
+MERGES = lives(3, 6)
 COLUMNS = ("k", "n", "s", "dt")
 Rows = list[tuple[Any, ...]]
 

@@ -17,7 +17,7 @@ from airflow_paimon.core.table.table import Table
 from tests.conftest import REPO_ROOT
 from tests.core.metadata_expiry.beside import AT_ONCE, NOW
 from tests.core.tables import append, make_table, run
-from tests.randomness import choose_seed
+from tests.randomness import choose_seed, lives
 from tests.soundness import assert_sound
 
 pytestmark = pytest.mark.random
@@ -65,7 +65,7 @@ def test_each_run_gets_through_beside_writers_tags_and_branches(tmp_path: Path) 
     table = make_table(tmp_path)
     for dt in "abc":
         append(table, dt)
-    rounds = int(os.environ.get("AIRFLOW_PAIMON_ROUNDS", "5"))
+    rounds = int(os.environ.get("AIRFLOW_PAIMON_ROUNDS", lives(2, 5)))
     with at_work(tmp_path, "write", "tag", "branch"):
         wait_for_writers(table, 5)
         for number in range(rounds):
@@ -92,7 +92,7 @@ def test_expiries_at_once_end_as_one(tmp_path: Path) -> None:
         append(table, dt)
     with at_work(tmp_path, "write", "expire", "tag"):
         wait_for_writers(table, 5)
-        for _ in range(int(os.environ.get("AIRFLOW_PAIMON_ROUNDS", "5")) * 2):
+        for _ in range(int(os.environ.get("AIRFLOW_PAIMON_ROUNDS", lives(2, 5))) * 2):
             run(table, "expire_snapshots", **NOW, **AT_ONCE, now=str(int(time.time() * 1000) + 1000))
     run(table, "expire_snapshots", **NOW, **AT_ONCE)
     assert_sound(table, leaks=True)

@@ -18,7 +18,7 @@ from tests.core.metadata_expiry.test_remove_orphan_files import Aged, sound
 from tests.data.chain.compactions import change, compact, outcomes
 from tests.data.chain.tables import DAYS, Row, Writes, chain_table, seen
 from tests.data.erasure.test_erase_rows import ALL, erase
-from tests.randomness import chance
+from tests.randomness import chance, lives
 from tests.stores import Crash, FaultStore
 
 
@@ -215,7 +215,7 @@ def test_a_compaction_that_was_planned_before_brings_nothing_back(tmp_path: Path
 
 @pytest.mark.parametrize("first", range(3))
 def test_a_run_that_is_killed_goes_on(tmp_path: Path, first: int) -> None:
-    for step in range(first + 1, 300, 11):
+    for step in range(first + 1, 300, lives(17, 7)):
         table = compacted(tmp_path / str(step))
         before = reads(table)
 
