@@ -42,7 +42,7 @@ def replace_files(table: Table, snapshots: int) -> None:
         old = live[number * step % len(live)]
         new = old._replace(file=new_file(number, old.file.min_key))
         live[number * step % len(live)] = new
-        draft = Draft(kind=CommitKind.OVERWRITE, entries=[old.deleted(), new], schema=schema)
+        draft = Draft(kind=CommitKind.OVERWRITE, only_new=True, entries=[old.deleted(), new], schema=schema)
         commit(table, lambda head, draft=draft: draft)  # type: ignore[misc]
 
 

@@ -75,6 +75,7 @@ def commit_rewrite(
         index = without_global_indexes(kept, touched, at.stored.identity)
         return Draft(
             kind=kind if changed else CommitKind.APPEND,
+            only_new=True,
             entries=[*(live[k].deleted() for k in sorted(files & live.keys(), key=lambda k: k[1:])), *added],
             index_entries=[*index, *new_vectors] if vectors or new_vectors or len(index) < len(kept) else None,
             schema=at.schema,
@@ -185,6 +186,7 @@ def commit_compaction(
         kept = [i for i in at.index if at.place(i.partition, i.bucket) not in places or i.index_type.upper() == _HASH]
         return Draft(
             kind=kind,
+            only_new=True,
             entries=[
                 *(files[place][file].deleted() for place, file in taken if file in files[place]),
                 *(e for m in messages for e in m.entries()),

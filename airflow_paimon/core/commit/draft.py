@@ -117,6 +117,7 @@ class NewBase:
 class Draft:
     """The content of a commit on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
 
+    ``only_new``: each file that it names, index files too, was written for it or is the head's: none is brought back.
     ``rewrite_base``: rewrite the base manifests without any DELETE. Needed when ``entries`` adds a file that an
     earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
     ``base``: the base manifest list instead of the head's; the caller knows that it stands for the same live files.
@@ -136,6 +137,7 @@ class Draft:
     watermark: int | None = None
     next_row_id: int | None = None
     operation: Operation | None = None
+    only_new: bool = False
     rewrite_base: bool = False
     base: NewBase | None = None
     follow: Callable[[Snapshot], Draft | None] | None = None

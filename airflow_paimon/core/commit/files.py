@@ -59,6 +59,7 @@ def commit_append(
         indexed = any(m.index for m in messages)
         return Draft(
             kind=CommitKind.APPEND,
+            only_new=True,
             entries=entries,
             changelog=[e for m in messages for e in m.changelog_entries()] or None,
             index_entries=_with_hash_indexes_of(at.schema, at.index, messages) if indexed else None,
@@ -101,6 +102,7 @@ def commit_overwrite(
         new = [m.index for m in messages if m.index is not None]
         return Draft(
             kind=CommitKind.OVERWRITE,
+            only_new=True,
             entries=[*gone, *added],
             index_entries=[*(index or []), *new] if new else index,
             schema=at.schema,
@@ -140,6 +142,7 @@ def drop_held(
         dropped = {at.stored.identity(e.partition) for e in found}
         return Draft(
             kind=CommitKind.OVERWRITE,
+            only_new=True,
             entries=[e.deleted() for e in found],
             index_entries=at.index_without(lambda partition: at.stored.identity(partition) in dropped),
             schema=at.schema,
@@ -207,6 +210,7 @@ def commit_buckets(
             index = _with_hash_indexes_of(at.schema, kept, changed)
         return Draft(
             kind=kind,
+            only_new=True,
             entries=[
                 *(e.deleted() for m in changed for e in live.get(at.place(m.partition, m.bucket), ())),
                 *(e for m in changed for e in m.entries()),
@@ -246,6 +250,7 @@ def commit_partition(
             return None
         return Draft(
             kind=CommitKind.OVERWRITE if gone else CommitKind.APPEND,
+            only_new=True,
             entries=[*gone, *added],
             index_entries=at.index_without(dropped) if gone else None,
             schema=at.schema,

@@ -52,6 +52,7 @@ def commit_rescale(
                 )
         return Draft(
             kind=CommitKind.OVERWRITE,
+            only_new=True,
             entries=[*(e.deleted() for e in gone), *added],
             changelog=told if tells else None,
             index_entries=at.index_without(lambda partition: identity(partition) in rewritten),

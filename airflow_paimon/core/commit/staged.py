@@ -23,6 +23,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_manifest_format
+from airflow_paimon.core.table.older_files import older_files_property
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import live_entries
@@ -143,6 +144,7 @@ def _snapshot(
 ) -> Snapshot:
     inherited = head.index_manifest if head else None
     delta_count = sum(e.file.row_count if e.kind == FileKind.ADD else -e.file.row_count for e in draft.entries)
+    older = older_files_property(head, table.branch_name, base_list[0], only_new=draft.only_new)
     same_schema = head is not None and head.schema_id == draft.schema.id
     return Snapshot(
         uuid=str(uuid.uuid4()),
@@ -165,7 +167,7 @@ def _snapshot(
         delta_record_count=delta_count,
         watermark=_highest(draft.watermark, head.watermark if head else None),
         statistics=head.statistics if head is not None and same_schema else None,
-        properties={**given.properties, **draft.properties},
+        properties={**given.properties, **draft.properties, **older},
         next_row_id=_next_row_id(head, draft) if changes.next_row_id is None else changes.next_row_id,
         operation=draft.operation,
     )

@@ -177,6 +177,7 @@ class _Run:
     def _commit_of(self, found: _Compaction, base: NewBase) -> Draft:
         return Draft(
             kind=CommitKind.COMPACT,
+            only_new=True,
             entries=(),
             schema=self.view.schema(),
             properties={OPERATION_PROPERTY: _STEP, DETAILS_PROPERTY: json.dumps(found.details)},

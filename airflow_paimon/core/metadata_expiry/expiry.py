@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
@@ -24,6 +24,7 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import (
     ConflictError,
+    FormatError,
     InvalidInputError,
     NotFoundError,
     PaimonError,
@@ -43,10 +44,11 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     plan_branch,
     plan_changelogs,
 )
+from airflow_paimon.core.metadata_expiry.named_older import naming_snapshots
 from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
 from airflow_paimon.core.metadata_expiry.references import KnownLists
-from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root, Roots, TrashEntry
+from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
@@ -66,6 +68,8 @@ from airflow_paimon.core.table.paths import (
     hint_number,
 )
 from airflow_paimon.core.table.table import Table, parse_timestamp
+
+T = TypeVar("T")
 
 CONSUMER_EXPIRATION = "consumer.expiration-time"
 
@@ -191,7 +195,7 @@ def _plan_snapshots(
         retain_max=request.retain_max,
         max_deletes=request.max_deletes,
     )
-    return plan_branch(view.branch_name, roots.of(view.branch_name, SNAPSHOT), rule, pins)
+    return plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, pins)
 
 
 def _hints(view: Table, plan: BranchExpiry, changelogs: BranchExpiry, *, decoupled: bool) -> list[Action]:
@@ -238,9 +242,9 @@ def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, st
     """Branches whose publish will know less about what the other side did since the branch point."""
     last = {p.branch: p.expired[-1].snapshot.id for p in plans if p.expired}
     found = []
-    for branch, parent in parents.items():
+    for branch, parent in ((b, p) for b, p in parents.items() if p in last):
         point = branch_point_id(roots, branch, parent)
-        if point is not None and last.get(parent, 0) > point:
+        if point is not None and last[parent] > point:
             found.append(
                 f"snapshots of {parent} after snapshot {point}, from which branch {branch!r} starts, expire: a merge "
                 f"of it can no longer tell compactions of {parent} from changes, and may report conflicts"
@@ -378,7 +382,8 @@ def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_si
     """Do what ``run_expiry`` does as a part of another operation; raises what that raises."""
     request, table = context.request, context.table
     assert isinstance(request, Expiry)
-    run = _Run(context, RootReader(table, operations_since_ms), grace_millis(table, request))
+    reader = RootReader(table, operations_since_ms, whole=not isinstance(request, ExpireSnapshots))
+    run = _Run(context, reader, grace_millis(table, request))
     try:
         return Expired(*run.execute(choose))
     except PaimonError as error:
@@ -400,10 +405,7 @@ class _Run:
         """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
         table, dry_run, reap = self.context.table, self.context.request.dry_run, Reap()
         for _ in range(_TRIES):
-            roots = self.reader.look()
-            choice = choose(roots)
-            due = self._due(roots)
-            foreseen = self._reap([*due, *choice.dead], roots)
+            roots, choice, due, foreseen = self._once_more(lambda: self._look(choose))
             if not dry_run:
                 require_committable(table)
             if dry_run or _unlink(self.context, choice, self.moved):
@@ -415,13 +417,32 @@ class _Run:
         if dry_run:
             reap = foreseen
         elif due or (choice.dead and not self.grace_ms):
-            roots = self.reader.gather()  # the second phase, on roots that are looked at again
-            due = self._due(roots)
-            reap = self._reap(due, roots)
+            roots, due, reap = self._once_more(self._look_again)  # the second phase
             execute_reap(table, reap, [r.trash for r in due if r.trash is not None])
             waiting = [r.trash for r in roots.roots if r.trash is not None and r not in due]
         changed = bool(choice.dead or choice.first or due)
         return _plan(self.context, choice), changed, self._details(choice, roots, reap, foreseen, waiting)
+
+    def _look(self, choose: Callable[[Roots], Choice]) -> tuple[Roots, Choice, list[Root], Reap]:
+        roots = self.reader.look()
+        choice = choose(roots)
+        due = self._due(roots)
+        return roots, choice, due, self._reap([*due, *choice.dead], roots)
+
+    def _look_again(self) -> tuple[Roots, list[Root], Reap]:
+        roots = self.reader.gather()
+        due = self._due(roots)
+        return roots, due, self._reap(due, roots)
+
+    def _once_more(self, look: Callable[[], T]) -> T:
+        """Look; if a snapshot vanishes before it is read, or something is broken, once more, at all snapshots."""
+        try:
+            return look()
+        except (Vanished, FormatError):
+            if self.reader.whole:
+                raise
+        self.reader.read_all()
+        return look()
 
     def tell_done(self, error: PaimonError) -> None:
         """Say in an error what had expired before it."""
@@ -434,8 +455,14 @@ class _Run:
 
     def _reap(self, dead: Sequence[Root], roots: Roots) -> Reap:
         """Find what only ``dead`` ones of the roots name."""
+        if not dead:
+            return Reap()
         gone = {r.path for r in dead}
         living = [r for r in roots.roots if r.path not in gone]
+        if roots.unread:
+            named = {(r.path, r.data): r for some in roots.unread.values() for r in naming_snapshots(some, dead)}
+            named |= {(r.path, r.data): r for r in living}
+            return gather_reap(self.context.table, dead, list(named.values()), self.known)
         return self.reader.of_living(living, lambda some: gather_reap(self.context.table, dead, some, self.known))
 
     def _due(self, roots: Roots) -> list[Root]:

@@ -6,6 +6,7 @@ zone, as Paimon stores them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, SNAPSHOT, TAG, Root, Roots, Snapshots
 from airflow_paimon.core.table.lineage import DELETED, DELETING, KEPT_MAIN, READY, Lineage
 from airflow_paimon.core.table.options import TableOptions, parse_duration
 from airflow_paimon.core.table.paths import MAIN, RESERVED_TAG_PREFIX, UNDO_TAG_PREFIX
@@ -83,13 +84,12 @@ def expiry_rule(
     return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
 
 
-def plan_branch(branch: str, snapshots: Sequence[Root], rule: SnapshotRule, pins: Sequence[Pin]) -> BranchExpiry:
-    """Choose the snapshots of one branch (ascending by id) that expire."""
+def plan_branch(branch: str, snapshots: Snapshots, rule: SnapshotRule, pins: Sequence[Pin]) -> BranchExpiry:
+    """Choose the snapshots of one branch that expire; looks at no more of them than that takes."""
     limits = [(len(snapshots) - rule.retain_min, f"the newest {rule.retain_min} stay (retain_min)")]
     if rule.max_deletes is not None:
         limits.append((rule.max_deletes, f"at most {rule.max_deletes} expire in one run (max_deletes)"))
-    ids = [r.snapshot.id for r in snapshots]
-    limits += [(sum(i < pin.snapshot_id for i in ids), pin.reason) for pin in pins]
+    limits += [(bisect_left(snapshots.ids, pin.snapshot_id), pin.reason) for pin in pins]
     allowed, reason = min(limits, key=lambda limit: limit[0])
     allowed = max(allowed, 0)
     stop = min(max(len(snapshots) - rule.retain_max, 0), allowed)
@@ -130,8 +130,15 @@ def _branch_point(roots: Roots, branch: str, parent: str) -> list[Pin]:
 
 def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
     """Return the newest snapshot of a branch that its parent has, too, as a snapshot or tag; None = none."""
-    theirs = {r.snapshot.identity for r in roots.roots if r.branch == parent and r.kind in (SNAPSHOT, TAG)}
-    return max((r.snapshot.id for r in roots.of(branch, SNAPSHOT) if r.snapshot.identity in theirs), default=None)
+    mine, theirs = roots.snapshots(branch), roots.snapshots(parent)
+    tagged = {r.snapshot.identity for r in roots.roots if r.branch == parent and r.kind == TAG}
+    there = set(theirs.ids)
+    for some in mine.backwards():
+        same = {r.snapshot.identity for r in theirs.those([r.snapshot.id for r in some if r.snapshot.id in there])}
+        shared = next((r.snapshot.id for r in some if r.snapshot.identity in same | tagged), None)
+        if shared is not None:
+            return shared
+    return None
 
 
 def keeps_changelogs(options: TableOptions) -> bool:
@@ -177,22 +184,24 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
     ``rule`` None: all of them, the newest one too, but for what a consumer is to read.
     """
     changelogs = roots.of(branch, CHANGELOG)
+    if not changelogs:
+        return BranchExpiry(branch=branch, expired=(), first_kept=None, reason="there is none")
     pins = [
         Pin(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
         for c in roots.consumers
         if c.branch == branch
     ]
-    snapshots = {r.snapshot.id for r in roots.of(branch, SNAPSHOT)}
+    snapshots = roots.snapshots(branch)
+    there = set(snapshots.ids)
     if rule is None:
         first = min(pins, key=lambda pin: pin.snapshot_id, default=None)
-        found = [r for r in changelogs if r.snapshot.id not in snapshots]  # else its snapshot is about to become it
+        found = [r for r in changelogs if r.snapshot.id not in there]  # else its snapshot is about to become it
         gone = tuple(r for r in found if first is None or r.snapshot.id < first.snapshot_id)
         reason = first.reason if first is not None and len(gone) < len(found) else "its snapshot is still there"
     else:
-        if changelogs:
-            pins.append(Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
-        known = {r.snapshot.id: r for r in (*changelogs, *roots.of(branch, SNAPSHOT))}
-        plan = plan_branch(branch, [known[i] for i in sorted(known)], rule, pins)
+        pins.append(Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
+        known = {r.snapshot.id: r for r in (*changelogs, *snapshots)}
+        plan = plan_branch(branch, Snapshots.of(branch, [known[i] for i in sorted(known)]), rule, pins)
         gone, reason = tuple(r for r in plan.expired if r.kind == CHANGELOG), plan.reason
     ids = {r.snapshot.id for r in gone}
     kept = next((r for r in changelogs if r.snapshot.id not in ids), None)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, Tag, load_json_object
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 
@@ -126,6 +127,66 @@ class Root:
         return CHANGELOG in (self.kind, self.trash.kind if self.trash is not None else None)
 
 
+class Vanished(ConflictError):
+    """A snapshot that was listed is gone when it is to be read."""
+
+
+_AHEAD = 16
+"""How many snapshots are read with one that is asked for."""
+
+
+class Snapshots(Sequence[Root]):
+    """The snapshots of a branch, ascending; each is read when it is asked for.
+
+    ``ids``: all of them. ``read``: called with some ids, returns those snapshots that are still there, in order.
+
+    Raises, wherever it reads:
+        Vanished: one is gone. FormatError: one is unreadable; names it.
+    """
+
+    def __init__(self, branch: str, ids: Sequence[int], read: Callable[[Sequence[int]], Sequence[Root]]) -> None:
+        self.branch = branch
+        self.ids = ids
+        self._read = read
+        self._known: dict[int, Root] = {}
+
+    @classmethod
+    def of(cls, branch: str, roots: Sequence[Root]) -> Snapshots:
+        """Make it of snapshots that were read, ascending."""
+        known = {r.snapshot.id: r for r in roots}
+        return cls(branch, list(known), lambda ids: [known[i] for i in ids])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, at: int) -> Root: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Root]: ...
+    def __getitem__(self, at: int | slice) -> Root | list[Root]:
+        if isinstance(at, slice):
+            return self.those(self.ids[at])
+        number = self.ids[at]
+        if number not in self._known:
+            self.those(self.ids[at : at + _AHEAD] if at >= 0 else [number])
+        return self._known[number]
+
+    def those(self, ids: Sequence[int]) -> list[Root]:
+        """Return the snapshots with these ids."""
+        new = [i for i in ids if i not in self._known]
+        found = {r.snapshot.id: r for r in (self._read(new) if new else ())}
+        if len(found) < len(new):
+            lost = next(i for i in new if i not in found)
+            raise Vanished(f"Snapshot {lost} of branch {self.branch!r} vanished meanwhile; run it again")
+        self._known |= found
+        return [self._known[i] for i in ids]
+
+    def backwards(self) -> Iterator[list[Root]]:
+        """Go through them from the newest one, several at a time."""
+        for stop in range(len(self.ids), 0, -_AHEAD):
+            yield self[max(stop - _AHEAD, 0) : stop][::-1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRecord:
     """An operation that a retry may look for: in the snapshots of ``branch`` after ``head``."""
@@ -139,6 +200,7 @@ class OperationRecord:
 class Roots:
     """The roots of a table.
 
+    ``unread``: the snapshots of each branch, if they are not among ``roots``: they are read when they are needed.
     ``unfinished``: branches that are being created, renamed or deleted, or were when that was interrupted, and folders
     without a schema; each with what is the matter. Their snapshots and tags are among the roots.
     """
@@ -148,11 +210,17 @@ class Roots:
     operations: tuple[OperationRecord, ...] = ()
     branches: tuple[str, ...] = ()
     unfinished: tuple[tuple[str, str], ...] = ()
+    unread: Mapping[str, Snapshots] = field(default_factory=dict)
 
     def of(self, branch: str, kind: str) -> list[Root]:
         """Return the roots of one kind of a branch, in the order of their snapshots."""
         found = (r for r in self.roots if r.branch == branch and r.kind == kind)
         return sorted(found, key=lambda r: (r.snapshot.id, r.name))
+
+    def snapshots(self, branch: str) -> Snapshots:
+        """Return the snapshots of a branch, whether they were read or not."""
+        unread = self.unread.get(branch)
+        return Snapshots.of(branch, self.of(branch, SNAPSHOT)) if unread is None else unread
 
     @property
     def keeping(self) -> list[Root]:

@@ -26,6 +26,8 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     TRASH_DIR,
     OperationRecord,
     Roots,
+    Snapshots,
+    Vanished,
     parse_trash,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
@@ -57,14 +59,17 @@ _Stamp = tuple[int, int | None]
 class RootReader:
     """Looks at the roots of a table, any number of times; reads a file again only if it has been replaced.
 
+    ``whole``: read all; otherwise snapshots are only listed, and read (in each look again) when they are asked for.
     ``operations_since_ms``: leave out operation records that were put before this time (epoch milliseconds, by the
     storage's clock); None = take them all.
     """
 
     table: Table
     operations_since_ms: int | None = None
+    whole: bool = True
     _read: dict[str, tuple[_Stamp, Root]] = field(default_factory=dict)
     _ever: dict[tuple[str, bytes], Root] = field(default_factory=dict)
+    _ids: set[tuple[str, int]] = field(default_factory=set)
     _looks: int = 0
     _lost: bool = False
 
@@ -75,16 +80,32 @@ class RootReader:
         has lost something between its listing and its reading is followed by another one.
 
         Raises:
-            FormatError: a root is unreadable; names it.
+            FormatError: a root is unreadable; names it. Vanished: an unread snapshot was there in an earlier look only.
         """
         now = self.look()
         while self._looks < 2 or (self._lost and self._looks < _MOST_LOOKS):
             now = self.look()
         moved = {(r.trash.path, r.trash.content) for r in now.roots if r.trash is not None}
+        self._check_listed(now)
         known = {(r.path, r.data): r for r in now.roots}
-        before = (r for key, r in self._ever.items() if key not in known and key not in moved)
+        gone = [r for key, r in self._ever.items() if key not in known and key not in moved]
+        unread = read_present(self.table.store, [r.path for r in gone if r.branch in now.unread and r.kind == SNAPSHOT])
+        before = (r for r in gone if unread.get(r.path) != r.data)  # the others are among those that are not read yet
         roots = sorted((*known.values(), *before), key=lambda r: r.path)
         return replace(now, roots=tuple(roots))
+
+    def _check_listed(self, now: Roots) -> None:
+        """Whoever reads snapshots later must know of each that was there in an earlier look; the trash has its own."""
+        there = {(branch, number) for branch, some in now.unread.items() for number in some.ids}
+        trash = {(r.branch, r.snapshot.id) for r in now.roots if r.trash is not None and r.trash.kind == SNAPSHOT}
+        for branch, number in self._ids - there - trash if now.unread else ():
+            raise Vanished(
+                f"{self.table.name}: snapshot {number} of branch {branch!r} vanished meanwhile; run it again"
+            )
+
+    def read_all(self) -> None:
+        """Read all snapshots from now on, and count looks anew."""
+        self.whole, self._looks = True, 0
 
     def look(self) -> Roots:
         """Look once; enough for whoever only moves roots into the trash.
@@ -96,10 +117,12 @@ class RootReader:
         main = self.table.branch(MAIN)
         branches = tuple(main.branch_names())
         views = [main, *(main.branch(name) for name in branches)]
+        unread = {} if self.whole else {view.branch_name: self._listed(view) for view in views}
         roots = [root for view in views for root in self._roots_of(view)]
         roots += self._holds(main)
         roots += self._trash(main)  # last: what is moved there meanwhile is seen there
         self._ever |= {(r.path, r.data): r for r in roots if r.kind != TRASH}
+        self._ids |= {(branch, number) for branch, some in unread.items() for number in some.ids}
         self._looks += 1
         found = Roots(
             roots=tuple(sorted(roots, key=lambda r: r.path)),
@@ -107,6 +130,7 @@ class RootReader:
             operations=tuple(_operations(main, self.operations_since_ms)),
             branches=branches,
             unfinished=tuple(_unfinished(main, views)),
+            unread=unread,
         )
         self._lost |= not {*branches} <= {*main.branch_names()}
         return found
@@ -116,7 +140,7 @@ class RootReader:
         names: dict[str, tuple[str, str]] = {}
         infos: dict[str, FileInfo] = {}
         for kind, folder, prefix in (
-            (SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),
+            *(((SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),) if self.whole else ()),
             (TAG, paths.tag_dir, TAG_PREFIX),
             (CHANGELOG, paths.changelog_dir, CHANGELOG_PREFIX),
         ):
@@ -125,6 +149,21 @@ class RootReader:
             names |= {f"{folder}/{n}": (kind, n.removeprefix(prefix)) for n in chosen}
             infos |= {f"{folder}/{n}": files[n] for n in chosen}
         yield from self._read_new(infos, lambda path, data: _root(view, path, *names[path], data))
+
+    def _listed(self, view: Table) -> Snapshots:
+        names = set(view.store.names(view.paths.snapshot_dir))
+        found = {*numbered(list(names), SNAPSHOT_PREFIX)}
+        ids = sorted(i for i in found if i > 0 and f"{SNAPSHOT_PREFIX}{i}" in names)
+
+        def read(ids: Sequence[int]) -> Sequence[Root]:
+            paths = {view.paths.snapshot(number): str(number) for number in ids}
+            files = read_present(view.store, list(paths))
+            self._lost |= len(files) < len(paths)
+            found = [_root(view, path, SNAPSHOT, name, files[path]) for path, name in paths.items() if path in files]
+            self._ever |= {(r.path, r.data): r for r in found}
+            return found
+
+        return Snapshots(view.branch_name, ids, read)
 
     def _holds(self, main: Table) -> Iterator[Root]:
         """What publishes and rollbacks that are running take their files from."""

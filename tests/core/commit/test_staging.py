@@ -69,7 +69,7 @@ def test_an_overwrite_replaces_the_chosen_partitions_in_one_snapshot(fix: Table)
     assert names(fix) == staged | {n for n in before if n != taken.removed[0].file.file_name}
     head = fix.latest_snapshot()
     assert head is not None
-    assert (head.id, head.commit_kind, head.properties) == (3, CommitKind.OVERWRITE, {"who": "me"})
+    assert (head.id, head.commit_kind, head.properties["who"]) == (3, CommitKind.OVERWRITE, "me")
     discard_staging(staging.view)
     assert fix.branch_names() == ["fix"]
     assert run(fix, "check_table").details["findings"] == []
