@@ -155,6 +155,11 @@ class ListedStore(StoreOver):
         if path:
             yield self._listed(path)
 
+    def divided(self, path: str) -> tuple[Sequence[str], Sequence[FileInfo]]:
+        folders, objects = self.inner.divided(path)
+        days = [f"dt=day-{day:04d}" for day in range(DAYS)] if not path else []
+        return [*dict.fromkeys([*folders, *days])], objects
+
     def _listed(self, path: str) -> list[FileInfo]:
         found = _DAY.fullmatch(path)
         if found is None:

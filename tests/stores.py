@@ -119,7 +119,8 @@ class CountingStore(_Wrapper):
         self.tally = tally or Tally()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CountingStore, (self.inner,)
+        kept = () if type(self.tally) is Tally else (self.tally,)
+        return CountingStore, (self.inner, *kept)
 
     def child(self, path: str) -> CountingStore:
         return CountingStore(self.inner.child(path), self.tally)

@@ -427,7 +427,7 @@ def expire_branches(
 
 
 def remove_orphan_files(
-    table: str | Table, *, older_than: str = "1 d", records_older_than: str = "30 d",
+    table: str | Table, *, older_than: str = "1 d", records_older_than: str = "30 d", memory_mb: int = 256,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.OrphanDetails]:
@@ -441,7 +441,7 @@ def remove_orphan_files(
 
 
 def check_table(
-    table: str | Table, *, verify_files: bool = True, verify_keys: bool = False,
+    table: str | Table, *, verify_files: bool = True, verify_keys: bool = False, memory_mb: int = 256,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.CheckDetails]:
@@ -455,7 +455,7 @@ def check_table(
 
 
 def storage_usage(
-    table: str | Table, *, limit: int = 100,
+    table: str | Table, *, limit: int = 100, memory_mb: int = 256,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.StorageDetails]:

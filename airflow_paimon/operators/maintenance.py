@@ -101,12 +101,20 @@ class CheckTableOperator(PaimonOperator):
 
     :param verify_files: also look whether every referenced data file exists (templated)
     :param verify_keys: also read all keys of a table with dynamic buckets, and compare them with the index (templated)
+    :param memory_mb: MiB of memory for what is known of the table's files; more lies in a temporary file (templated)
     """
 
     operation = "check_table"
 
     @keeps_arguments
-    def __init__(self, *, verify_files: bool | str = True, verify_keys: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        verify_files: bool | str = True,
+        verify_keys: bool | str = False,
+        memory_mb: int | str = 256,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
 
 
@@ -122,12 +130,15 @@ class RemoveOrphanFilesOperator(PaimonOperator):
     :param older_than: only files that were written longer ago, by the storage's clock; at least ``1 h``. It must be
         longer than any writer takes from its first file to its commit (templated)
     :param records_older_than: delete operation records that are older; at least ``7 d`` (templated)
+    :param memory_mb: MiB of memory for what is known of the table's files; more lies in a temporary file (templated)
     """
 
     operation = "remove_orphan_files"
 
     @keeps_arguments
-    def __init__(self, *, older_than: str = "1 d", records_older_than: str = "30 d", **kwargs: Any) -> None:
+    def __init__(
+        self, *, older_than: str = "1 d", records_older_than: str = "30 d", memory_mb: int | str = 256, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
@@ -180,12 +191,13 @@ class StorageUsageOperator(PaimonOperator):
     what frees the most; see :doc:`/howto/storage-usage`.
 
     :param limit: holders to list; 0 for all (templated)
+    :param memory_mb: MiB of memory for what is known of the table's files; more lies in a temporary file (templated)
     """
 
     operation = "storage_usage"
 
     @keeps_arguments
-    def __init__(self, *, limit: int | str = 100, **kwargs: Any) -> None:
+    def __init__(self, *, limit: int | str = 100, memory_mb: int | str = 256, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:

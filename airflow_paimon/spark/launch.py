@@ -206,13 +206,7 @@ def _run_operation(arguments: JobArguments) -> OperationResult:
 def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
     request = arguments.request
     if not operation_of(request.operation).needs_spark:
-        if not _in_yarn_cluster():
-            return run_operation(request)
-        spark = _session(request)
-        try:
-            return run_operation(request)
-        finally:
-            _stop(spark)
+        return _run_on_metadata(request)
     if not _in_yarn_cluster():
         from airflow_paimon.spark.jobs.before_spark import run_before_spark
 
@@ -228,6 +222,29 @@ def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
         return result
     finally:
         _stop(spark)
+
+
+def _run_on_metadata(request: Request) -> OperationResult:
+    """Run an operation that reads and writes no rows. A submitted one may start a session for work on all files."""
+    started: list[Any] = []
+
+    def session() -> Any:
+        if not started:
+            started.append(_session(request))
+        return started[0]
+
+    if _in_yarn_cluster():
+        session()
+    in_tasks = None
+    if "PYSPARK_GATEWAY_PORT" in os.environ or uses_connect():
+        from airflow_paimon.spark.whole_table import PiecesInTasks
+
+        in_tasks = PiecesInTasks(session, f"{request.operation} {request.table}")
+    try:
+        return run_operation(request, in_tasks=in_tasks)
+    finally:
+        for spark in started:
+            _stop(spark)
 
 
 def _here(arguments: JobArguments) -> Here:

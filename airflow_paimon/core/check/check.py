@@ -56,6 +56,7 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.workers import Workers
 
 
 def check_table(
@@ -75,6 +76,7 @@ def check_table(
         duplicates=duplicates,
         double_keys=double_keys,
         keys=keys if request.verify_keys else None,
+        workers=context.workers(request.memory_mb),
     )
     head = context.table.latest_snapshot_id()
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=summary(findings))
@@ -88,11 +90,12 @@ def find_all(
     duplicates: FindDuplicates | None = None,
     double_keys: FindDoubleKeys | None = None,
     keys: KeyHashes | None = None,
+    workers: Workers | None = None,
 ) -> list[Finding]:
     """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys, ``keys``
-    gives the keys of dynamic buckets: they read rows.
+    gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files.
     """
-    views, states = all_views(table), LiveStates(table)
+    views, states = all_views(table), LiveStates(table, workers or Workers())
     records = check_branches.unfinished_branches(table)
     findings = _guarded(table, check_branches.unfinished_findings(table, records))
     for view in views:

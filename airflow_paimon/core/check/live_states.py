@@ -1,5 +1,5 @@
 """The live files of many states of a table as numbers: each manifest is read once, each folder listed once, for all
-branches and tags, with about 25 bytes for an entry and 8 for a file.
+branches and tags, with 25 bytes for an entry and 8 for a file, of which a part is in memory at a time.
 
 What the numbers can't tell is left to whoever reads the files as values: ``None`` says so. They are digests (see
 ``name_digests``); entries that contradict each other, or whose digests are the same, are among what is left.
@@ -7,9 +7,10 @@ What the numbers can't tell is left to whoever reads the files as values: ``None
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,38 +19,52 @@ import numpy.typing as npt
 from airflow_paimon.core.format.manifest import EntryPlaces, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.name_digests import Digests, digests_of
+from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, cuts_for, joined
+from airflow_paimon.core.whole_table.workers import Workers
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _LEVEL = np.uint64(0xD6E8FEB86659FD93)
-_Folders = npt.NDArray[np.int32]
+_ROW_BYTES = 120
+"""Of an entry, while it is compared."""
+_A_RUN = 1 << 18
+_TYPES = (np.uint64, np.uint64, bool, np.int32, np.int32)
 _Mask = npt.NDArray[np.bool_]
 _Naming = tuple[object, ...]
+_Key = tuple[bytes, int]
 
 
-class _Part(NamedTuple):
+class _Entries(NamedTuple):
     """The entries of one manifest. ``places``: digests of folder and name; ``files``: with the level as well.
-    ``folders``: numbers of folders.
+    ``folders``: positions in ``keys``, the partitions and buckets.
     """
 
-    added: _Mask
-    files: Digests
     places: Digests
-    folders: _Folders
+    files: Digests
+    added: _Mask
+    folders: npt.NDArray[np.int32]
     totals: npt.NDArray[np.int32]
+    keys: list[_Key]
 
 
-class _State(NamedTuple):
-    """``live``: which entries of ``parts`` are live, in their order."""
+@dataclass(frozen=True, slots=True)
+class _State:
+    """``live``: which entries of each range are live, as bits. ``totals``: numbers of buckets that the live files of
+    each folder are for.
+    """
 
     manifests: Sequence[ManifestFile]
-    parts: Sequence[_Part]
-    live: _Mask
+    parts: Sequence[Run]
+    cuts: Digests
+    live: Sequence[npt.NDArray[np.uint8]]
+    files: int
+    totals: Mapping[int, set[int]]
 
 
 @dataclass
@@ -57,118 +72,179 @@ class LiveStates:
     """What a check has read so far. ``main``: any view of the table."""
 
     main: Table
-    _parts: dict[str, _Part | None] = field(default_factory=dict)
-    _folders: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    _seen: dict[tuple[_Naming, str], _Mask] = field(default_factory=dict)
-    _states: dict[tuple[str, ...], _State | None] = field(default_factory=dict)
+    workers: Workers = field(default_factory=Workers)
+    _parts: dict[str, Run | None] = field(default_factory=dict)
+    _folders: dict[_Key, int] = field(default_factory=dict)
+    _listed: dict[_Naming, _Listed] = field(default_factory=dict)
+    _whole: set[tuple[_Naming, tuple[str, ...]]] = field(default_factory=set)
+    _newest: tuple[tuple[str, ...], _State | None] | None = None
+
+    def __post_init__(self) -> None:
+        self._runs = SortedRuns(self.workers.runs_bytes)
 
     def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str] | None:
         """Return the missing data files of a snapshot, as ``missing_at`` does; None: read them as values."""
-        state = self._state(view, snapshot)
+        manifests = all_manifests(view, snapshot)
+        naming, names = _naming(schema), _names(manifests)
+        if (naming, names) in self._whole:
+            return []
+        state = self._state(view, manifests)
         if state is None:
             return None
-        if not state.parts:
-            return []
-        keys = [(_naming(schema), m.file_name) for m in state.manifests]
-        for key, part in zip(keys, state.parts, strict=True):
-            self._seen.setdefault(key, np.zeros(len(part.files), bool))
-        pending = state.live & ~np.concatenate([self._seen[key] for key in keys])
-        if not pending.any():
-            return []
-        places, folders = (
-            np.concatenate(some) for some in zip(*((p.places, p.folders) for p in state.parts), strict=True)
-        )
-        lost = self._lost(schema, places, folders, pending)
-        start = 0
-        for key in keys:
-            end = start + len(self._seen[key])
-            self._seen[key] |= (pending & ~lost)[start:end]
-            start = end
-        return missing_at(view, schema, list(_chosen(view, state, lost))) if lost.any() else []
+        listed = self._listed.setdefault(naming, _Listed(self._runs))
+        self._list_new(schema, state, listed)
+        lost = _lost(state, listed)
+        if len(lost):
+            return missing_at(view, schema, list(_chosen(view, state, lost)))
+        self._whole.add((naming, names))
+        return []
 
     def bucket_counts(self, view: Table, snapshot: Snapshot) -> Mapping[bytes, set[int]] | None:
         """Return the numbers of fixed buckets that the live files of each stored partition are for; None: read them
         as values.
         """
-        state = self._state(view, snapshot)
+        state = self._state(view, all_manifests(view, snapshot))
         if state is None:
             return None
         found: dict[bytes, set[int]] = {}
-        partitions = [partition for partition, _ in self._folders]
-        start = 0
-        for part in state.parts:
-            live = state.live[start : start + len(part.files)] & (part.totals > 0)
-            start += len(part.files)
-            pairs = np.unique(np.stack([part.folders[live], part.totals[live]]), axis=1)
-            for folder, total in pairs.T.tolist():
-                found.setdefault(partitions[folder], set()).add(total)
+        keys = list(self._folders)
+        for folder, totals in state.totals.items():
+            if fixed := {total for total in totals if total > 0}:
+                found.setdefault(keys[folder][0], set()).update(fixed)
         return found
 
-    def _state(self, view: Table, snapshot: Snapshot) -> _State | None:
-        manifests = all_manifests(view, snapshot)
-        names = tuple(m.file_name for m in manifests)
-        if names not in self._states:
-            self._states[names] = self._merged(view, manifests)
-        return self._states[names]
+    def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
+        names = _names(manifests)
+        if self._newest is None or self._newest[0] != names:
+            self._newest = names, self._merged(view, manifests)
+        return self._newest[1]
 
     def _merged(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         new = [m for m in manifests if m.file_name not in self._parts]
-        for manifest, columns in each_entry_places(view, new):
-            self._parts[manifest.file_name] = self._part(columns)
+        entries = [m.num_added_files + m.num_deleted_files for m in new]
+        for name, found in self.workers.each(partial(_read_entries, view), new, entries):
+            self._parts[name] = None if found is None else self._kept(found)
         parts = [self._parts[m.file_name] for m in manifests]
         plain = [p for p in parts if p is not None]
-        live = _live(plain) if len(plain) == len(parts) else None
-        return None if live is None else _State(manifests, plain, live)
+        return self._state_of(manifests, plain) if len(plain) == len(parts) else None
 
-    def _part(self, c: EntryPlaces) -> _Part | None:
-        """None: a file has further files beside it, or lies elsewhere."""
-        number = len(c.kinds)
-        if any(c.extra_files) or {c.external_paths.count(None), c.embedded_file_indexes.count(None)} != {number}:
-            return None
-        folders = self._numbers(c)
-        names = digests_of(c.file_names)
-        places = _places(names, folders)
-        return _Part(
-            added=np.array(c.kinds, np.int8) == FileKind.ADD,
-            files=places ^ (np.array(c.levels, np.int64).astype(np.uint64) + np.uint64(1)) * _LEVEL,
-            places=places,
-            folders=folders,
-            totals=np.array(c.total_buckets, np.int32),
-        )
-
-    def _numbers(self, c: EntryPlaces) -> _Folders:
+    def _kept(self, found: _Entries) -> Run:
         known = self._folders
-        keys = list(zip(c.partitions, c.buckets, strict=True))
-        for key in dict.fromkeys(keys):
-            known.setdefault(key, len(known))
-        return np.fromiter(map(known.__getitem__, keys), np.int32, len(keys))
+        numbers = np.array([known.setdefault(key, len(known)) for key in found.keys], np.int32)
+        return self._runs.add((found.places, found.files, found.added, numbers[found.folders], found.totals))
 
-    def _lost(self, schema: TableSchema, places: Digests, folders: _Folders, pending: _Mask) -> _Mask:
-        """Return which of the pending entries have no file. Folders of one partition are listed at once."""
+    def _state_of(self, manifests: Sequence[ManifestFile], parts: Sequence[Run]) -> _State | None:
+        """Merge entries in order; None: a file is added twice, or deleted without having been added."""
+        cuts = cuts_for(sum(p.rows for p in parts), _ROW_BYTES, self.workers.range_bytes)
+        ranges, bits, files = Ranges(parts, cuts, columns=(1, 2, 3, 4)), [], 0
+        totals: dict[int, set[int]] = {}
+        for at in range(len(ranges)):
+            identities, added, folders, counts = joined(ranges.parts(at), _TYPES[1:])
+            live = live_entries_of(identities, added)
+            if live is None:
+                return None
+            bits.append(np.packbits(live))
+            files += int(live.sum())
+            pairs = np.unique(folders[live].astype(np.int64) << 32 | counts[live].astype(np.int64) & 0xFFFFFFFF)
+            for pair in pairs.tolist():
+                total = pair & 0xFFFFFFFF
+                totals.setdefault(pair >> 32, set()).add(total - (1 << 32) if total >= 1 << 31 else total)
+        return _State(manifests, parts, cuts, bits, files, totals)
+
+    def _list_new(self, schema: TableSchema, state: _State, listed: _Listed) -> None:
+        """List the folders of live files that were not listed before. Those of one partition are listed at once."""
+        new = sorted(state.totals.keys() - listed.folders)
+        listed.folders.update(new)
         values, keys = StoredPartitions(schema).values, list(self._folders)
         of_parent: dict[str, dict[str, int]] = {}
-        for number in np.unique(folders[pending]).tolist():
-            partition, bucket = keys[number]
+        for (partition, bucket), digest in zip(
+            (keys[n] for n in new), _folder_digests([keys[n] for n in new]).tolist(), strict=True
+        ):
             path = bucket_folder(schema, values(partition), bucket)
-            of_parent.setdefault(path.rpartition("/")[0], {})[path] = number
+            of_parent.setdefault(path.rpartition("/")[0], {})[path] = digest
         groups: list[dict[str, int]] = []
         for parent, some in of_parent.items():
             groups += [some] if parent else [{path: n} for path, n in some.items()]
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            there = list(pool.map(self._list, groups))
-        lost = pending.copy()
-        if there:
-            lost[pending] = ~np.isin(places[pending], np.concatenate(there))
-        return lost
+        each = -(-state.files // max(len(groups), 1))
+        for places in self.workers.each(partial(_list_groups, self.main.store), groups, [each] * len(groups)):
+            listed.add(places)
+        listed.seal()
 
-    def _list(self, folders: Mapping[str, int]) -> Digests:
-        store, one = self.main.store, next(iter(folders))
-        if len(folders) == 1:
-            names = store.names(one)
-            return _places(digests_of(names), np.full(len(names), folders[one], np.int32))
-        split = [path.rpartition("/") for path in store.walk(one.rpartition("/")[0])]
-        inside = [(folders[folder], name) for folder, _, name in split if folder in folders]
-        return _places(digests_of([name for _, name in inside]), np.array([n for n, _ in inside], np.int32))
+
+class _Listed:
+    """Digests of the files in the folders that were listed."""
+
+    def __init__(self, runs: SortedRuns) -> None:
+        self.folders: set[int] = set()
+        self.runs: list[Run] = []
+        self._kept_in = runs
+        self._some: list[Digests] = []
+        self._rows = 0
+
+    def add(self, places: Digests) -> None:
+        """Add what was found in some folders."""
+        self._some.append(places)
+        self._rows += len(places)
+        if self._rows >= _A_RUN:
+            self.seal()
+
+    def seal(self) -> None:
+        """Make what was added readable."""
+        if self._some:
+            self.runs.append(self._kept_in.add((np.concatenate(self._some),)))
+            self._some, self._rows = [], 0
+
+
+def _names(manifests: Sequence[ManifestFile]) -> tuple[str, ...]:
+    return tuple(m.file_name for m in manifests)
+
+
+def _read_entries(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, _Entries | None]]:
+    for manifest, columns in each_entry_places(table, manifests):
+        yield manifest.file_name, entries_of(columns)
+
+
+def entries_of(c: EntryPlaces) -> _Entries | None:
+    """Return entries as numbers. None: a file has further files beside it, or lies elsewhere."""
+    number = len(c.kinds)
+    if any(c.extra_files) or {c.external_paths.count(None), c.embedded_file_indexes.count(None)} != {number}:
+        return None
+    keys = list(zip(c.partitions, c.buckets, strict=True))
+    positions = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    folders = np.fromiter(map(positions.__getitem__, keys), np.int32, number)
+    places = _places(digests_of(c.file_names), _folder_digests(list(positions))[folders])
+    return _Entries(
+        places=places,
+        files=places ^ (np.array(c.levels, np.int64).astype(np.uint64) + np.uint64(1)) * _LEVEL,
+        added=np.array(c.kinds, np.int8) == FileKind.ADD,
+        folders=folders,
+        totals=np.array(c.total_buckets, np.int32),
+        keys=list(positions),
+    )
+
+
+def _folder_digests(keys: Sequence[_Key]) -> Digests:
+    return digests_of_bytes([partition + bucket.to_bytes(4, "little", signed=True) for partition, bucket in keys])
+
+
+def _places(names: Digests, folders: Digests) -> Digests:
+    return (names ^ folders * _FACTOR) * _LEVEL
+
+
+def _list_groups(store: Store, groups: Sequence[Mapping[str, int]]) -> Iterator[Digests]:
+    """List folders, given by path with their digests; those of one group have one parent, or are one folder."""
+    with ThreadPoolExecutor(min(LISTINGS_AT_ONCE, len(groups) or 1)) as pool:
+        yield from pool.map(partial(_list, store), groups)
+
+
+def _list(store: Store, folders: Mapping[str, int]) -> Digests:
+    one = next(iter(folders))
+    if len(folders) == 1:
+        names = store.names(one)
+        return _places(digests_of(names), np.full(len(names), folders[one], np.uint64))
+    split = [path.rpartition("/") for path in store.walk(one.rpartition("/")[0])]
+    inside = [(folders[folder], name) for folder, _, name in split if folder in folders]
+    return _places(digests_of([name for _, name in inside]), np.array([n for n, _ in inside], np.uint64))
 
 
 def _naming(schema: TableSchema) -> _Naming:
@@ -177,38 +253,54 @@ def _naming(schema: TableSchema) -> _Naming:
     return schema.partition_keys, o.data_path_directory, o.partition_default_name, o.legacy_partition_name
 
 
-def _places(names: Digests, folders: _Folders) -> Digests:
-    mixed = (folders.astype(np.uint64) + np.uint64(1)) * _FACTOR
-    return (names ^ mixed) * _LEVEL
-
-
-def _live(parts: Sequence[_Part]) -> _Mask | None:
+def live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
     """Merge entries in order; None: a file is added twice, or deleted without having been added."""
-    if not parts:
+    if not len(files):
         return np.zeros(0, bool)
-    files, added = np.concatenate([p.files for p in parts]), np.concatenate([p.added for p in parts])
     order = np.argsort(files, kind="stable")
     same = files[order]
-    first = np.r_[True, same[1:] != same[:-1]] if len(same) else np.zeros(0, bool)
+    first = np.r_[True, same[1:] != same[:-1]]
     starts = first.nonzero()[0]
     at = np.arange(len(same)) - np.repeat(starts, np.diff(np.r_[starts, len(same)]))
     if not np.array_equal(added[order], at % 2 == 0):
         return None
-    last = np.r_[first[1:], True] if len(same) else first
     live = np.zeros(len(same), bool)
-    live[order] = last & added[order]
+    live[order] = np.r_[first[1:], True] & added[order]
     return live
 
 
-def _chosen(view: Table, state: _State, chosen: _Mask) -> Iterator[FilePlace]:
-    """Read again which files some entries name."""
-    start = 0
-    wanted: list[tuple[ManifestFile, _Mask]] = []
-    for manifest, part in zip(state.manifests, state.parts, strict=True):
-        some = chosen[start : start + len(part.files)]
-        start += len(part.files)
-        if some.any():
-            wanted.append((manifest, some))
-    found = each_entry_places(view, [m for m, _ in wanted])
-    for (_, some), (_, columns) in zip(wanted, found, strict=True):
-        yield from (place for place, is_chosen in zip(column_places(columns), some.tolist(), strict=True) if is_chosen)
+def _lost(state: _State, listed: _Listed) -> Digests:
+    """Return the live files that no listing has."""
+    ranges, there = Ranges(state.parts, state.cuts, columns=(0, 1)), Ranges(listed.runs, state.cuts)
+    lost: list[Digests] = [np.zeros(0, np.uint64)]
+    for at, bits in enumerate(state.live):
+        places, files = joined(ranges.parts(at), _TYPES[:2])
+        found = np.sort(joined(there.parts(at), _TYPES[:1])[0])
+        live = np.unpackbits(bits, count=len(places)).view(bool)
+        lost.append(files[live & ~_is_in(places, found)])
+    return np.concatenate(lost)
+
+
+def _is_in(digests: Digests, among: Digests) -> _Mask:
+    """Whether each digest is among sorted ones."""
+    if not len(among):
+        return np.zeros(len(digests), bool)
+    at = np.searchsorted(among, digests)
+    at[at == len(among)] = 0
+    found: _Mask = among[at] == digests
+    return found
+
+
+def _chosen(view: Table, state: _State, lost: Digests) -> Iterator[FilePlace]:
+    """Read again which entries name lost files."""
+    wanted = np.sort(lost)
+    for _, columns in each_entry_places(view, state.manifests):
+        entries = entries_of(columns)
+        assert entries is not None, "it was read so before"
+        chosen = _is_in(entries.files, wanted) & entries.added
+        if chosen.any():
+            yield from _some(column_places(columns), chosen)
+
+
+def _some(places: Iterable[FilePlace], chosen: _Mask) -> Iterator[FilePlace]:
+    return (place for place, is_chosen in zip(places, chosen.tolist(), strict=True) if is_chosen)

@@ -1,19 +1,26 @@
-"""Reads what roots name, each manifest once and in columns, into numbered files."""
+"""Reads what roots name, each manifest once and in columns: as digests of names, which become numbers of files by
+ranges, so that a part of them is in memory at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.format.manifest import EntryNames, FileKind, ManifestFile
-from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, NamedFiles
+from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, Mask, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.scan import each_entry_names
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, pieces_between
+from airflow_paimon.core.whole_table.workers import Workers
 
 
 class NumberedFiles:
@@ -46,14 +53,17 @@ class NumberedFiles:
 
     def array(self, keys: Sequence[str], sizes: Sequence[int] | None = None) -> FileNumbers:
         """Return the number of each file, a new one if need be. ``sizes``: in bytes, for those that were not listed."""
-        digests = digests_of(keys)
+        return self.of(digests_of(keys), np.array(sizes, np.int64) if sizes is not None else None)
+
+    def of(self, digests: Digests, sizes: npt.NDArray[np.int64] | None = None) -> FileNumbers:
+        """Return the number of each file, given by the digest of its key, as ``array`` does."""
         found = self._listed(digests)
         for at in (found < 0).nonzero()[0].tolist():
             digest = int(digests[at])
             number = self._others.get(digest)
             if number is None:
                 number = self._others[digest] = len(self)
-                self._other_sizes.append(sizes[at] if sizes is not None else 0)
+                self._other_sizes.append(int(sizes[at]) if sizes is not None else 0)
             found[at] = number
         return found
 
@@ -80,14 +90,85 @@ class NumberedFiles:
 _LONGEST = 300
 """Manifests that a state is followed by: more are as slow as those that were merged from them."""
 _Manifests = tuple[ManifestFile, ...]
+_NO_CUTS = np.zeros(0, np.uint64)
+
+
+class _Named(NamedTuple):
+    """What one root names. ``others``: sorted digests."""
+
+    state: tuple[str, ...]
+    changelog: tuple[str, ...]
+    others: Digests
+
+
+@dataclass(frozen=True, slots=True)
+class StoredContents:
+    """What roots name, in their order. ``changes``: of each manifest, by its name, the files that it names, each once:
+    digest, by how much it changes how often the file is there, size, and whether it lies elsewhere.
+    """
+
+    named: Sequence[_Named]
+    changes: Mapping[str, Run]
+
+    @property
+    def rows(self) -> int:
+        """How many files the manifests name, those of each for themselves."""
+        return sum(run.rows for run in self.changes.values())
+
+    def by_ranges(self, cuts: Digests) -> ContentsByRange:
+        """Divide the files by ranges of digests."""
+        others = [pieces_between(one.others, cuts) for one in self.named]
+        return ContentsByRange(self, Ranges(list(self.changes.values()), cuts), others)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsByRange:
+    """See ``StoredContents.by_ranges``."""
+
+    stored: StoredContents
+    ranges: Ranges
+    others: Sequence[Sequence[int]]
+
+    def at(self, number: int, numbered: NumberedFiles) -> Contents:
+        """Return what the roots name of a range. ``numbered``: gives the numbers; those listed of this range."""
+        changes = {}
+        for name, (digests, counts, sizes, elsewhere) in zip(
+            self.stored.changes, self.ranges.parts(number), strict=True
+        ):
+            files = numbered.of(digests, sizes)
+            numbered.note_external(files[elsewhere])
+            changes[name] = Changes(files, counts)
+        named = [
+            NamedFiles(
+                state=one.state,
+                changelog=one.changelog,
+                others=numbered.of(one.others[edges[number] : edges[number + 1]]),
+            )
+            for one, edges in zip(self.stored.named, self.others, strict=True)
+        ]
+        return Contents(files=len(numbered), changes=changes, named=named)
 
 
 def read_contents(table: Table, roots: Sequence[Root], numbered: NumberedFiles, *, follows: bool = False) -> Contents:
+    """Read what roots name, all of it into memory; otherwise as ``store_contents``."""
+    runs = SortedRuns(1 << 62)
+    return store_contents(table, roots, runs, follows=follows).by_ranges(_NO_CUTS).at(0, numbered)
+
+
+def store_contents(
+    table: Table,
+    roots: Sequence[Root],
+    runs: SortedRuns,
+    workers: Workers | None = None,
+    *,
+    follows: bool = False,
+    only: Digests | None = None,
+) -> StoredContents:
     """Read what roots name.
 
     ``follows``: take a snapshot's state for that of the one before with its own changes, where it says so, instead of
     reading manifests that were only merged: much faster, and right unless another engine has damaged the table. Not for
-    whoever deletes what no root names.
+    whoever deletes what no root names. ``only``: leave out all other data files; sorted.
 
     Raises:
         FormatError: a list or manifest of one is missing or unreadable; names it and the root.
@@ -95,9 +176,15 @@ def read_contents(table: Table, roots: Sequence[Root], numbered: NumberedFiles, 
     names = read_names(table, roots)
     states = _followed_states(names) if follows else [n.state for n in names]
     manifests = {m.file_name: m for some in (*states, *(n.changelog for n in names)) for m in some}
-    changes = _read_changes(table, list(manifests.values()), numbered)
-    named = [_named(n, state, numbered) for n, state in zip(names, states, strict=True)]
-    return Contents(files=len(numbered), changes=changes, named=named)
+    entries = [m.num_added_files + m.num_deleted_files for m in manifests.values()]
+    read = partial(_read_changes, table, only)
+    found = (workers or Workers()).each(read, list(manifests.values()), entries)
+    changes = {name: runs.add(columns) for name, columns in found}
+    named = [
+        _Named(tuple(m.file_name for m in state), tuple(m.file_name for m in n.changelog), _others_of(n))
+        for n, state in zip(names, states, strict=True)
+    ]
+    return StoredContents(named, changes)
 
 
 def _followed_states(names: Sequence[RootNames]) -> list[_Manifests]:
@@ -117,32 +204,41 @@ def _followed_states(names: Sequence[RootNames]) -> list[_Manifests]:
     ]
 
 
-def _named(names: RootNames, state: _Manifests, numbered: NumberedFiles) -> NamedFiles:
-    """What a root names; the root's own file is among the others."""
+def _others_of(names: RootNames) -> Digests:
+    """What a root names besides data files; its own file is among them."""
     others = {path.rpartition("/")[2] for path in names.metadata_paths} | {e.file_name for e in names.index}
-    return NamedFiles(
-        state=tuple(m.file_name for m in state),
-        changelog=tuple(m.file_name for m in names.changelog),
-        others=numbered.array([*sorted(others), names.root.path]),
-    )
+    return np.sort(digests_of([*others, names.root.path]))
 
 
-def _read_changes(table: Table, manifests: Sequence[ManifestFile], numbered: NumberedFiles) -> dict[str, Changes]:
-    return {m.file_name: _changes_of(names, numbered) for m, names in each_entry_names(table, manifests)}
+_Changes = tuple[Digests, npt.NDArray[np.int32], npt.NDArray[np.int64], Mask]
 
 
-def _changes_of(names: EntryNames, numbered: NumberedFiles) -> Changes:
+def _read_changes(
+    table: Table, only: Digests | None, manifests: Sequence[ManifestFile]
+) -> Iterator[tuple[str, _Changes]]:
+    for manifest, names in each_entry_names(table, manifests):
+        changes = _changes_of(names)
+        if only is not None:
+            kept = np.isin(changes[0], only)
+            changes = changes[0][kept], changes[1][kept], changes[2][kept], changes[3][kept]
+        yield manifest.file_name, changes
+
+
+def _changes_of(names: EntryNames) -> _Changes:
     """Count how often each file is added less how often it is deleted; its own index files go with it."""
-    files = numbered.array(names.file_names, names.file_sizes)
+    digests = digests_of(names.file_names)
     signs = np.where(np.array(names.kinds, np.int8) == FileKind.ADD, 1, -1).astype(np.int8)
-    if any(names.external_paths):
-        numbered.note_external(files[[at for at, path in enumerate(names.external_paths) if path is not None]])
+    sizes = np.array(names.file_sizes, np.int64)
+    elsewhere = np.array([path is not None for path in names.external_paths], bool)
     if any(names.extra_files):
-        extra = numbered.array([name for some in names.extra_files for name in some])
-        files, signs = (
-            np.concatenate([files, extra]),
-            np.concatenate([signs, np.repeat(signs, list(map(len, names.extra_files)))]),
+        beside = list(map(len, names.extra_files))
+        extra = digests_of([name for some in names.extra_files for name in some])
+        digests, signs = np.concatenate([digests, extra]), np.concatenate([signs, np.repeat(signs, beside)])
+        sizes, elsewhere = (
+            np.concatenate([sizes, np.zeros(len(extra), np.int64)]),
+            np.concatenate([elsewhere, np.zeros(len(extra), bool)]),
         )
-    unique, where = np.unique(files, return_inverse=True)
-    counts = np.bincount(where, weights=signs, minlength=len(unique))
-    return Changes(unique, counts.astype(np.int32))
+    unique, first, where = np.unique(digests, return_index=True, return_inverse=True)
+    counts = np.bincount(where, weights=signs, minlength=len(unique)).astype(np.int32)
+    outside = np.bincount(where, weights=elsewhere, minlength=len(unique)) > 0
+    return unique, counts, sizes[first], outside

@@ -39,25 +39,29 @@ def masks_by_class(contents: Contents, roots: Sequence[Root]) -> dict[RootClass,
     return found
 
 
-def kept_json(masks: Mapping[RootClass, Mask], sizes: npt.NDArray[np.int64], wanted: Mask) -> list[dict[str, Any]]:
-    """Count the wanted files that each class refers to, and those that it alone does; the most bytes first.
+Kept = dict[RootClass, npt.NDArray[np.int64]]
+"""Of each class: files, bytes, and of those that it alone refers to."""
+
+
+def count_kept(masks: Mapping[RootClass, Mask], sizes: npt.NDArray[np.int64], wanted: Mask, found: Kept) -> None:
+    """Add to ``found`` the wanted files that each class refers to, and those that it alone does.
 
     ``sizes``: bytes of each file.
     """
     times = np.zeros(len(sizes), np.int32)
     for mask in masks.values():
         times += mask
-    rows = []
-    for (branch, kind), mask in masks.items():
+    for one, mask in masks.items():
         named, alone = mask & wanted, mask & wanted & (times == 1)
-        rows.append(
-            {
-                "branch": branch,
-                "kind": kind,
-                "files": int(named.sum()),
-                "bytes": int(sizes[named].sum()),
-                "only_files": int(alone.sum()),
-                "only_bytes": int(sizes[alone].sum()),
-            }
-        )
+        counts = [named.sum(), sizes[named].sum(), alone.sum(), sizes[alone].sum()]
+        found[one] = found.get(one, np.zeros(4, np.int64)) + np.array(counts, np.int64)
+
+
+def kept_json(found: Kept) -> list[dict[str, Any]]:
+    """Return what ``count_kept`` has counted, the most bytes first."""
+    names = ("files", "bytes", "only_files", "only_bytes")
+    rows: list[dict[str, Any]] = [
+        {"branch": branch, "kind": kind, **dict(zip(names, counts.tolist(), strict=True))}
+        for (branch, kind), counts in found.items()
+    ]
     return sorted(rows, key=lambda row: (-row["bytes"], row["branch"], row["kind"]))

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import re
-import struct
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.table.name_digests import ANY_NAME, digests_of
+from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR
 
 DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY = (
     "data", "changelog", "index", "manifest", "statistics", "temporary",
 )  # fmt: skip
 _UUID = r"(?P<writer>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})"
-_NUMBERED = re.compile(rf"{_UUID}-\d+")
 _MANIFEST = re.compile(rf"{_UUID}(?:-base|-changelog)?-\d+")  # with a word: of this package's commits
 # What a data file's name can end with: its format, its compression, its index, that it holds blobs or vectors only, and
 # this package's rewriting of row ids. Not managed.blob: files with ".blobref" name those, no manifest does.
-_SUFFIXES = re.compile(
-    r"(?:\.(?:parquet|orc|avro|blob|vector|lance|vortex|zstd|snappy|gzip|lz4|zlib|none|index|ids-[0-9a-f]{8}))+"
-)
+_SUFFIXES = r"(?:\.(?:parquet|orc|avro|blob|vector|lance|vortex|zstd|snappy|gzip|lz4|zlib|none|index|ids-[0-9a-f]{8}))"
 _TEMPORARY = re.compile(r"\..+\.(?:[0-9a-f]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.tmp")
 _BUCKET = re.compile(r"bucket-(?:\d+|postpone)")
 _METADATA = {
@@ -91,108 +85,79 @@ class Sums:
     bytes: int = 0
     first_ms: int | None = None
 
+    def __add__(self, other: Sums) -> Sums:
+        times = [ms for ms in (self.first_ms, other.first_ms) if ms is not None]
+        return Sums(self.files + other.files, self.bytes + other.bytes, min(times, default=None))
+
+
+class KindTeller:
+    """Tells the kinds of files by their paths. ``prefixes``: of data and changelog files."""
+
+    def __init__(self, prefixes: Prefixes) -> None:
+        data, changelog = ("|".join(map(re.escape, some)) for some in (prefixes.data, prefixes.changelog))
+        number = r"{}-\d+"
+        self._in_bucket = re.compile(
+            rf"(?:(?P<data>{data})|{changelog}){number.format(_UUID)}{_SUFFIXES}+"
+            rf"|index-{number.format(_UUID.replace('writer', 'index_writer'))}{_SUFFIXES}*"
+        ).fullmatch
+        self._buckets: dict[str, bool] = {}
+
+    def kind_of(self, path: str) -> tuple[str, str] | None:
+        """Return the kind of a file that may be an orphan, and the uuid of its writer, "" for none; of a file in a
+        folder of data or manifests whose name no known writer gives ``UNKNOWN``; None for all others.
+        """
+        parent, _, name = path.rpartition("/")
+        if name.startswith(".") and _TEMPORARY.fullmatch(name):
+            return TEMPORARY, ""
+        if parent in _METADATA:
+            return _metadata(parent, name)
+        is_bucket = self._buckets.get(parent)
+        if is_bucket is None:
+            is_bucket = self._buckets[parent] = _BUCKET.fullmatch(parent.rpartition("/")[2]) is not None
+        if not is_bucket:
+            return None
+        match = self._in_bucket(name)
+        if match is None:
+            return UNKNOWN
+        data, writer, index_writer = match.group("data", "writer", "index_writer")
+        return (INDEX, index_writer) if writer is None else (DATA if data is not None else CHANGELOG, writer)
+
+
+UNKNOWN = ("unknown", "")
+
+
+def _metadata(folder: str, name: str) -> tuple[str, str]:
+    kind, beginnings = _METADATA[folder]
+    for prefix in beginnings:
+        match = _MANIFEST.fullmatch(name, len(prefix)) if name.startswith(prefix) else None
+        if match is not None:
+            return kind, match["writer"]
+    return UNKNOWN
+
 
 def sort_files(files: Iterable[Stored], prefixes: Prefixes) -> Sorted:
     """Divide files into candidates for deletion and unknown ones; in other folders only temporary files count."""
     candidates: list[Candidate] = []
     unknown: list[Stored] = []
-    is_bucket = cache(lambda folder: _BUCKET.fullmatch(folder.rpartition("/")[2]) is not None)
+    kind_of = KindTeller(prefixes).kind_of
     for file in files:
-        parent, _, name = file.path.rpartition("/")
-        if name.startswith(".") and _TEMPORARY.fullmatch(name):
-            candidates.append(Candidate(file, TEMPORARY, None))
-        elif parent in _METADATA or is_bucket(parent):
-            found = _in_bucket(file, name, prefixes) if parent not in _METADATA else _metadata(file, parent)
-            if found is None:
-                unknown.append(file)
-            else:
-                candidates.append(found)
+        found = kind_of(file.path)
+        if found is UNKNOWN:
+            unknown.append(file)
+        elif found is not None:
+            candidates.append(Candidate(file, found[0], found[1] or None))
     return Sorted(candidates=tuple(candidates), unknown=tuple(unknown))
-
-
-def _metadata(file: Stored, folder: str) -> Candidate | None:
-    kind, beginnings = _METADATA[folder]
-    for prefix in beginnings:
-        match = _MANIFEST.fullmatch(file.name, len(prefix)) if file.name.startswith(prefix) else None
-        if match is not None:
-            return Candidate(file, kind, match["writer"])
-    return None
-
-
-def _in_bucket(file: Stored, name: str, prefixes: Prefixes) -> Candidate | None:
-    kinds = ((DATA, prefixes.data), (CHANGELOG, prefixes.changelog), (INDEX, ("index-",)))
-    for kind, beginnings in kinds:
-        for prefix in beginnings:
-            match = _NUMBERED.match(name, len(prefix)) if name.startswith(prefix) else None
-            if match is None:
-                continue
-            rest = name[match.end() :]
-            if _SUFFIXES.fullmatch(rest) or (kind == INDEX and not rest):
-                return Candidate(file, kind, match["writer"])
-    return None
 
 
 KINDS = (DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY)
 _NO_TIME = -(1 << 62)
-_WRITER = struct.Struct(">QQ")
-
-
-class Candidates:
-    """The candidates of a table as columns, about 60 bytes each: paths are compressed, names and writers are digests.
-
-    ``unknown``: see ``Sorted``; of them the sums, and the first ``examples``.
-    """
-
-    def __init__(self, examples: int = 0) -> None:
-        """``examples``: how many unknown files to name."""
-        self._paths: list[tuple[int, bytes]] = []
-        self._parts: list[tuple[npt.NDArray[Any], ...]] = []
-        self._listed = examples
-        self.unknown = Sums()
-        self.examples: list[str] = []
-
-    def add(self, found: Sorted) -> None:
-        """Add what was found in some folders."""
-        some = found.candidates
-        self.examples = sorted([*self.examples, *(f.path for f in found.unknown)])[: self._listed]
-        sizes = sum(f.size for f in found.unknown)
-        self.unknown = Sums(self.unknown.files + len(found.unknown), self.unknown.bytes + sizes)
-        if not some:
-            return
-        self._paths.append((len(some), zlib.compress("\0".join(c.file.path for c in some).encode(errors=ANY_NAME), 1)))
-        times = [_NO_TIME if c.file.modified_ms is None else c.file.modified_ms for c in some]
-        self._parts.append((
-            digests_of([c.file.name for c in some]),
-            np.array([c.file.size for c in some], np.int64),
-            np.array(times, np.int64),
-            np.array([KINDS.index(c.kind) for c in some], np.int8),
-            np.array([0 if c.writer is None else _writer_number(c.writer) for c in some], np.uint64),
-        ))  # fmt: skip
-
-    def columns(self) -> CandidateColumns:
-        """Return the columns, in the order in which the files were listed."""
-        types: tuple[type, ...] = (np.uint64, np.int64, np.int64, np.int8, np.uint64)
-        empty: tuple[npt.NDArray[Any], ...] = tuple(np.zeros(0, kind) for kind in types)
-        parts, self._parts = self._parts or [empty], []
-        joined = CandidateColumns._make(np.concatenate(some) for some in zip(*parts, strict=True))
-        self._parts = [tuple(joined)]
-        return joined
-
-    def at(self, chosen: npt.NDArray[np.bool_]) -> Iterator[Candidate]:
-        """Return some candidates as values."""
-        c = self.columns()
-        start = 0
-        for number, paths in self._paths:
-            where = chosen[start : start + number].nonzero()[0]
-            if len(where):
-                names = zlib.decompress(paths).decode(errors=ANY_NAME).split("\0")
-                for at in where.tolist():
-                    yield _candidate(names[at], c, start + at)
-            start += number
+_NO_UUID = "0" * 32
 
 
 class CandidateColumns(NamedTuple):
-    """``names`` and ``writers``: digests (0: no writer); ``times``: epoch milliseconds; ``kinds``: of ``KINDS``."""
+    """Candidates as columns. ``names`` and ``writers``: digests (0: no writer); ``times``: epoch milliseconds;
+    ``kinds``: of ``KINDS``.
+    """
 
     names: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.int64]
@@ -211,33 +176,66 @@ class CandidateColumns(NamedTuple):
         first = int(times.min()) if len(times) else None
         return Sums(int(chosen.sum()), int(self.sizes[chosen].sum()), first)
 
+    def at_work(self, before_ms: int) -> npt.NDArray[np.uint64]:
+        """Return the writers of files that are not older than a time."""
+        return np.unique(self.writers[~self.older(before_ms) & (self.writers != 0)])
 
-def _writer_number(uuid: str) -> int:
-    high, low = _WRITER.unpack(bytes.fromhex(uuid.replace("-", "")))
-    return (high ^ low) or 1
+    def candidate(self, path: str, at: int) -> Candidate:
+        """Return one as a value, without its writer."""
+        time = int(self.times[at])
+        stored = Stored(path, int(self.sizes[at]), None if time == _NO_TIME else time)
+        return Candidate(stored, KINDS[self.kinds[at]], None)
 
 
-def _candidate(path: str, c: CandidateColumns, at: int) -> Candidate:
-    time = int(c.times[at])
-    return Candidate(Stored(path, int(c.sizes[at]), None if time == _NO_TIME else time), KINDS[c.kinds[at]], None)
+COLUMN_TYPES: tuple[type, ...] = (np.uint64, np.int64, np.int64, np.int8, np.uint64)
+"""Of ``CandidateColumns``."""
 
 
-def find_orphans(candidates: Candidates, used: npt.NDArray[np.bool_], before_ms: int) -> Orphans:
+def columns_of(
+    names: Sequence[str],
+    sizes: Sequence[int],
+    times: Sequence[int | None],
+    kinds: Sequence[str],
+    writers: Sequence[str],
+) -> CandidateColumns:
+    """Return candidates as columns. ``writers``: their uuids, "" for none."""
+    position = {kind: at for at, kind in enumerate(KINDS)}
+    return CandidateColumns(
+        names=digests_of(names),
+        sizes=np.array(sizes, np.int64),
+        times=np.array([_NO_TIME if time is None else time for time in times], np.int64),
+        kinds=np.array([position[kind] for kind in kinds], np.int8),
+        writers=_writer_numbers(writers),
+    )
+
+
+def _writer_numbers(uuids: Sequence[str]) -> npt.NDArray[np.uint64]:
+    joined = "".join([uuid or _NO_UUID for uuid in uuids]).replace("-", "")
+    halves = np.frombuffer(bytes.fromhex(joined), ">u8").reshape(len(uuids), 2)
+    numbers: npt.NDArray[np.uint64] = np.maximum(halves[:, 0] ^ halves[:, 1], 1).astype(np.uint64)
+    numbers[np.array([not uuid for uuid in uuids], bool)] = 0
+    return numbers
+
+
+class Judged(NamedTuple):
+    """``orphans``: which candidates may be deleted; ``young`` and ``held``: see ``Orphans``."""
+
+    orphans: npt.NDArray[np.bool_]
+    young: Sums
+    held: Sums
+
+
+def find_orphans(
+    c: CandidateColumns, used: npt.NDArray[np.bool_], before_ms: int, at_work: npt.NDArray[np.uint64]
+) -> Judged:
     """Decide on the candidates whose names no root has; of each, ``used`` says whether some has.
 
     A writer that is still at work may commit files that it wrote long ago: while one of its files, committed or not, is
-    younger than ``before_ms``, all its files stay. A file without a time stays as well.
+    younger than ``before_ms``, all its files stay. A file without a time stays as well. ``at_work``: these writers, of
+    all candidates of the table.
     """
-    c = candidates.columns()
-    old = c.older(before_ms)
-    at_work = np.unique(c.writers[~old & (c.writers != 0)])
-    busy = np.isin(c.writers, at_work)
-    free = ~used
-    return Orphans(
-        files=tuple(sorted(candidates.at(free & old & ~busy), key=lambda c: c.file.path)),
-        young=c.sums(free & ~old),
-        held=c.sums(free & old & busy),
-    )
+    old, busy, free = c.older(before_ms), np.isin(c.writers, at_work), ~used
+    return Judged(free & old & ~busy, c.sums(free & ~old), c.sums(free & old & busy))
 
 
 def by_folder(files: Iterable[Candidate]) -> list[dict[str, object]]:

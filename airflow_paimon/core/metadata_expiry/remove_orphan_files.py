@@ -8,7 +8,7 @@ by its age, by the storage's clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,22 +20,19 @@ from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
+from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, StoredContents, store_contents
 from airflow_paimon.core.metadata_expiry.contents_plan import Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time, time_before
-from airflow_paimon.core.metadata_expiry.kept_plan import kept_json, masks_by_class
+from airflow_paimon.core.metadata_expiry.kept_plan import Kept, count_kept, kept_json, masks_by_class
+from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
     Candidate,
-    CandidateColumns,
-    Candidates,
     Orphans,
     Prefixes,
-    Stored,
     Sums,
     by_folder,
     find_orphans,
-    sort_files,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -46,9 +43,11 @@ from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
-from airflow_paimon.core.table.name_digests import digests_of
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, STREAMS_DIR
+from airflow_paimon.core.table.name_digests import Digests, digests_of
+from airflow_paimon.core.table.paths import MAIN, STREAMS_DIR
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.sorted_runs import SortedRuns, cuts_for
+from airflow_paimon.core.whole_table.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +60,8 @@ _LEAST = {
 _BATCH = 1000
 _LISTED = 100
 _EXAMPLES = 20
+_ROW_BYTES = 150
+"""Of a file that is listed, or named by a manifest, while both are compared."""
 _OLD_RECORD = "an operation record that no retry will look for"
 _OLD_STREAM = "of a stream or replay into a branch that is gone, or of an old replay"
 _PREFIX_OPTIONS = (("data-file.prefix", "data-"), ("changelog-file.prefix", "changelog-"))
@@ -80,11 +81,12 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
-    files = _candidates(table)
-    look = _Look(table, RootReader(table), files.columns())
-    used = look.used()
-    referenced = _referenced(files.columns(), used, look.kept)
-    found = find_orphans(files, used, before_ms)
+    workers = context.workers(request.memory_mb)
+    listed = ListedFiles(SortedRuns(workers.runs_bytes // 2), before_ms=before_ms, most_examples=_EXAMPLES)
+    files = list_files(table, file_prefixes(table), workers, listed)
+    look = _Look(table, RootReader(table), workers)
+    living, contents = look.named(SortedRuns(workers.runs_bytes // 2))
+    found, referenced = _judge(files, living, contents, workers.range_bytes)
     records = [*old_records(table, now_ms - records_age_ms), *old_checks(table, now_ms - records_age_ms)]
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
@@ -95,7 +97,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
         found = _delete(table, look, found)
         execute(table, old)
     details = _details(found, files, before_ms, len(records), age_ms) | {
-        "referenced": referenced,
+        "referenced": referenced.to_json(),
         "stream_records": len(streams),
         "warnings": unfinished_warnings(look.roots),
     }
@@ -118,14 +120,6 @@ def age_millis(request: RemoveOrphanFiles | EraseRows, name: str, now_ms: int | 
     return age_ms
 
 
-def _candidates(table: Table) -> Candidates:
-    found, prefixes = Candidates(_EXAMPLES), file_prefixes(table)
-    for infos in table.store.files_in_parts(""):
-        infos = [i for i in infos if not i.name.startswith(f"{PRIVATE_DIR}/")]
-        found.add(sort_files((Stored(i.name, i.size, i.modified_ms) for i in infos), prefixes))
-    return found
-
-
 def file_prefixes(table: Table) -> Prefixes:
     """What data and changelog files were ever named, by all schemas of all branches."""
     found: list[set[str]] = [{default} for _, default in _PREFIX_OPTIONS]
@@ -143,55 +137,69 @@ def file_prefixes(table: Table) -> Prefixes:
 class _Look:
     """Looks at the roots, any number of times; what a root names never changes, so each is read once.
 
-    ``files``: those that were listed. ``seen``: path and content of the roots whose names are
-    known. ``roots``: what the last look found; ``kept``: by which roots of the first look how many files are used.
+    ``seen``: path and content of the roots whose names are known. ``roots``: what the last look found.
     """
 
     table: Table
     reader: RootReader
-    files: CandidateColumns
+    workers: Workers
     roots: Roots = field(default_factory=Roots)
     seen: set[tuple[str, bytes]] = field(default_factory=set)
-    kept: list[dict[str, Any]] = field(default_factory=list)
 
-    def used(self) -> Mask:
-        """Return which of the listed files are named by a root, of those that this look finds for the first time.
+    def named(self, runs: SortedRuns, only: Digests | None = None) -> tuple[Sequence[Root], StoredContents]:
+        """Return the roots that this look finds for the first time, with what they name. ``only``: of data files.
 
         Raises:
             FormatError: a root, or a list or manifest of one, is missing or unreadable.
         """
         self.roots = self.reader.gather()
         new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
-        found, kept = self.reader.of_living(new, lambda living: _named(self.table, living, self.files))
-        self.kept = self.kept if self.seen else kept
+        found = self.reader.of_living(
+            new, lambda living: (living, store_contents(self.table, living, runs, self.workers, only=only))
+        )
         self.seen |= {(r.path, r.data) for r in new}
         return found
 
 
-def _named(table: Table, roots: Sequence[Root], files: CandidateColumns) -> tuple[Mask, list[dict[str, Any]]]:
-    """Return which files some roots name, and how many of them each class of roots does.
+@dataclass(slots=True)
+class _Referenced:
+    """The files that something refers to, of each kind, with what does."""
+
+    sums: Sums = field(default_factory=Sums)
+    kinds: dict[str, int] = field(default_factory=dict)
+    kept: Kept = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**_sum(self.sums), "kinds": self.kinds, "by": kept_json(self.kept)}
+
+
+def _judge(
+    files: ListedFiles, living: Sequence[Root], stored: StoredContents, memory_bytes: int
+) -> tuple[Orphans, _Referenced]:
+    """Tell orphans from what roots name, one range of names after the other.
 
     A data file that a state only lists as deleted is not named by it.
     """
-    if not roots:
-        return np.zeros(len(files.names), bool), []
-    numbered = NumberedFiles(files.names, files.sizes)
-    contents = read_contents(table, roots, numbered)
-    masks = masks_by_class(contents, roots)
-    used = np.zeros(contents.files, bool)
-    for mask in masks.values():
-        used |= mask
-    listed = np.arange(contents.files) < len(numbered.listed)
-    kept = kept_json(masks, numbered.sizes, listed)
-    return used[np.searchsorted(numbered.listed, files.names)], kept
-
-
-def _referenced(files: CandidateColumns, used: Mask, kept: list[dict[str, Any]]) -> dict[str, Any]:
-    """Count the files that something refers to, of each kind, with what does."""
-    present, first, numbers = np.unique(files.kinds[used], return_index=True, return_counts=True)
-    order = np.argsort(first)
-    kinds = {KINDS[present[at]]: int(numbers[at]) for at in order.tolist()}
-    return {**_sum(files.sums(used)), "kinds": kinds, "by": kept}
+    cuts = cuts_for(files.rows + stored.rows, _ROW_BYTES, memory_bytes)
+    contents, referenced = stored.by_ranges(cuts), _Referenced()
+    orphans: list[Candidate] = []
+    young, held = Sums(), Sums()
+    assert files.before_ms is not None
+    for at, (c, places) in enumerate(files.by_ranges(cuts)):
+        numbered = NumberedFiles(c.names, c.sizes)
+        named = contents.at(at, numbered)
+        masks = masks_by_class(named, living)
+        used = _any_of(masks.values(), named.files)
+        count_kept(masks, numbered.sizes, np.arange(named.files) < len(numbered.listed), referenced.kept)
+        used_here: Mask = used[np.searchsorted(numbered.listed, c.names)]
+        judged = find_orphans(c, used_here, files.before_ms, files.at_work)
+        orphans += files.values(c, places, judged.orphans)
+        young, held = young + judged.young, held + judged.held
+        referenced.sums += c.sums(used_here)
+        for kind, number in enumerate(np.bincount(c.kinds[used_here], minlength=len(KINDS)).tolist()):
+            if number:
+                referenced.kinds[KINDS[kind]] = referenced.kinds.get(KINDS[kind], 0) + number
+    return Orphans(files=tuple(sorted(orphans, key=lambda c: c.file.path)), young=young, held=held), referenced
 
 
 def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
@@ -200,7 +208,7 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
     names = digests_of([c.file.name for c in found.files])
     used = np.zeros(0, np.uint64)
     for at, batch in enumerate(batches(found.files, _BATCH)):
-        used = np.union1d(used, look.files.names[look.used()])
+        used = np.union1d(used, _named_now(look, np.unique(names)))
         is_used = np.isin(names[at * _BATCH : at * _BATCH + len(batch)], used).tolist()
         free = [c for c, kept in zip(batch, is_used, strict=True) if not kept]
         failed = delete_files(table, [c.file.path for c in free])
@@ -214,7 +222,22 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
     return replace(found, files=tuple(deleted))
 
 
-def _details(found: Orphans, files: Candidates, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
+def _named_now(look: _Look, names: Digests) -> Digests:
+    """Return which of some names a root has that wasn't there before."""
+    living, stored = look.named(SortedRuns(look.workers.runs_bytes), names)
+    numbered = NumberedFiles(names, np.zeros(len(names), np.int64))
+    contents = stored.by_ranges(np.zeros(0, np.uint64)).at(0, numbered)
+    return names[_any_of(contents.each(range(len(living))), contents.files)[: len(names)]]
+
+
+def _any_of(masks: Iterable[Mask], files: int) -> Mask:
+    found = np.zeros(files, bool)
+    for mask in masks:
+        found |= mask
+    return found
+
+
+def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
     folders = by_folder(found.files)
     first = found.young.first_ms
     return {

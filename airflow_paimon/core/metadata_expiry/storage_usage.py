@@ -6,21 +6,17 @@ The files are listed before the roots are gathered, so that what is committed me
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
-from airflow_paimon.core.metadata_expiry.contents_plan import FileNumbers, Mask
+from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, StoredContents, store_contents
+from airflow_paimon.core.metadata_expiry.contents_plan import Mask
 from airflow_paimon.core.metadata_expiry.expiry import duration_ms
-from airflow_paimon.core.metadata_expiry.orphan_plan import (
-    CandidateColumns,
-    Candidates,
-    Stored,
-    Sums,
-    sort_files,
-)
+from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
+from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, Stored, Sums
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -33,15 +29,20 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     UNDO,
     Holder,
     Usage,
+    added,
     holders_of,
     usages,
 )
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
-from airflow_paimon.core.table.name_digests import digests_of
+from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.sorted_runs import SortedRuns, cuts_for, pieces_between
+from airflow_paimon.core.whole_table.workers import Workers
 
+_ROW_BYTES = 150
+"""Of a file that is listed, or named by a manifest, while it is counted."""
 _YOUNG = "1 d"
 """As long as ``remove_orphan_files`` leaves unreferenced files to writers by default."""
 
@@ -52,6 +53,9 @@ class Counted:
 
     files: int = 0
     bytes: int = 0
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(files=self.files + other.files, bytes=self.bytes + other.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +68,18 @@ class Totals:
     else. Besides: ``live``, the data files of main's newest snapshot, and ``external``, those outside of the folder.
     """
 
-    total: Counted
-    referenced: Counted
-    unreferenced: Counted
-    young: Counted
-    unknown: Counted
-    records: Counted
-    others: Counted
-    live: Counted
-    external: Counted
+    total: Counted = Counted()
+    referenced: Counted = Counted()
+    unreferenced: Counted = Counted()
+    young: Counted = Counted()
+    unknown: Counted = Counted()
+    records: Counted = Counted()
+    others: Counted = Counted()
+    live: Counted = Counted()
+    external: Counted = Counted()
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +98,7 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
     Raises:
         FormatError: something that names files is unreadable; names it.
     """
-    found = read_usage(context.table, context.now_ms)
+    found = read_usage(context.table, context.now_ms, context.workers(request.memory_mb))
     holders = found.holders[: request.limit] if request.limit else found.holders
     details = asdict(found.totals) | {
         "holders": [holder_json(usage, found.roots) for usage in holders],
@@ -102,84 +109,104 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
 
 
-def read_usage(table: Table, now_ms: int) -> TableUsage:
+def read_usage(table: Table, now_ms: int, workers: Workers | None = None) -> TableUsage:
     """Count the bytes of a table, of all its branches. ``now_ms``: epoch milliseconds, for the age of files.
 
     Raises:
         FormatError: something that names files is unreadable; names it.
     """
-    main = table.branch(MAIN)
-    folder = _list_folder(main)
-    numbered = NumberedFiles(
-        np.concatenate([folder.candidates.names, digests_of([f.path for f in folder.rest])]),
-        np.concatenate([folder.candidates.sizes, np.array([f.size for f in folder.rest], np.int64)]),
-    )
-    reader = RootReader(main)
+    main, workers = table.branch(MAIN), workers or Workers()
+    listed = ListedFiles(SortedRuns(workers.runs_bytes // 2), is_whole=True)
+    files = list_files(main, file_prefixes(main), workers, listed)
+    reader, runs = RootReader(main), SortedRuns(workers.runs_bytes // 2)
     roots = reader.gather()
     living, contents = reader.of_living(
-        roots.keeping, lambda some: (some, read_contents(main, some, numbered, follows=True))
+        roots.keeping, lambda some: (some, store_contents(main, some, runs, workers, follows=True))
     )
-    own = _own_files(folder.rest, roots.branches, numbered)
-    contents, sizes = replace(contents, files=len(numbered)), numbered.sizes
-    times = contents.times()
-    found = usages(contents, sizes, times, holders_of(living, roots.branches, own))
-    head = _newest(living)
-    live = contents.live(head) if head is not None else np.zeros(len(sizes), bool)
+    count = _Count(files, _Rest.of(files.rest, roots.branches), living, roots.branches, contents, now_ms)
+    totals, found = count.all(workers.range_bytes)
     return TableUsage(
-        totals=replace(
-            _totals(folder, numbered, times > 0, now_ms),
-            live=Counted(files=int(live.sum()), bytes=int(sizes[live].sum())),
-            external=Counted(files=len(numbered.external), bytes=int(sizes[numbered.external].sum())),
-        ),
+        totals=_of_rest(files) + totals,
         holders=tuple(sorted(found, key=_most_first)),
         roots=living,
         warnings=tuple(unfinished_warnings(roots)),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Folder:
-    """``candidates``: what roots name by its name; ``unknown`` is a part of ``rest``, and so are ``records``."""
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """Files that are no candidates: digests of their paths, sorted, and their sizes. ``own``: sorted digests of those
+    in the folder of each branch.
+    """
 
-    candidates: CandidateColumns
-    unknown: Sequence[Stored]
-    records: Sequence[Stored]
-    rest: Sequence[Stored]
+    paths: Digests
+    sizes: npt.NDArray[np.int64]
+    own: Mapping[str, Digests]
 
-
-def _list_folder(main: Table) -> _Folder:
-    prefixes, found = file_prefixes(main), Candidates()
-    unknown: list[Stored] = []
-    records: list[Stored] = []
-    rest: list[Stored] = []
-    for infos in main.store.files_in_parts(""):
-        stored = [Stored(i.name, i.size, i.modified_ms) for i in infos]
-        own = [f for f in stored if f.path.startswith(f"{PRIVATE_DIR}/")]
-        part = sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), prefixes)
-        known = {c.file.path for c in part.candidates}
-        records += own
-        unknown += part.unknown
-        rest += [f for f in stored if f.path not in known]
-        found.add(part)
-    return _Folder(candidates=found.columns(), unknown=unknown, records=records, rest=rest)
+    @classmethod
+    def of(cls, rest: Sequence[Stored], branches: Collection[str]) -> _Rest:
+        digests, sizes = digests_of([f.path for f in rest]), np.array([f.size for f in rest], np.int64)
+        order = np.argsort(digests, kind="stable")
+        own = {name: np.sort(digests_of(paths)) for name, paths in _own_files(rest, branches).items()}
+        return cls(digests[order], sizes[order], own)
 
 
-def _totals(folder: _Folder, numbered: NumberedFiles, referenced: Mask, now_ms: int) -> Totals:
-    candidates = folder.candidates
-    used = referenced[np.searchsorted(numbered.listed, candidates.names)]
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Counts one range of names after the other."""
+
+    files: ListedFiles
+    rest: _Rest
+    living: Sequence[Root]
+    branches: Sequence[str]
+    contents: StoredContents
+    now_ms: int
+
+    def all(self, memory_bytes: int) -> tuple[Totals, list[Usage]]:
+        cuts = cuts_for(self.files.rows + len(self.rest.paths) + self.contents.rows, _ROW_BYTES, memory_bytes)
+        rest, contents = pieces_between(self.rest.paths, cuts), self.contents.by_ranges(cuts)
+        own = {name: pieces_between(digests, cuts) for name, digests in self.rest.own.items()}
+        head, totals, found = _newest(self.living), Totals(), list[Usage]()
+        for at, (c, _) in enumerate(self.files.by_ranges(cuts)):
+            beside = slice(rest[at], rest[at + 1])
+            numbered = NumberedFiles(
+                np.concatenate([c.names, self.rest.paths[beside]]), np.concatenate([c.sizes, self.rest.sizes[beside]])
+            )
+            read = contents.at(at, numbered)
+            mine = {
+                name: numbered.of(self.rest.own[name][edges[at] : edges[at + 1]]) for name, edges in own.items()
+            }  # fmt: skip
+            named, sizes = replace(read, files=len(numbered)), numbered.sizes
+            times = named.times()
+            found = added(found, usages(named, sizes, times, holders_of(self.living, self.branches, mine)))
+            live = named.live(head) if head is not None else np.zeros(len(sizes), bool)
+            totals += replace(
+                _of_candidates(c, numbered, times > 0, self.now_ms),
+                live=Counted(files=int(live.sum()), bytes=int(sizes[live].sum())),
+                external=Counted(files=len(numbered.external), bytes=int(sizes[numbered.external].sum())),
+            )
+        return totals, found
+
+
+def _of_candidates(c: CandidateColumns, numbered: NumberedFiles, referenced: Mask, now_ms: int) -> Totals:
+    used = referenced[np.searchsorted(numbered.listed, c.names)]
     before_ms = now_ms - duration_ms(_YOUNG, "age")
-    apart = {f.path for f in (*folder.unknown, *folder.records)}
-    every, rest = _counted(candidates.sums(np.ones(len(used), bool))), _count(folder.rest)
     return Totals(
-        total=Counted(files=every.files + rest.files, bytes=every.bytes + rest.bytes),
-        referenced=_counted(candidates.sums(used)),
-        unreferenced=_counted(candidates.sums(~used)),
-        young=_counted(candidates.sums(~used & ~candidates.older(before_ms))),
-        unknown=_count(folder.unknown),
-        records=_count(folder.records),
-        others=_count(f for f in folder.rest if f.path not in apart),
-        live=Counted(),
-        external=Counted(),
+        total=_counted(c.sums(np.ones(len(used), bool))),
+        referenced=_counted(c.sums(used)),
+        unreferenced=_counted(c.sums(~used)),
+        young=_counted(c.sums(~used & ~c.older(before_ms))),
+    )
+
+
+def _of_rest(files: ListedFiles) -> Totals:
+    records = [f for f in files.rest if f.path.startswith(f"{PRIVATE_DIR}/")]
+    apart = {f.path for f in (*files.unknown_files, *records)}
+    return Totals(
+        total=_count(files.rest),
+        unknown=_count(files.unknown_files),
+        records=_count(records),
+        others=_count(f for f in files.rest if f.path not in apart),
     )
 
 
@@ -197,7 +224,7 @@ def _newest(roots: Sequence[Root]) -> int | None:
     return ids[max(ids)] if ids else None
 
 
-def _own_files(rest: Sequence[Stored], branches: Collection[str], numbered: NumberedFiles) -> Mapping[str, FileNumbers]:
+def _own_files(rest: Sequence[Stored], branches: Collection[str]) -> Mapping[str, list[str]]:
     """Return the files in the folder of each branch: its snapshots, tags and schemas."""
     folders = {BranchPaths(name).root: name for name in branches}
     found: dict[str, list[str]] = {}
@@ -206,7 +233,7 @@ def _own_files(rest: Sequence[Stored], branches: Collection[str], numbered: Numb
         branch = folders.get("/".join(parts[:2]) + "/") if len(parts) == 3 else None
         if branch is not None:
             found.setdefault(branch, []).append(file.path)
-    return {name: numbered.array(some) for name, some in found.items()}
+    return found
 
 
 def _most_first(usage: Usage) -> tuple[int, int, str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -92,6 +92,24 @@ def usages(
     """
     masks = contents.each([at for holder in holders for at in holder.roots])
     return [_usage(holder, islice(masks, len(holder.roots)), sizes, times) for holder in holders]
+
+
+def added(found: Sequence[Usage], more: Sequence[Usage]) -> list[Usage]:
+    """Add up the same holders' counts of two sets of files; the first may be empty."""
+    return (
+        [
+            replace(
+                two,
+                files=one.files + two.files,
+                bytes=one.bytes + two.bytes,
+                frees_files=one.frees_files + two.frees_files,
+                frees_bytes=one.frees_bytes + two.frees_bytes,
+            )
+            for one, two in zip(found, more, strict=True)
+        ]
+        if found
+        else list(more)
+    )
 
 
 def _usage(holder: Holder, masks: Iterable[Mask], sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int32]) -> Usage:

@@ -23,6 +23,7 @@ from airflow_paimon.core.table.table import (
     open_table,
     parse_timestamp,
 )
+from airflow_paimon.core.whole_table.workers import RunPieces, Workers, processes_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,8 @@ def failure_json(operation: str, table: str, error: BaseException) -> dict[str, 
 class Context:
     """``table`` is main's view. ``now_ms``: the current time for planners (epoch milliseconds).
 
-    ``lost_before``: races that commits of this process had lost when the operation began.
+    ``lost_before``: races that commits of this process had lost when the operation began. ``in_tasks``: takes work on
+    all files of large tables, if anything but processes of this machine does.
     """
 
     request: Request
@@ -71,6 +73,7 @@ class Context:
     now_ms: int
     started: float
     lost_before: int = field(default_factory=lost_races)
+    in_tasks: RunPieces | None = None
 
     @property
     def now_local(self) -> datetime:
@@ -80,6 +83,12 @@ class Context:
     @property
     def now_iso(self) -> str:
         return datetime.fromtimestamp(self.now_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+    def workers(self, memory_mb: int) -> Workers:
+        """Return who does the work on all files of the table. ``memory_mb``: see ``Workers``, in MiB."""
+        if not self.table.store.shared:
+            return Workers(memory_bytes=memory_mb << 20)
+        return Workers(memory_bytes=memory_mb << 20, processes=processes_for(memory_mb), in_tasks=self.in_tasks)
 
     def result(
         self,

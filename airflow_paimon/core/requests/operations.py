@@ -7,7 +7,7 @@ DAG file that imports this module stays fast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from airflow_paimon.core.requests.requests import Request
 
 if TYPE_CHECKING:
     from airflow_paimon.core.requests.context import Context, OperationResult
+    from airflow_paimon.core.whole_table.workers import RunPieces
 
 RunsOn = Literal["metadata", "rows"]
 
@@ -311,8 +312,10 @@ def resolve(function: str) -> Callable[..., Any]:
     return found
 
 
-def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -> OperationResult:
-    """Run a metadata-only operation. ``fold`` is called instead of the operation's own.
+def run_operation(
+    request: Request, *, fold: Callable[..., Any] | None = None, in_tasks: RunPieces | None = None
+) -> OperationResult:
+    """Run a metadata-only operation. ``fold`` is called instead of the operation's own; ``in_tasks``: see ``Context``.
 
     Raises:
         PaimonError: see each operation. UnsupportedFeatureError: the operation reads rows and needs Spark.
@@ -321,7 +324,7 @@ def run_operation(request: Request, *, fold: Callable[..., Any] | None = None) -
 
     if operation_of(request.operation).needs_spark:
         raise UnsupportedFeatureError(f"{request.operation} reads rows: run it as a Spark job (run_on='spark')")
-    return perform(open_context(request), request, fold)
+    return perform(replace(open_context(request), in_tasks=in_tasks), request, fold)
 
 
 def plan_operation(request: Request) -> OperationResult:

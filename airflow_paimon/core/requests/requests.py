@@ -485,6 +485,10 @@ class ExpireBranches(Request):
     notify_before: str | None = flag("Also list the branches that expire within this time, e.g. '3 d'")
 
 
+def _whole_table_memory() -> Any:
+    return flag("MiB of memory for what is known of files, about; more lies in a temporary file", 256, minimum=1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RemoveOrphanFiles(Request):
     operation = "remove_orphan_files"
@@ -496,6 +500,7 @@ class RemoveOrphanFiles(Request):
     records_older_than: str = flag(
         "Delete operation records that are older, e.g. '30 d', at least 7 d: longer than any retry can come", "30 d"
     )
+    memory_mb: int = _whole_table_memory()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -503,12 +508,14 @@ class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)
     verify_keys: bool = switch("Also read all keys of tables with dynamic buckets and compare them with the index")
+    memory_mb: int = _whole_table_memory()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageUsage(Request):
     operation = "storage_usage"
     limit: int = flag("Holders to list, those whose end frees the most first; 0 for all", 100, minimum=0)
+    memory_mb: int = _whole_table_memory()
 
 
 @dataclass(frozen=True, kw_only=True)

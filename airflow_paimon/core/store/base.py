@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -130,6 +130,13 @@ class Store(Protocol):
     def files_in_parts(self, path: str) -> Iterator[Sequence[FileInfo]]:
         """List all objects below a folder as ``files`` does, in parts, so that they need not be in memory at once."""
         yield self.files(path)
+
+    def divided(self, path: str) -> tuple[Sequence[str], Sequence[FileInfo]]:
+        """Divide what ``files`` lists below a folder: paths of the folders directly in it that ``files`` goes into, and
+        the objects directly in it.
+        """
+        found = [replace(i, name=f"{path}/{i.name}" if path else i.name) for i in self.list(path)]
+        return [i.name for i in found if i.is_dir], [i for i in found if not i.is_dir]
 
     def list(self, path: str) -> list[FileInfo]:
         """List the direct entries of a folder, sorted by name; a missing folder is empty."""

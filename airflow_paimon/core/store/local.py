@@ -156,6 +156,11 @@ class LocalStore(Store):
                 found.append(FileInfo(name, False, status.st_size, status.st_mtime_ns // 1_000_000))
         return found
 
+    def divided(self, path: str) -> tuple[Sequence[str], Sequence[FileInfo]]:
+        folders, objects = super().divided(path)
+        # ``files`` follows no link to a folder
+        return [f for f in folders if not os.path.islink(os.path.join(self._root, f))], objects
+
     def list(self, path: str) -> list[FileInfo]:
         folder = self._folder(path)
         found = []

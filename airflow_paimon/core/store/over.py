@@ -81,6 +81,10 @@ class StoreOver(Store):
         changed = type(self).files is not StoreOver.files
         yield from super().files_in_parts(path) if changed else self.inner.files_in_parts(path)
 
+    def divided(self, path: str) -> tuple[Sequence[str], Sequence[FileInfo]]:
+        changed = type(self).list is not StoreOver.list
+        return super().divided(path) if changed else self.inner.divided(path)
+
     def create(self, path: str, data: bytes) -> None:
         self.inner.create(path, data)
 

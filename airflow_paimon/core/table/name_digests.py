@@ -21,7 +21,11 @@ _HALF = np.uint64(32)
 
 def digests_of(names: Sequence[str]) -> Digests:
     """Return the digest of each name, the same in every process."""
-    stored = [name.encode(errors=ANY_NAME) for name in names]
+    return digests_of_bytes([name.encode(errors=ANY_NAME) for name in names])
+
+
+def digests_of_bytes(stored: Sequence[bytes]) -> Digests:
+    """Return the digest of each value, the same in every process."""
     sizes = np.fromiter(map(len, stored), np.int64, len(stored))
     out = np.zeros(len(stored), np.uint64)
     for size in np.unique(sizes).tolist():

@@ -5,17 +5,25 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from airflow_paimon.core.check import live_states
-from airflow_paimon.core.check.live_states import LiveStates
+from airflow_paimon.core.check.live_states import LiveStates, entries_of, live_entries_of
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryPlaces, ManifestEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_places, write_manifest
 from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.whole_table.workers import Workers
 from tests.core.tables import append, make_table, overwrite, run
+from tests.core.whole_table.pieces import shuffled
+
+WORKERS = {
+    "here": Workers(),
+    "little memory": Workers(memory_bytes=500),
+    "tasks": Workers(memory_bytes=500, in_tasks=shuffled, worth_it=0),
+}
 
 
 def _entry(chance: random.Random) -> ManifestEntry:
@@ -27,8 +35,8 @@ def _columns(entries: list[ManifestEntry]) -> EntryPlaces:
     return read_manifest_places(write_manifest(entries))
 
 
-def test_which_entries_are_live(tmp_path: Path) -> None:
-    chance, table = random.Random(11), make_table(tmp_path)
+def test_which_entries_are_live() -> None:
+    chance = random.Random(11)
     outcomes = set()
     for _ in range(400):
         # few files, so that the same one comes and goes, over two manifests
@@ -39,9 +47,8 @@ def test_which_entries_are_live(tmp_path: Path) -> None:
             expected = None if change.deleted else change.added
         except FormatError:
             expected = None
-        states = LiveStates(table)
-        parts = [states._part(_columns(group)) for group in groups]
-        live = live_states._live([p for p in parts if p is not None])
+        parts = [part for group in groups if (part := entries_of(_columns(group))) is not None]
+        live = live_entries_of(np.concatenate([p.files for p in parts]), np.concatenate([p.added for p in parts]))
         outcomes.add(expected is None)
         assert (live is None) == (expected is None)
         if live is not None and expected is not None:
@@ -51,8 +58,8 @@ def test_which_entries_are_live(tmp_path: Path) -> None:
     assert outcomes == {True, False}
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_same_missing_files(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "workers"), [(0, "here"), (1, "little memory"), (2, "little memory"), (3, "tasks")])
+def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None:
     chance = random.Random(seed)
     table = make_table(tmp_path)
     for number in range(8):
@@ -62,7 +69,7 @@ def test_the_same_missing_files(tmp_path: Path, seed: int) -> None:
             run(table, "create_tag", tag=f"t{number}")
     run(table, "create_branch", branch="fix", snapshot=8)
     append(table.branch("fix"), "d")
-    states = LiveStates(table)
+    states = LiveStates(table, WORKERS[workers])
 
     def compare() -> int:
         found = 0
@@ -84,14 +91,13 @@ def test_the_same_missing_files(tmp_path: Path, seed: int) -> None:
     assert compare() == 0
     for path in [p for p in table.store.walk("") if "bucket-" in p and chance.random() < 0.6]:
         table.store.delete(path)
-    states = LiveStates(table)
+    states = LiveStates(table, WORKERS[workers])
     assert compare() > 0
 
 
-def test_files_beside_files_are_left_to_whoever_reads_values(tmp_path: Path) -> None:
-    states = LiveStates(make_table(tmp_path))
+def test_files_beside_files_are_left_to_whoever_reads_values() -> None:
     plain = _entry(random.Random(0))
     for beside in ({"extra_files": ("x",)}, {"external_path": "s3://b/x"}, {"embedded_file_index": b"i"}):
         entry = plain._replace(file=plain.file._replace(**beside))  # type: ignore[arg-type]
-        assert states._part(_columns([plain, entry])) is None
-    assert states._part(_columns([plain])) is not None
+        assert entries_of(_columns([plain, entry])) is None
+    assert entries_of(_columns([plain])) is not None

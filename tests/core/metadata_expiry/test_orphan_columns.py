@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles
-from airflow_paimon.core.metadata_expiry.orphan_plan import Candidates, Prefixes, Stored, find_orphans, sort_files
+from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, _part_of
+from airflow_paimon.core.metadata_expiry.orphan_plan import Candidate, Prefixes, Stored, Sums, find_orphans, sort_files
 from airflow_paimon.core.store import local
+from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.table.name_digests import digests_of
+from airflow_paimon.core.whole_table.sorted_runs import SortedRuns, cuts_for
 
 BEFORE = 1000
 
@@ -32,13 +35,21 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
         stored.append(Stored(f"{folder}/{prefix}{chance.choice(writers)}-{at}{suffix}", at, time))
         if chance.random() < 0.1:
             stored.append(Stored(f"{folder}/{'é' * at}", 3, 5))
-    parts = [sort_files(stored[a : a + 17], Prefixes(("data-",), ("changelog-",))) for a in range(0, len(stored), 17)]
-    candidates = Candidates(examples=3)
-    for part in parts:
-        candidates.add(part)
+    prefixes = Prefixes(("data-",), ("changelog-",))
+    listed = ListedFiles(SortedRuns(chance.choice([0, 1000, 1 << 20])), before_ms=BEFORE, most_examples=3)
+    for at in range(0, len(stored), 17):
+        infos = [FileInfo(f.path, False, f.size, f.modified_ms) for f in stored[at : at + 17]]
+        listed.add(_part_of(infos, prefixes, False, 3))
+    parts = [sort_files(stored, prefixes)]
     plain = [c for part in parts for c in part.candidates]
     used = [chance.random() < 0.3 for _ in plain]
-    found = find_orphans(candidates, np.array(used, bool), BEFORE)
+    named = np.sort(digests_of([c.file.name for c, is_used in zip(plain, used, strict=True) if is_used]))
+    files: list[Candidate] = []
+    young_sums, held_sums = Sums(), Sums()
+    for c, places in listed.by_ranges(cuts_for(len(plain), 10, chance.choice([100, 10000]))):
+        judged = find_orphans(c, np.isin(c.names, named), BEFORE, listed.at_work)
+        files += listed.values(c, places, judged.orphans)
+        young_sums, held_sums = young_sums + judged.young, held_sums + judged.held
 
     def old(one: Stored) -> bool:
         return one.modified_ms is not None and one.modified_ms < BEFORE
@@ -46,15 +57,15 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
     at_work = {c.writer for c in plain if not old(c.file)}
     free = [c for c, is_used in zip(plain, used, strict=True) if not is_used]
     orphans = sorted((c.file.path, c.file.size, c.kind) for c in free if old(c.file) and c.writer not in at_work)
-    assert [(c.file.path, c.file.size, c.kind) for c in found.files] == orphans
+    assert [(c.file.path, c.file.size, c.kind) for c in sorted(files, key=lambda c: c.file.path)] == orphans
     young = [c.file for c in free if not old(c.file)]
     held = [c.file for c in free if old(c.file) and c.writer in at_work]
-    assert (found.young.files, found.young.bytes) == (len(young), sum(f.size for f in young))
-    assert (found.held.files, found.held.bytes) == (len(held), sum(f.size for f in held))
-    assert found.young.first_ms == min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
+    assert (young_sums.files, young_sums.bytes) == (len(young), sum(f.size for f in young))
+    assert (held_sums.files, held_sums.bytes) == (len(held), sum(f.size for f in held))
+    assert young_sums.first_ms == min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
     unknown = [f for part in parts for f in part.unknown]
-    assert (candidates.unknown.files, candidates.unknown.bytes) == (len(unknown), sum(f.size for f in unknown))
-    assert candidates.examples == sorted(f.path for f in unknown)[:3]
+    assert (listed.unknown.files, listed.unknown.bytes) == (len(unknown), sum(f.size for f in unknown))
+    assert listed.examples == sorted(f.path for f in unknown)[:3]
 
 
 def test_names_differ_by_each_letter() -> None:

@@ -1,0 +1,168 @@
+"""The files of a table's folder as columns, about 60 bytes each of which a part is in memory at a time: paths are
+compressed, names and writers are digests.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from airflow_paimon.core.metadata_expiry.orphan_plan import (
+    COLUMN_TYPES,
+    UNKNOWN,
+    Candidate,
+    CandidateColumns,
+    KindTeller,
+    Prefixes,
+    Stored,
+    Sums,
+    columns_of,
+)
+from airflow_paimon.core.store.base import FileInfo, Store
+from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
+from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
+from airflow_paimon.core.whole_table.workers import Workers
+
+Places = npt.NDArray[np.int64]
+"""Where the paths of files lie: number of the part, and place in it."""
+_PLACE_BITS = 32
+
+
+class ListedPart(NamedTuple):
+    """Some of the files. ``paths``: of the candidates, compressed. ``unknown`` and ``rest``: see ``ListedFiles``."""
+
+    candidates: CandidateColumns
+    paths: bytes
+    unknown: Sums
+    examples: list[str]
+    rest: list[Stored]
+    unknown_files: list[Stored]
+
+
+@dataclass(slots=True)
+class ListedFiles:
+    """The files of a table's folder.
+
+    ``candidates``: those that can be orphans, by the digests of their names. ``at_work``: writers of those that are not
+    older than ``before_ms``. ``unknown``: see ``Sorted``, with the first ``most_examples`` paths. If ``is_whole``, also
+    ``rest``, all but the candidates, with this package's own files, and the unknown ones among them.
+    """
+
+    runs: SortedRuns
+    is_whole: bool = False
+    before_ms: int | None = None
+    most_examples: int = 0
+    candidates: list[Run] = field(default_factory=list)
+    at_work: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    unknown: Sums = field(default_factory=Sums)
+    examples: list[str] = field(default_factory=list)
+    rest: list[Stored] = field(default_factory=list)
+    unknown_files: list[Stored] = field(default_factory=list)
+    _paths: list[Kept] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many candidates there are."""
+        return sum(run.rows for run in self.candidates)
+
+    def add(self, part: ListedPart) -> None:
+        """Add some files."""
+        self.unknown += part.unknown
+        self.examples = sorted([*self.examples, *part.examples])[: self.most_examples]
+        self.rest += part.rest
+        self.unknown_files += part.unknown_files
+        number = len(part.candidates.names)
+        if not number:
+            return
+        if self.before_ms is not None:
+            self.at_work = np.union1d(self.at_work, part.candidates.at_work(self.before_ms))
+        places = (len(self._paths) << _PLACE_BITS) + np.arange(number, dtype=np.int64)
+        self.candidates.append(self.runs.add((*part.candidates, places)))
+        self._paths.append(self.runs.keep(part.paths))
+
+    def by_ranges(self, cuts: Digests) -> Iterator[tuple[CandidateColumns, Places]]:
+        """Return the candidates of each range of digests, with where their paths lie."""
+        ranges = Ranges(self.candidates, cuts)
+        for at in range(len(ranges)):
+            *columns, places = joined(ranges.parts(at), (*COLUMN_TYPES, np.int64))
+            yield CandidateColumns._make(columns), places
+
+    def values(self, c: CandidateColumns, places: Places, chosen: npt.NDArray[np.bool_]) -> Iterator[Candidate]:
+        """Return some of the candidates of a range as values."""
+        where = chosen.nonzero()[0]
+        where = where[np.argsort(places[where])]
+        number, paths = -1, [""]
+        for at, place in zip(where.tolist(), places[where].tolist(), strict=True):
+            if place >> _PLACE_BITS != number:
+                number = place >> _PLACE_BITS
+                paths = zlib.decompress(self._paths[number].read()).decode(errors=ANY_NAME).split("\0")
+            yield c.candidate(paths[place & (1 << _PLACE_BITS) - 1], at)
+
+
+def list_files(table: Table, prefixes: Prefixes, workers: Workers, found: ListedFiles) -> ListedFiles:
+    """List all files of a table's folder into ``found``."""
+    listed = partial(_list_folders, table.store, prefixes, found.is_whole, found.most_examples)
+    total = _number_of_files(table) if workers.several else 0
+    if total < workers.worth_it:
+        for part in listed([""]):
+            found.add(part)
+        return found
+    folders, objects = table.store.divided("")
+    found.add(_part_of(objects, prefixes, found.is_whole, found.most_examples))
+    for part in workers.each(listed, folders, [-(-total // len(folders))] * len(folders)):
+        found.add(part)
+    return found
+
+
+def _number_of_files(table: Table) -> int:
+    """About how many data files there are: as many as the newest state has."""
+    head = table.latest_snapshot()
+    return sum(m.num_added_files - m.num_deleted_files for m in all_manifests(table, head)) if head is not None else 0
+
+
+def _list_folders(
+    store: Store, prefixes: Prefixes, is_whole: bool, examples: int, folders: Sequence[str]
+) -> Iterator[ListedPart]:
+    for folder in folders:
+        for infos in store.files_in_parts(folder):
+            yield _part_of(infos, prefixes, is_whole, examples)
+
+
+def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, is_whole: bool, examples: int) -> ListedPart:
+    kind_of = KindTeller(prefixes).kind_of
+    found: list[tuple[FileInfo, tuple[str, str]]] = []
+    unknown: list[Stored] = []
+    rest: list[Stored] = []
+    for info in infos:
+        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else kind_of(info.name)
+        if kind is not None and kind is not UNKNOWN:
+            found.append((info, kind))
+            continue
+        stored = Stored(info.name, info.size, info.modified_ms)
+        if kind is UNKNOWN:
+            unknown.append(stored)
+        if is_whole:
+            rest.append(stored)
+    return ListedPart(
+        candidates=columns_of(
+            [info.name.rpartition("/")[2] for info, _ in found],
+            [info.size for info, _ in found],
+            [info.modified_ms for info, _ in found],
+            [kind for _, (kind, _) in found],
+            [writer for _, (_, writer) in found],
+        ),
+        paths=zlib.compress("\0".join([info.name for info, _ in found]).encode(errors=ANY_NAME), 1),
+        unknown=Sums(len(unknown), sum(f.size for f in unknown)),
+        examples=sorted(f.path for f in unknown)[:examples],
+        rest=rest,
+        unknown_files=unknown if is_whole else [],
+    )
