@@ -34,9 +34,10 @@ from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.plain import compact
 from benchmarks._plot import draw
+from benchmarks._tally import TellingTally, told_by_all
 from benchmarks.large_tables import DAYS, ListedStore, make_table_by_day
 from benchmarks.metadata import change_files
-from tests.stores import CountingStore, Tally
+from tests.stores import CountingStore
 
 SIZES = [int(n) for n in os.environ.get("SIZES", "10000,100000,1000000").split(",")]
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -137,30 +138,6 @@ def measure(warehouse: str, what: str) -> None:
     requests, read = told_by_all(told)
     print(json.dumps({"cpu": cpu, "wall": wall, "requests": requests, "mb": read / 1e6, "memory": grown / 1024,
                       "others": others / 1024}))  # fmt: skip
-
-
-class TellingTally(Tally):
-    """A tally that each process writes into one file, as work on all files is done by several."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TellingTally, (self.path,)
-
-    def add(self, method: str = "", uri: str = "", *, requests: int = 0, read: int = 0, written: int = 0) -> None:
-        super().add(method, uri, requests=requests, read=read, written=written)
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(file, f"{requests} {read}\n".encode())
-        os.close(file)
-
-
-def told_by_all(path: str) -> tuple[int, int]:
-    """Return requests and bytes read, and forget them."""
-    rows = [line.split() for line in Path(path).read_text().splitlines()]
-    Path(path).unlink()
-    return sum(int(requests) for requests, _ in rows), sum(int(read) for _, read in rows)
 
 
 def _cpu() -> float:

@@ -49,7 +49,7 @@ class SortedRuns:
         try:
             if self._file is None:
                 self._file = _File()
-            at, rest = self._end, memoryview(data).cast("B")
+            at, rest = self._end, memoryview(data if isinstance(data, bytes) else data.data).cast("B")
             while rest:
                 written = os.pwrite(self._file.number, rest, self._end)
                 self._end += written
