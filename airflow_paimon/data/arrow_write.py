@@ -22,6 +22,7 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
+from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.compact_keyed import compact_written
@@ -119,6 +120,7 @@ class Written:
 
 
 @verified_commits()
+@reading_once()
 def write_once(
     table: Table,
     operation: str,

@@ -45,6 +45,7 @@ from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.plain import MIB, Here, NeedsSparkError
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.spark.connect import connect_session, uses_connect
 from airflow_paimon.spark.parent_watch import end_with_parent
@@ -198,6 +199,7 @@ def _without_pandas(request: Request) -> Iterator[None]:
 
 @verified_commits()
 @same_versions()
+@reading_once()
 def _run_operation(arguments: JobArguments) -> OperationResult:
     with _without_pandas(arguments.request):
         return _run_where_it_belongs(arguments)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -215,7 +216,9 @@ def _changes(
         return {key: entry for key, entry in removed.items() if key.file_name not in again}
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(zip(own, heirs, pool.map(change, own, heirs), strict=True))
+        pairs = zip(own, heirs, strict=True)
+        found = [pool.submit(copy_context().run, change, one, other) for one, other in pairs]
+    return [(one, other, call.result()) for one, other, call in zip(own, heirs, found, strict=True)]
 
 
 def _add_changelog(

@@ -16,6 +16,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
+from airflow_paimon.core.table.read_once import read_files
 from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
 from airflow_paimon.core.table.table import Table
 
@@ -156,7 +157,7 @@ def _read_indexes(table: Table, roots: Sequence[Root], found: dict[str, tuple[In
     whose = {r.snapshot.index_manifest: r for r in reversed(roots) if r.snapshot.index_manifest and not r.is_changelog}
     for some in batches([name for name in whose if name and name not in found]):
         try:
-            blobs = table.store.read_many([manifest_path(name) for name in some])
+            blobs = read_files(table.store, [manifest_path(name) for name in some])
         except NotFoundError:
             lost = next((n for n in some if not table.store.exists(manifest_path(n))), some[0])
             raise FormatError(

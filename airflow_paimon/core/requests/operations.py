@@ -346,6 +346,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
     """
     from airflow_paimon.core.commit.landed import verified_commits
     from airflow_paimon.core.requests.context import open_context
+    from airflow_paimon.core.table.read_once import reading_once
     from airflow_paimon.core.table.table_sets import same_versions
 
     operation = operation_of(request.operation)
@@ -358,7 +359,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
             f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
             f"{request.operation} --help"
         )
-    with verified_commits(), same_versions():
+    with verified_commits(), same_versions(), reading_once(anew=True):
         more = (processes,) if processes > 1 else ()
         result: OperationResult = resolve(operation.here)(open_context(request), request, *more)
     return result
@@ -367,6 +368,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:
     """Run a metadata-only operation on an open table."""
     from airflow_paimon.core.commit.landed import verified_commits
+    from airflow_paimon.core.table.read_once import reading_once
     from airflow_paimon.core.table.table_sets import same_versions
 
     operation = operation_of(request.operation)
@@ -377,7 +379,7 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
             f"{request.operation} needs the table's own metadata files, and those of {context.table.name} are kept by "
             f"{keeper}; use what that server offers for it"
         )
-    with verified_commits(), same_versions():
+    with verified_commits(), same_versions(), reading_once(anew=True):
         result: OperationResult = function(context, request, *_helpers(operation, fold))
     return result
 

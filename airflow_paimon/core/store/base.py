@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -201,7 +202,7 @@ def side_by_side(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     if not store.remote or len(calls) < 2:
         return [call() for call in calls]
     with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
-        running = [pool.submit(call) for call in calls]
+        running = [pool.submit(copy_context().run, call) for call in calls]
     return [call.result() for call in running]
 
 

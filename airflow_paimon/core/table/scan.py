@@ -53,6 +53,7 @@ from airflow_paimon.core.table.partitions import (
 )
 from airflow_paimon.core.table.partitions import partition_types as partition_types
 from airflow_paimon.core.table.paths import bucket_dir, checked_name, manifest_path
+from airflow_paimon.core.table.read_once import read_files, read_parts
 from airflow_paimon.core.table.table import Table, resolve_version
 
 T = TypeVar("T")
@@ -121,6 +122,14 @@ def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     return base + delta
 
 
+def count_live(table: Table, snapshot: Snapshot | None) -> int:
+    """Return how many files are live, from the lists alone: each entry that deletes takes one away that another has
+    added.
+    """
+    manifests = [] if snapshot is None else all_manifests(table, snapshot)
+    return sum(m.num_added_files - m.num_deleted_files for m in manifests)
+
+
 class NamedList(NamedTuple):
     """A manifest list to read: its name, its size if known, and whose it is, for messages."""
 
@@ -136,7 +145,7 @@ def _delta_list(snapshot: Snapshot) -> NamedList:
 def read_named_lists(table: Table, wanted: Sequence[NamedList]) -> list[list[ManifestFile]]:
     """Read manifest lists by their names, at once; raises as ``read_lists`` does."""
     try:
-        blobs = table.store.read_many([manifest_path(w.name) for w in wanted])
+        blobs = read_files(table.store, [manifest_path(w.name) for w in wanted])
     except NotFoundError:
         lost = next((w for w in wanted if not table.store.exists(manifest_path(w.name))), wanted[0])
         raise _lost(table, f"manifest list {lost.name}", lost.whose) from None
@@ -229,7 +238,7 @@ def _read_parts(table: Table, manifests: Sequence[ManifestFile], only: EntryFilt
 def _parts(table: Table, manifests: Sequence[ManifestFile], parts: Sequence[Part]) -> list[bytes]:
     """Read one part each of some manifests."""
     try:
-        found = table.store.read_parts(parts)
+        found = read_parts(table.store, parts)
     except NotFoundError:
         raise _lost_manifest(table, manifests) from None
     for manifest, (_, size) in zip(manifests, found, strict=True):
@@ -284,7 +293,7 @@ def _batches(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
 def _read_manifests(table: Table, manifests: Sequence[ManifestFile]) -> list[bytes]:
     names = [m.file_name for m in manifests]
     try:
-        blobs = table.store.read_many([manifest_path(n) for n in names])
+        blobs = read_files(table.store, [manifest_path(n) for n in names])
     except NotFoundError:
         raise _lost_manifest(table, manifests) from None
     for manifest, blob in zip(manifests, blobs, strict=True):
@@ -298,7 +307,7 @@ def read_index(table: Table, snapshot: Snapshot | None) -> list[IndexEntry]:
         return []
     name = snapshot.index_manifest
     try:
-        data = table.store.read(manifest_path(name))
+        [data] = read_files(table.store, [manifest_path(name)])
     except NotFoundError:
         raise _lost(table, f"index manifest {name}", f"snapshot {snapshot.id}") from None
     return read_index_manifest(data, name=f"{table.label}: {name}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import function_on_rows
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.spark.versions import require_spark
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 
 @same_versions()
+@reading_once()
 def run_spark_operation(spark: SparkSession, request: Request) -> OperationResult:
     """Run an operation that reads or writes rows.
 

@@ -25,6 +25,7 @@ from airflow_paimon.core.requests.requests import (
     Rescale,
 )
 from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.compare import small_diff
@@ -42,6 +43,7 @@ from airflow_paimon.spark.statements.views import viewed_table
 _DEFAULT = Here()
 
 
+@reading_once()
 def run_before_spark(request: Request, here: Here = _DEFAULT) -> OperationResult | None:
     """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, or where
     no Spark is installed and this process can do the work.

@@ -17,6 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
+from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 
 @same_versions()
+@reading_once()
 def sql(
     spark: SparkSession,
     warehouse: str,
