@@ -21,7 +21,7 @@ from airflow_paimon.data.chain.scan import (
     plan_chain,
     plan_pinned_chain,
 )
-from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, plan_pinned, plan_table_read
+from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, pinned_schema, plan_pinned, plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
@@ -120,6 +120,13 @@ class PinnedRows:
     """The rows of a view in one state, which may be read any number of times: made by ``pin_rows``."""
 
     state: PinnedLayers | PinnedChain
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns. Raises as ``batches``."""
+        if isinstance(self.state, PinnedChain):
+            return plan_pinned_chain(self.state).inputs.main.output_schema
+        return pinned_schema(self.state)
 
     def batches(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.RecordBatchReader:
         """Read as ``read_batches`` does.

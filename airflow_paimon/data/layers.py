@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
@@ -21,10 +22,11 @@ from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowTy
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
-from airflow_paimon.core.table.partitions import Selection
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import ScanPlan, partition_types, plan_scan
+from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.scan import ScanPlan, count_live, partition_types, plan_scan, plan_snapshot
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.files.arrow_types import arrow_schema
@@ -35,6 +37,9 @@ from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
 Layer = tuple[TableRead, list[ReadSplit]]
+
+FEW_FILES = 2_000
+"""A state of so many files is planned once for all of its reads, a larger one for each of them what it needs."""
 
 
 class Select(Protocol):
@@ -62,8 +67,10 @@ def plan_table_read(
             Paimon would return half of the rows.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    return plan_pinned(
-        _pinned(table, version, timestamp, partial(_files_for, where=where, predicate=predicate)),
+    plans = _plans(table, version, timestamp, partial(_files_for, where=where, predicate=predicate))
+    return _layers(
+        _shown(plans),
+        travels=version is not None or timestamp is not None,
         columns=columns,
         where=where,
         predicate=predicate,
@@ -72,13 +79,29 @@ def plan_table_read(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class PinnedLayers:
-    """All files of one state of a table, from which any number of reads can be planned. ``plans``: of the branches that
-    are read, the table's columns in the first. ``travels``: it is an earlier state."""
+    """One state of a table, from which any number of reads can be planned.
 
-    plans: tuple[ScanPlan, ...]
+    ``states``: of the branches that are read, without their files; the first has the table's columns, and hides
+    partitions of the other one. ``travels``: it is an earlier state. ``whole``: the same with their files, where these
+    are few or all of them were asked for.
+    """
+
+    states: tuple[ScanPlan, ...]
     travels: bool
+    whole: tuple[ScanPlan, ...] | None = None
+
+    def plans(self, select: Select) -> tuple[ScanPlan, ...]:
+        """Plan the files that ``select`` gives, or all of them."""
+        if self.whole is not None:
+            return self.whole
+        by_bucket = len(self.states) == 1
+        chosen = [select(state.schema, by_bucket=by_bucket) for state in self.states]
+        plans = _shown([_with_files(s, selection) for s, selection in zip(self.states, chosen, strict=True)])
+        if all(selection is None for selection in chosen):
+            self.whole = plans
+        return plans
 
 
 def pin_layers(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedLayers:
@@ -87,11 +110,25 @@ def pin_layers(table: Table, version: int | str | None = None, timestamp: int | 
     Raises:
         PaimonError: as ``plan_table_read``.
     """
-    return _pinned(table, version, timestamp, _all_files)
+    with reading_once():
+        states = _plans(table, version, timestamp, _no_files)
+        pinned = PinnedLayers(states, travels=version is not None or timestamp is not None)
+        if sum(count_live(s.table, s.snapshot) for s in states) <= FEW_FILES:
+            pinned.plans(_all_files)
+    return pinned
+
+
+def _with_files(state: ScanPlan, selection: Selection | None) -> ScanPlan:
+    plan = plan_snapshot(state.table, state.snapshot, state.schema, selection)
+    return replace(plan, stored_schema=state.stored_schema)
 
 
 def _all_files(schema: TableSchema, *, by_bucket: bool) -> None:
     return None
+
+
+def _no_files(schema: TableSchema, *, by_bucket: bool) -> Selection:
+    return StoredPartitions(schema).selection([])
 
 
 def _files_for(
@@ -118,20 +155,27 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
     return own if found is None else both_of(found, own)
 
 
-def _pinned(table: Table, version: int | str | None, timestamp: int | str | None, select: Select) -> PinnedLayers:
-    travels = version is not None or timestamp is not None
+def _plans(
+    table: Table, version: int | str | None, timestamp: int | str | None, select: Select
+) -> tuple[ScanPlan, ...]:
+    """Plan the branches that are read, first the one whose partitions hide those of the other one."""
     plan = _plan_first(table, version, timestamp, select)
     other = other_branch(plan)
     if other is None:
-        return PinnedLayers((plan,), travels)
+        return (plan,)
     second = _plan_other(plan, table.branch(other), version, timestamp, select)
     if timestamp is not None and plan.snapshot is None and second.snapshot is None:
         raise none_as_early(table, timestamp)
-    if travels:
+    if version is not None or timestamp is not None:
         plan, second = read_as_one([plan, second], newest=timestamp is not None)
     check_types(plan.table.label, second.table.label, plan.schema, second.schema)
-    own, others = shown_of_own(plan, second), shown_of_other(plan, second)
-    return PinnedLayers((others, own) if TableOptions(plan.schema.options).primary_branch else (own, others), travels)
+    return (second, plan) if TableOptions(plan.schema.options).primary_branch else (plan, second)
+
+
+def _shown(plans: Sequence[ScanPlan]) -> tuple[ScanPlan, ...]:
+    """Leave out the partitions that readers see in the first branch."""
+    first, *others = plans
+    return (first, *(_without_partitions(other, first) for other in others))
 
 
 def plan_pinned(
@@ -144,17 +188,44 @@ def plan_pinned(
     top_level: bool = False,
 ) -> list[Layer]:
     """Plan a read of a pinned state; the arguments are those of ``plan_table_read``, and so are the errors."""
+    return _layers(
+        pinned.plans(partial(_files_for, where=where, predicate=predicate)),
+        travels=pinned.travels,
+        columns=columns,
+        where=where,
+        predicate=predicate,
+        batch_rows=batch_rows,
+        top_level=top_level,
+    )
+
+
+def pinned_schema(pinned: PinnedLayers) -> pa.Schema:
+    """Return the columns of a pinned state; nothing is read. Raises as ``plan_table_read``."""
+    layers = _layers(pinned.states, travels=pinned.travels)
+    return layers[0][0].output_schema
+
+
+def _layers(
+    plans: Sequence[ScanPlan],
+    *,
+    travels: bool,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    batch_rows: int = BATCH_ROWS,
+    top_level: bool = False,
+) -> list[Layer]:
     return [
         plan_read(
             _top_level(plan) if top_level else plan,
             columns=columns,
             where=where,
             predicate=predicate,
-            time_travel=pinned.travels,
-            layered=len(pinned.plans) > 1,
+            time_travel=travels,
+            layered=len(plans) > 1,
             batch_rows=batch_rows,
         )
-        for plan in pinned.plans
+        for plan in plans
     ]
 
 

@@ -24,7 +24,7 @@ class PinnedDataset(ds.Dataset):  # type: ignore[misc]
 
     def __init__(self, rows: PinnedRows) -> None:
         self._rows = rows
-        self._schema = rows.batches().schema
+        self._schema = rows.schema
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{type(self).__name__} can't be pickled")

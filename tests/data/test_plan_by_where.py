@@ -17,7 +17,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, Condition
 from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data import layers, read_arrow, write_arrow
+from airflow_paimon.data.arrow_read import pin_rows
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.layers import pin_layers, plan_pinned, plan_table_read
 from airflow_paimon.data.write import TableWrite, buckets_of_rows, partitions_of_rows, plan_write, write_rows
@@ -69,6 +70,12 @@ def test_the_same_splits_as_of_all_files(monkeypatch: pytest.MonkeyPatch, life: 
         ((_, splits),) = plan_table_read(table, where=where)
         ((_, expected),) = plan_pinned(pin_layers(table), where=where)
         assert key(splits) == key(expected), where
+        with monkeypatch.context() as patch:
+            patch.setattr(layers, "FEW_FILES", -1)
+            later = pin_layers(table)
+            ((_, splits),) = plan_pinned(later, where=where)
+            assert later.whole is None or key(splits) == key(expected)
+        assert key(splits) == key(expected), where
         rows = read_arrow(table, where=where).to_pylist()
         assert sorted(rows, key=repr) == sorted(whole.filter(where).to_pylist(), key=repr)
     predicate = AllOf((Condition("dt", "=", "b"), Condition("k", "in", [1, 2, 3])))
@@ -93,8 +100,11 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
     assert len(own) == len(others) == 1
 
 
+@pytest.mark.parametrize("few", [layers.FEW_FILES, -1])
 @pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
-def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_for(option: str) -> None:
+def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, option: str, few: int
+) -> None:
     """Only a whole partition tells that there is nothing of it in the first branch."""
     table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL")],
                          partition_keys=["dt"], primary_keys=["dt", "k"], options={"bucket": "8"})  # fmt: skip
@@ -105,9 +115,13 @@ def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_fo
     run(table, "alter_table", change=[f"set {option}=other"])
     whole = read_arrow(table)
     assert whole.num_rows == 1
+    monkeypatch.setattr(layers, "FEW_FILES", few)
+    rows = pin_rows(table)
     for k in range(20):
         where = (pc.field("k") == k) & (pc.field("dt") == "a")
         assert read_arrow(table, where=where).num_rows == whole.filter(where).num_rows
+        assert rows.batches(where=where).read_all().num_rows == whole.filter(where).num_rows
+    assert rows.batches().read_all() == whole
 
 
 def plan_for(table: Table, rows: pa.Table) -> TableWrite:

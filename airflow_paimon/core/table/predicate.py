@@ -77,10 +77,12 @@ def restrict(predicate: Predicate | None, columns: Set[str]) -> Predicate | None
     """Weaken a predicate to these columns: the result is true wherever the predicate is. None = no condition."""
     if predicate is None or columns_of(predicate) <= columns:
         return predicate
+    if isinstance(predicate, Condition):
+        return None
+    parts = tuple(r for p in predicate.parts if (r := restrict(p, columns)) is not None)
     if isinstance(predicate, AllOf):
-        parts = tuple(r for p in predicate.parts if (r := restrict(p, columns)) is not None)
         return AllOf(parts) if parts else None
-    return None
+    return AnyOf(parts) if len(parts) == len(predicate.parts) else None
 
 
 def may_match(predicate: Predicate | None, bounds: Mapping[str, Bounds], types: Mapping[str, DataType]) -> bool:

@@ -23,7 +23,7 @@ from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
     ScanPlan,
-    all_manifests,
+    count_live,
     group_by_bucket,
     live_entries,
     read_index,
@@ -281,7 +281,7 @@ class _Buckets:
         """
         if after is None or after.total_record_count is None or self._column_files:
             return None
-        if sum(m.num_added_files - m.num_deleted_files for m in all_manifests(branch, after)) <= COUNTED_FILES:
+        if count_live(branch, after) <= COUNTED_FILES:
             return None
         rest = (e for e in self.index_after if not changed(e.partition))
         deleted = [r.cardinality for e in rest for r in e.deletion_vector_ranges or () if r is not None]

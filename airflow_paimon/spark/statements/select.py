@@ -224,7 +224,7 @@ class QueryTables(NamedTables):
         columns = view_columns(schema, self._text)
         if columns is not None:
             schema = with_row_columns(schema)
-        if is_small_view(f for plan in plans for split in plan.splits for f in split.files):
+        if _is_small(state):
             return self._state_frame(state, columns, None)
         if self._needed is None:
             frame, number = placeholder(self._spark, schema)
@@ -248,7 +248,13 @@ def _plans(state: PinnedLayers | PinnedChain) -> Sequence[ScanPlan]:
     """Return the scans of a state, the one with the table's columns first."""
     if isinstance(state, PinnedChain):
         return (state.state.main, state.state.snapshot, state.state.delta)
-    return state.plans
+    return state.states
+
+
+def _is_small(state: PinnedLayers | PinnedChain) -> bool:
+    """Whether all rows are read here, whatever the query needs."""
+    plans = _plans(state) if isinstance(state, PinnedChain) else state.whole
+    return plans is not None and is_small_view(f for p in plans for split in p.splits for f in split.files)
 
 
 def _with_nulls(frame: DataFrame, schema: TableSchema) -> DataFrame:

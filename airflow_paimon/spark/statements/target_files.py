@@ -13,11 +13,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketKey, ScanPlan, all_manifests, live_columns, plan_snapshot
+from airflow_paimon.core.table.scan import BucketKey, ScanPlan, count_live, live_columns, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.layers import other_branch
 from airflow_paimon.data.scan import OPEN_BYTES
@@ -77,12 +76,12 @@ class TargetFiles:
         """Whether there are partitions to leave out, and so many files that it pays to know which before they are read:
         more than are read in this process.
         """
-        return not self._must_be_whole and self._whole is None and _live_files(self.table, self.head) > _FEW_FILES
+        return not self._must_be_whole and self._whole is None and count_live(self.table, self.head) > _FEW_FILES
 
 
 def known_partitions(plan: ScanPlan) -> tuple[str, ...]:
     """Return the names of all partitions of a table of which a part was planned; none where there are many files."""
-    if not plan.schema.partition_keys or _live_files(plan.table, plan.snapshot) > _NAMED_FILES:
+    if not plan.schema.partition_keys or count_live(plan.table, plan.snapshot) > _NAMED_FILES:
         return ()
     found = set(live_columns(plan.table, plan.snapshot).partitions)
     return tuple(sorted(shown_partition(plan.schema, v) for v in map(StoredPartitions(plan.schema).values, found)))
@@ -95,9 +94,3 @@ def partitions_of(rows: pa.Table, table: Table, schema: TableSchema) -> frozense
         InvalidInputError: values that no partition can have.
     """
     return partitions_of_rows(from_shipped(rows, schema), table.store, table.label)(schema)
-
-
-def _live_files(table: Table, head: Snapshot | None) -> int:
-    """Return how many files are live: each entry that deletes takes one away that another has added."""
-    manifests = [] if head is None else all_manifests(table, head)
-    return sum(m.num_added_files - m.num_deleted_files for m in manifests)
