@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,17 +10,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.requests import context
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow
+from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.data import layers, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
-from airflow_paimon.spark.statements import target_files
+from airflow_paimon.spark.jobs import query_views
+from airflow_paimon.spark.statements import select, target_files
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import evaluate
 from airflow_paimon.spark.statements.tables import warehouse_tables
 from tests.core.table.test_stored_partitions import manifests_read
+from tests.core.tables import run
+from tests.spark.jobs.operations import correct
 from tests.stores import CountingStore
 
 if TYPE_CHECKING:
@@ -136,3 +141,60 @@ def test_a_note_names_partitions_that_were_not_planned(spark: SparkSession, tmp_
     make(tmp_path, "append")
     result = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = '2026-01-01' AND k = 1")
     assert result["details"]["notes"][0].endswith(f"the table has 8 partitions, dt={DAYS[0]} to dt={DAYS[-1]}")
+
+
+QUERIES = {
+    f"SELECT k, concat(v, '!') AS v, dt FROM {{}} WHERE dt = '{DAYS[3]}' AND k < 2": 1,
+    f"SELECT k, v, dt FROM {{}} AS b WHERE b.dt IN ('{DAYS[0]}', '{DAYS[1]}') OR dt >= '{DAYS[7]}'": 3,
+    f"SELECT a.k, b.v, a.dt FROM {{0}} AS a JOIN {{0}} AS b ON a.k = b.k AND b.dt = '{DAYS[5]}' "
+    f"WHERE a.dt = '{DAYS[2]}'": 2,
+    f"SELECT k, v, '{DAYS[4]}' AS dt FROM (SELECT * FROM {{}} WHERE dt >= '{DAYS[7]}' LIMIT 100)": 1,
+}
+"""With how many manifests it reads; each day is in one."""
+
+
+@pytest.mark.parametrize("kind", ["keyed", "append"])
+def test_a_select_reads_the_manifests_of_its_partitions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table, counting = make(tmp_path, kind), list[CountingStore]()
+
+    def opened(*where: str, **options: object) -> Table:
+        found = open_table(*where, **options)  # type: ignore[arg-type]
+        counting.append(CountingStore(found.store))
+        return replace(found, store=counting[-1])
+
+    monkeypatch.setattr(select, "open_table", opened)
+    for text, manifests in QUERIES.items():
+        query = text.format("d.t")
+        expected = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
+        counting.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(layers, "FEW_FILES", -1)
+            found = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
+        assert found == expected and found, query
+        assert sum(map(manifests_read, counting)) == manifests, query
+    assert table.latest_snapshot_id() == len(DAYS)
+
+
+@pytest.mark.parametrize("name", ["branch", "d.`t$branch_fix`"])
+def test_a_correction_by_select_reads_the_manifests_of_its_partitions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    table = make(tmp_path, "keyed")
+    for text, manifests in QUERIES.items():
+        rows = []
+        for many in (False, True):
+            run(table, "create_branch", branch="fix", snapshot=len(DAYS))
+            counting = CountingStore(table.store)
+            with monkeypatch.context() as patch:
+                patch.setattr(context, "open_table", lambda *_, c=counting, **__: replace(table, store=c))
+                if many:
+                    patch.setattr(layers, "FEW_FILES", -1)
+                    patch.setattr(query_views, "FEW_FILES", -1)
+                done = correct(spark, tmp_path, text.format(name), mode="upsert")
+            assert done.changed
+            rows.append(sorted(tuple(r.values()) for r in read_arrow(table.branch("fix")).to_pylist()))
+            assert manifests_read(counting) == (manifests + text.startswith("SELECT k, v, '") if many else len(DAYS))
+            run(table, "delete_branch", branch="fix", force=True)
+        assert rows[0] == rows[1], text

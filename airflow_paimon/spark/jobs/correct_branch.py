@@ -30,14 +30,12 @@ from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.partitions import encode_partition, shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read
@@ -74,13 +72,14 @@ from airflow_paimon.spark.jobs.correction_sources import (
     without_row_columns,
 )
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.jobs.query_views import View, branch_view, is_large, needed_frames, other_view
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.read import slim_split
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, conform, distributed, temporary_conf
 from airflow_paimon.spark.statements.statement_plan import Statement
-from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
-from airflow_paimon.spark.statements.views import plan_view, view_columns
+from airflow_paimon.spark.statements.tables import NamedTables, names_of, warehouse_tables
+from airflow_paimon.spark.statements.target_files import partitions_of
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_in_arrow
 
@@ -88,8 +87,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
-
-_Planned = Callable[[], Sequence[Layer] | ChainRead]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +124,16 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
 
     def correct(identity: CommitIdentity) -> OperationResult:
         made = made_of(request, branch, sql)
-        base = _read_base(spark, context, request, branch)
-        frames = _views(spark, request, base, views, sql)
-        tables = _tables(spark, request, branch, sql)
-        with rows_of(spark, request, sql, frames, lambda text: _query(spark, text, tables, base)) as found:
-            rows = without_row_columns(found, base.schema)
-            check_frame(rows, base.schema, branch.label)
+        heads = read_base(context, request, branch)
+        refuse_blurred(heads)
+        frames, query = _inputs(spark, request, heads, views, sql)
+        with rows_of(spark, request, sql, frames, query) as found:
+            rows = without_row_columns(found, heads.schema)
+            check_frame(rows, heads.schema, branch.label)
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
-            results = _run_tasks(spark, request, base, rows)
+            few = _few_rows(spark, request, rows)
+            base = _with_live(spark, context, heads, _written_by(request, heads, few))
+            results = _run_tasks(spark, request, base, rows, few)
         done = _finish(context, request, base, results, identity, made)
         _keep_timing(spark, context, request, sql, base, done)
         return with_column_sources(done, sources)
@@ -148,11 +147,33 @@ def _tables(spark: SparkSession, request: CorrectBranch, branch: Table, sql: str
     return warehouse_tables(spark, request.warehouse, request.storage_options, sql, branch)
 
 
-def _query(spark: SparkSession, text: str, tables: NamedTables | None, base: Base) -> DataFrame:
-    if tables is None:
-        return spark_query(spark, text)
-    plan = partial(plan_snapshot, base.table, base.head, base.schema)
-    return tables.query(text, lambda: own_rows(spark, text, plan()))
+def _inputs(
+    spark: SparkSession, request: CorrectBranch, base: Base, further: Mapping[str, str], sql: str | None
+) -> tuple[dict[str, DataFrame], Callable[[str], DataFrame]]:
+    """Return the views that the query can mean, each of one pinned snapshot, and what runs the query."""
+    tables, found = _tables(spark, request, base.table, sql), _views(request, base, further, sql)
+    if sql is None or tables is None:
+        return _frames(spark, found, sql), partial(spark_query, spark)
+    views = {name: view() for name, view in found.items() if may_mention(sql, name)}
+    frames, own = needed_frames(spark, views, base, sql, tables, partial(rows_of, spark, request, sql))
+    return frames, lambda text: tables.query(text, own)
+
+
+def _few_rows(spark: SparkSession, request: CorrectBranch, rows: DataFrame) -> pa.Table | None:
+    """Run a query that reads little and gives few rows; None: another one."""
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)):
+        return few_rows(rows)
+
+
+def _written_by(request: CorrectBranch, base: Base, few: pa.Table | None) -> frozenset[bytes] | None:
+    """Return the partitions that an upsert of few rows writes, in canonical form; None: the chosen ones, or all.
+
+    Where the row of a key may be in any partition, all have to be known.
+    """
+    schema = base.schema
+    if few is None or request.mode != "upsert" or base.choice.specs or schema.crosses_partitions:
+        return None
+    return partitions_of(few, base.table, schema) if is_large(base) else None
 
 
 def correct_by_rows(spark: SparkSession, context: Context, request: CorrectBranch, rows: DataFrame) -> OperationResult:
@@ -164,9 +185,10 @@ def correct_by_rows(spark: SparkSession, context: Context, request: CorrectBranc
     branch = branch_to_correct(context, request)
 
     def correct(identity: CommitIdentity) -> OperationResult:
-        base = _read_base(spark, context, request, branch)
+        base = _with_live(spark, context, read_base(context, request, branch))
         check_frame(rows, base.schema, branch.label)
-        return _finish(context, request, base, _run_tasks(spark, request, base, rows), identity)
+        results = _run_tasks(spark, request, base, rows, _few_rows(spark, request, rows))
+        return _finish(context, request, base, results, identity)
 
     return correct_idempotently(context, request, None, correct)
 
@@ -204,13 +226,14 @@ def _by_statement(
         with rows(base) as frame:
             check_frame(frame, base.schema, branch.label)
             made = made_of(asked, branch, statement.text)
-            done = _finish(context, asked, base, _run_tasks(spark, asked, base, frame), identity, made)
+            results = _run_tasks(spark, asked, base, frame, _few_rows(spark, asked, frame))
+            done = _finish(context, asked, base, results, identity, made)
         _keep_timing(spark, context, asked, statement.text, base, done)
         return done
 
     def frames(base: Base) -> dict[str, DataFrame]:
         refuse_blurred(base)
-        found = _view_plans(request, base, views, statement.text)
+        found = _views(request, base, views, statement.text)
         return _frames(spark, {name: plan for name, plan in found.items() if name not in own}, statement.text)
 
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
@@ -229,11 +252,6 @@ def _keep_timing(
         keep_timing(context, request, sql, base.live, base.choice, cores_of(spark))
 
 
-def _read_base(spark: SparkSession, context: Context, request: CorrectBranch, branch: Table) -> _Base:
-    """Read the head, the live buckets in the chosen partitions, and their numbers at the branch point."""
-    return _with_live(spark, context, read_base(context, request, branch))
-
-
 def refuse_blurred(base: Base) -> None:
     """Refuse a table with columns that Spark would cut off.
 
@@ -248,9 +266,12 @@ def refuse_blurred(base: Base) -> None:
         )
 
 
-def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
-    branch = found.table
-    schema, head, chosen = found.schema, found.head, found.choice.selection(found.schema)
+def _with_live(spark: SparkSession, context: Context, found: Base, only: frozenset[bytes] | None = None) -> _Base:
+    """Read the live buckets in the chosen partitions, and their numbers at the branch point. ``only``: the partitions
+    that get rows, if known.
+    """
+    branch, schema, head = found.table, found.schema, found.head
+    chosen = found.choice.selection(schema) if only is None else StoredPartitions(schema).those(only)
     refuse_blurred(found)
     base = head if chain_part(branch) is not None else branch_point(context.table, branch)
     at_base = plan_snapshot(branch, base, schema, chosen)
@@ -262,7 +283,14 @@ def _with_live(spark: SparkSession, context: Context, found: Base) -> _Base:
         main_head=found.main_head,
         choice=found.choice,
         live=live,
-        write=plan_write(branch, tasks=cores_of(spark), by_buckets=True, chained=is_chain_rows(branch), scan=live),
+        write=plan_write(
+            branch,
+            tasks=cores_of(spark),
+            by_buckets=True,
+            chained=is_chain_rows(branch),
+            scan=live,
+            partitions=lambda _: only,
+        ),
         limits={_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
     )
 
@@ -295,34 +323,28 @@ def _key(schema: TableSchema, split: BucketSplit) -> BucketKey:
     return BucketKey(encode_partition(split.values, partition_types(schema)), split.bucket)
 
 
+def _frames(spark: SparkSession, views: Mapping[str, Callable[[], View]], sql: str | None) -> dict[str, DataFrame]:
+    """Return all rows of each view that the query can mean."""
+    return {name: view_frame(spark, view().plan(None)) for name, view in views.items() if may_mention(sql, name)}
+
+
 def _views(
-    spark: SparkSession, request: CorrectBranch, base: Base, further: dict[str, str], sql: str | None
-) -> dict[str, DataFrame]:
-    """Return each view, of one pinned snapshot, that the query can mean."""
-    return _frames(spark, _view_plans(request, base, further, sql), sql)
-
-
-def _frames(spark: SparkSession, plans: Mapping[str, _Planned], sql: str | None) -> dict[str, DataFrame]:
-    return {name: view_frame(spark, plan()) for name, plan in plans.items() if may_mention(sql, name)}
-
-
-def _view_plans(request: CorrectBranch, base: Base, further: dict[str, str], sql: str | None) -> dict[str, _Planned]:
-    def other(table: str) -> Sequence[Layer] | ChainRead:
-        return plan_view(request.warehouse, table, request.storage_options, sql)
-
-    def branch() -> Sequence[Layer]:
-        scan = plan_snapshot(base.table, base.head, base.schema)
-        whole = bool(base.schema.primary_keys)  # what is replaced, rows that wait for a compaction among it
-        return [plan_read(scan, columns=view_columns(base.schema, sql), time_travel=True, whole_buckets=whole)]
+    request: CorrectBranch, base: Base, further: Mapping[str, str], sql: str | None
+) -> dict[str, Callable[[], View]]:
+    def other(table: str) -> View:
+        return other_view(request.warehouse, table, request.storage_options, sql)
 
     return {
-        BRANCH_VIEW: branch,
+        BRANCH_VIEW: lambda: branch_view(base, sql),
         MAIN_VIEW: lambda: other(request.table),
         **{name: partial(other, table) for name, table in further.items()},
     }
 
 
-def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame) -> list[BucketResult]:
+def _run_tasks(
+    spark: SparkSession, request: CorrectBranch, base: _Base, rows: DataFrame, few: pa.Table | None
+) -> list[BucketResult]:
+    """``few``: what ``_few_rows`` gave of the rows."""
     if request.mode == "overwrite":
         refuse_lost_deletes(base)
     correction = _correction(request, base)
@@ -333,7 +355,6 @@ def _run_tasks(spark: SparkSession, request: CorrectBranch, base: _Base, rows: D
     what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
     expected = partial(_rows_to_read, request, base)
     with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what, rows=expected):
-        few = few_rows(rows)
         if few is not None and _touches_little(request, base, few):
             return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
         frame = map_in_arrow(distributed(rows, base.write), work, SCHEMA)
