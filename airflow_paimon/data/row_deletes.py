@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import MAX_POSITION_32, Positions, write_deletion_vectors
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -57,9 +57,12 @@ def delete_rows(
     ``deleted``: positions by the name of the file, ascending and each once; none of them is deleted already.
 
     Raises:
-        FormatError: a position beyond the end of its file.
+        FormatError: a position beyond the end of its file. UnsupportedFeatureError: two of the files have one name.
     """
-    files = {f.file_name: (s, f) for s in scan.splits for f in s.files if f.file_name in deleted}
+    named = [(s, f) for s in scan.splits for f in s.files if f.file_name in deleted]
+    files = {f.file_name: (s, f) for s, f in named}
+    if len(files) != len(named):
+        raise two_of_one_name(scan.table.label)
     known = deletions_of(find_deletions(scan.index_entries, scan.schema), [f for _, f in files.values()])
     before = load_deletions(scan.table.store, known)
     gone: list[CommitMessage] = []
@@ -77,6 +80,10 @@ def delete_rows(
     if dry_run:
         return RowDeletes(messages=(), rows=rows, files=count)
     return RowDeletes(messages=(*gone, *_written(write, marked.values())), rows=rows, files=count)
+
+
+def two_of_one_name(label: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(f"{label}: two data files have one name, by which rows can't be told apart")
 
 
 def _check(file: DataFile, vector: Positions, label: str) -> None:

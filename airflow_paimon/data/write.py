@@ -506,23 +506,45 @@ class BucketWriter:
             raise InvalidInputError(f"{self._write.label}: {error.message}") from None
 
 
-def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
-    """Write rows of any buckets, as ``conform_rows`` returns them, with one writer per bucket.
+class RowsWriter:
+    """Writes rows of any buckets, with one writer per bucket: ``add`` any number of times, then ``finish``.
 
-    Memory grows with the number of buckets. After a failure, the written files are deleted. A message without files is
-    from a bucket that got only deletes while its partition is replaced.
+    Memory grows with the number of buckets.
     """
-    writers: dict[BucketKey, BucketWriter] = {}
-    assigners = Assigners(write.dynamic)
-    with abandoned_on_failure(writers.values()):
+
+    def __init__(self, write: TableWrite) -> None:
+        self._write = write
+        self._writers: dict[BucketKey, BucketWriter] = {}
+        self._assigners = Assigners(write.dynamic)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add rows as ``conform_rows`` returns them."""
+        for part in distribute(self._write, batch, self._assigners):
+            key = BucketKey(part.partition, part.bucket)
+            if key not in self._writers:
+                self._writers[key] = BucketWriter(self._write, part.partition, part.values, part.bucket)
+            self._writers[key].add(part.batch, part.indices)
+
+    def finish(self) -> list[CommitMessage]:
+        """Write the remaining rows. A message without files is from a bucket that got only deletes while its partition
+        is replaced.
+        """
+        finished = [(w, w.finish()) for w in self._writers.values()]
+        return self._assigners.with_hashes(message for writer, message in finished if writer.is_needed)
+
+    def abandon(self) -> None:
+        """Delete the written files. Only before a commit of them was attempted."""
+        for writer in self._writers.values():
+            writer.abandon()
+
+
+def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
+    """Write rows of any buckets as ``RowsWriter`` does. After a failure, the written files are deleted."""
+    writer = RowsWriter(write)
+    with abandoned_on_failure([writer]):
         for batch in batches:
-            for part in distribute(write, batch, assigners):
-                key = BucketKey(part.partition, part.bucket)
-                if key not in writers:
-                    writers[key] = BucketWriter(write, part.partition, part.values, part.bucket)
-                writers[key].add(part.batch, part.indices)
-        finished = [(w, w.finish()) for w in writers.values()]
-        return assigners.with_hashes(message for writer, message in finished if writer.is_needed)
+            writer.add(batch)
+        return writer.finish()
 
 
 def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:

@@ -95,14 +95,15 @@ def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None 
     """
     schema = wanted or write.schema
     if write.default_buckets <= 0 and write.dynamic is None:
-        from pyspark.sql import functions as sf
-
-        keys = [sf.col(f"`{k}`") for k in schema.partition_keys]
-        return _rebalanced(frame, keys) if keys else frame
+        return rebalanced(frame, schema.partition_keys) if schema.partition_keys else frame
     return by_bucket(frame, write)
 
 
-def _rebalanced(frame: DataFrame, keys: Sequence[Column]) -> DataFrame:
+def rebalanced(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Distribute rows to few tasks of similar size; those with the same values of the columns to as few as possible."""
+    from pyspark.sql import functions as sf
+
+    keys = [sf.col(f"`{name}`") for name in columns]
     if hasattr(frame, "toArrow"):
         return frame.hint("rebalance", *keys)
     from pyspark.sql import DataFrame

@@ -665,7 +665,7 @@ def test_the_views_of_a_statement_read_one_version_of_a_table_set(
     assert [row for row in rows_of(target) if row[3] == "c"] == [(1, "new", 1, "c")]
 
 
-def test_deletes_by_vectors_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
+def test_marks_rows_by_vectors_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's own reader leaves out what is deleted, and tells where the other rows lie."""
     table = make(tmp_path, "tracked", **{"deletion-vectors.enabled": "true"})
     files = {f.file_name for s in plan_scan(table).splits for f in s.files}
@@ -683,5 +683,22 @@ def test_deletes_by_vectors_in_tasks(spark: SparkSession, tmp_path: Path) -> Non
             left = [row for row in left if row not in gone]
             assert rows_of(table) == left
         assert {f.file_name for s in plan_scan(table).splits for f in s.files} == files
-        sql(spark, str(tmp_path), f"UPDATE d.t SET v = 'x' WHERE _ROW_ID = {ids[8, 'b']}")
-    assert rows_of(table) == [(k, "x" if (k, dt) == (8, "b") else v, n, dt) for k, v, n, dt in left]
+        result = sql(spark, str(tmp_path), f"UPDATE d.t SET v = 'x' WHERE _ROW_ID = {ids[8, 'b']}")
+        assert counts(result) == (1, 0, 0)
+        assert rows_of(table) == [(k, "x" if (k, dt) == (8, "b") else v, n, dt) for k, v, n, dt in left]
+        source = "(SELECT * FROM VALUES (8, 'b', 'y'), (99, 'c', 'new') AS s(k, dt, v)) AS s"
+        merge = f"MERGE INTO d.t USING {source} ON t.k = s.k AND t.dt = s.dt WHEN MATCHED THEN UPDATE SET v = s.v "
+        result = sql(spark, str(tmp_path), f"{merge} WHEN NOT MATCHED THEN INSERT (k, dt, v) VALUES (s.k, s.dt, s.v)")
+        assert counts(result) == (1, 0, 1) and result["details"]["files_rewritten"] == 1, "of the row alone"
+        with pytest.raises(InvalidInputError, match="MERGE_CARDINALITY_VIOLATION"):
+            sql(spark, str(tmp_path), merge.replace("t.k = s.k AND t.dt = s.dt", "t.k < s.k"))
+    after = {(k, dt): (v, i) for k, v, dt, i in with_keys(table)}
+    assert after[8, "b"] == ("y", ids[8, "b"]) and after[99, "c"][0] == "new"
+    assert {key: i for key, (_, i) in after.items() if key in ids} == {key: ids[key] for key in after if key in ids}
+    live = {f.file_name for s in plan_scan(table).splits for f in s.files}
+    assert files < live and len(live - files) == 2, "the old files stay"
+
+
+def with_keys(table: Table) -> list[tuple[Any, ...]]:
+    read = read_arrow(table, columns=["k", "v", "dt", "_ROW_ID"])
+    return [tuple(row.values()) for row in read.to_pylist()]

@@ -75,7 +75,7 @@ class Life:
             "keyed": {"bucket": "2"},
             "tracked": {"row-tracking.enabled": "true"},
             "buckets": {"bucket": "3", "bucket-key": "k"},
-            "vectors": {"deletion-vectors.enabled": "true"},
+            "vectors": {"deletion-vectors.enabled": "true", "row-tracking.enabled": "true"},
         }
         self.table = create_table(
             self._warehouse,

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.arrow_values import column_stats, to_values
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileSource
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileSource, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.stats import ColumnStats, bounds, encode_stats, encode_value_stats, stats_modes
 from airflow_paimon.core.format.types import AtomicType, DataField, with_nullable
@@ -32,6 +32,7 @@ from airflow_paimon.data.files.arrow_types import (
     SEQUENCE_FIELD,
     SEQUENCE_NUMBER,
     VALUE_KIND,
+    VALUE_KIND_FIELD,
     file_fields,
     write_schema,
 )
@@ -206,19 +207,8 @@ class _OpenFile:
         self._fields = file_fields(target.value_fields, target.key_fields)
         if TableOptions(target.schema.options).flag("data-file.thin-mode"):  # a key is there once, as a value
             self._fields = self._fields[len(target.key_fields) :]
-        self._schema = write_schema(self._fields)
         self._sink = target.store.open_output(path)
-        codec, level = compression(target.schema)
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression=codec,
-            compression_level=level,
-            use_dictionary=_dictionary_columns(sample, self._fields),
-            store_schema=False,
-            store_decimal_as_integer=True,
-            use_deprecated_int96_timestamps=needs_int96(target.schema),
-        )
+        self._writer = parquet_writer(self._sink, self._fields, target.schema, dictionary_columns(sample, self._fields))
         self._first_sequence = first_sequence
         self._rows = 0
         self._deletes = 0
@@ -233,13 +223,7 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._describe(rows)
-        columns = []
-        for field in self._fields:
-            name = field.name if field.name in rows.schema.names else field.name.removeprefix("_KEY_")
-            columns.append(rows.column(name))
-        table = pa.Table.from_arrays([_typed(c, f.type) for c, f in zip(columns, self._schema, strict=True)],
-                                     schema=self._schema)  # fmt: skip
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._writer.write_table(stored_rows(rows, self._writer.schema), row_group_size=max(1, rows.num_rows))
         self._rows += rows.num_rows
 
     def _describe(self, rows: pa.Table) -> None:
@@ -277,12 +261,9 @@ class _OpenFile:
 
     def _data_file(self, size: int) -> DataFile:
         target, schema = self._target, self._target.schema
-        names, types = [f.name for f in target.value_fields], [f.type for f in target.value_fields]
-        exact = [_merged([(rows, stats[i]) for rows, stats in self._collected]) for i in range(len(types))]
-        modes = stats_modes(names, schema.options)
-        dense = TableOptions(schema.options).flag("metadata.stats-dense-store", True)
-        kept = [m.apply(s) for m, s in zip(modes, exact, strict=True)]
-        value_stats, value_stats_cols = encode_value_stats(names, kept, types, dense=dense)
+        count = len(target.value_fields)
+        exact = [merged_stats([(rows, stats[i]) for rows, stats in self._collected]) for i in range(count)]
+        value_stats, value_stats_cols = value_stats_of(target, exact)
         low, high = self._sequence_range(exact)
         key_types = [f.type for f in target.key_fields]
         at = [schema.field_names.index(f.name) for f in target.key_fields]
@@ -305,7 +286,7 @@ class _OpenFile:
             delete_row_count=self._deletes,
             file_source=target.source.value,
             value_stats_cols=value_stats_cols,
-            write_cols=tuple(names) if target.stores_row_ids else None,
+            write_cols=tuple(f.name for f in target.value_fields) if target.stores_row_ids else None,
         )
 
     def _sequence_range(self, exact: Sequence[ColumnStats]) -> tuple[int, int]:
@@ -313,7 +294,7 @@ class _OpenFile:
         if self._sequences:
             low, high = min(self._sequences), max(self._sequences)
         elif target.stores_row_ids:
-            low, high = _version_range(exact[-1])
+            low, high = version_range(exact[-1])
         elif TableOptions(target.schema.options).row_tracking:
             low, high = 0, 0  # the commit puts its snapshot id there
         else:
@@ -324,7 +305,41 @@ class _OpenFile:
         )
 
 
-def _version_range(versions: ColumnStats) -> tuple[int, int]:
+def parquet_writer(
+    sink: Any, fields: Sequence[DataField], schema: TableSchema, dictionaries: Sequence[str]
+) -> pq.ParquetWriter:
+    """Return a writer of these columns of a table, as its options say. ``dictionaries``: see ``dictionary_columns``."""
+    codec, level = compression(schema)
+    return pq.ParquetWriter(
+        sink,
+        write_schema(fields),
+        compression=codec,
+        compression_level=level,
+        use_dictionary=list(dictionaries),
+        store_schema=False,
+        store_decimal_as_integer=True,
+        use_deprecated_int96_timestamps=needs_int96(schema),
+    )
+
+
+def stored_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a file's schema in its types; those of a key have another name in ``rows``."""
+    columns = []
+    for field in schema:
+        name = field.name if field.name in rows.schema.names else field.name.removeprefix("_KEY_")
+        columns.append(_typed(rows.column(name), field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def value_stats_of(target: FileTarget, exact: Sequence[ColumnStats]) -> tuple[Stats, tuple[str, ...] | None]:
+    """Return ``_VALUE_STATS`` and ``_VALUE_STATS_COLS`` as the table's options say. ``exact``: by ``value_fields``."""
+    names, types = [f.name for f in target.value_fields], [f.type for f in target.value_fields]
+    options = target.schema.options
+    kept = [mode.apply(stats) for mode, stats in zip(stats_modes(names, options), exact, strict=True)]
+    return encode_value_stats(names, kept, types, dense=TableOptions(options).flag("metadata.stats-dense-store", True))
+
+
+def version_range(versions: ColumnStats) -> tuple[int, int]:
     """Return what a commit completes: a lowest of 0 if all rows are changed, a highest of 0 if any is."""
     return versions.minimum or 0, 0 if versions.null_count else versions.maximum
 
@@ -381,7 +396,7 @@ def _key_values(rows: pa.Table, keys: Sequence[DataField]) -> tuple[Any, ...]:
     return tuple(to_values(rows.column(f.name), f.type)[0] for f in keys)
 
 
-def _merged(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
+def merged_stats(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
     """Combine the exact statistics of row groups (with their row counts); unknown in one means unknown in all."""
     if any(stats.null_count is None for _, stats in parts):
         return ColumnStats()
@@ -415,14 +430,14 @@ def _is_fine(field: DataField) -> bool:
     return fine and isinstance(field.type, AtomicType) and field.type.args[0] > 6
 
 
-def _dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[str]:
+def dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[str]:
     """Return the columns with repeated values, estimated from some rows of the first row group.
 
     Never wide decimals: Paimon 0.9 can't read those from a dictionary.
     """
     rows = _spread(sample, _SAMPLE_ROWS)
     picked = []
-    numbered = SEQUENCE_NUMBER if ROW_ID_FIELD not in fields else None  # keys have numbers, rows have versions
+    numbered = SEQUENCE_NUMBER if VALUE_KIND_FIELD in fields else None  # keys have numbers, rows have versions
     for field in fields:
         if not isinstance(field.type, AtomicType) or field.name == numbered or field.type.root == "BOOLEAN":
             continue

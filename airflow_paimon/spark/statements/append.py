@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
-from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
-from airflow_paimon.data.row_deletes import RowDeletes, delete_rows, deletes_by_vectors
+from airflow_paimon.data.row_deletes import RowDeletes, delete_rows, deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
-from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
+from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
 from airflow_paimon.spark.statements.deleted_rows import merged_positions, positions_by_file, ship_positions
 from airflow_paimon.spark.statements.errors import statement_errors
@@ -37,6 +37,7 @@ from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import Keys, kept_source, keys_of_source, unmatched_rows
+from airflow_paimon.spark.statements.marked_rows import Marked, Marking, mark_rows, marked_outcome, marking_of
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
@@ -68,7 +69,10 @@ def change_append(spark: SparkSession, asked: Statement, table: Table, tables: N
         tables.bound(asked, lambda: own_rows(spark, asked.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
-        evaluation = Evaluation(spark, bound, target.schema, list(POSITION_COLUMNS), whole=False)
+        marks = marks_rows(bound, target.schema)
+        ids = marks and TableOptions(target.schema.options).row_tracking
+        identity = [*POSITION_COLUMNS, *((ROW_ID,) if ids else ())]
+        evaluation = Evaluation(spark, bound, target.schema, identity, whole=marks)
         return _Statement(spark, bound, target, evaluation, dry_run).run()
 
 
@@ -87,7 +91,7 @@ class _Statement:
         if statement.insert is not None:
             plan = self._plan(target.those(frozenset()))
             rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
-            return self._outcome(plan, self._on(plan).insert(rows))
+            return self._part(plan, self._on(plan).insert(rows))
         found = self.evaluation.run(self.evaluation.empty_target())
         if statement.kind == "MERGE" and target.has_many():
             with kept_source(self.spark, statement, self.evaluation) as kept:
@@ -99,21 +103,21 @@ class _Statement:
             dropped = drop_partitions(
                 self.spark, statement, plan.scan, plan.write, found.predicate, dry_run=self.dry_run
             )
-            return replace(dropped, is_part=self._is_part(plan))
+            return self._part(plan, dropped)
         change = self._on(plan)
         if statement.kind == "DELETE" and deletes_by_vectors(schema):
-            return replace(deleted(plan, change.delete(found)), is_part=self._is_part(plan))
+            return self._part(plan, deleted(plan, change.delete(found)))
         if statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
             with kept_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:
-                    return self._outcome(plan, change.merge(kept, keys_of_source(self.evaluation, kept)))
-        return self._outcome(plan, change.run(found.predicate, found.uses))
+                    return self._part(plan, change.merge(kept, keys_of_source(self.evaluation, kept)))
+        return self._part(plan, change.run(found.predicate, found.uses))
 
     def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
         none = frozenset[bytes]() if keys.nothing else None
         plan = self._plan(self.target.those(none) if keys.nothing else self.target.selection(keys.predicate))
-        return self._outcome(plan, self._on(plan).merge(kept, keys))
+        return self._part(plan, self._on(plan).merge(kept, keys))
 
     def _plan(self, selection: Selection | None) -> CopyOnWrite:
         return plan_on(self.target, self.statement, selection)
@@ -121,11 +125,13 @@ class _Statement:
     def _on(self, plan: CopyOnWrite) -> _Change:
         return _Change(self.spark, self.statement, plan, self.evaluation, self.dry_run)
 
-    def _is_part(self, plan: CopyOnWrite) -> bool:
-        return plan.scan is not self.target.whole_if_read()
+    def _part(self, plan: CopyOnWrite, outcome: Outcome) -> Outcome:
+        return replace(outcome, is_part=plan.scan is not self.target.whole_if_read())
 
-    def _outcome(self, plan: CopyOnWrite, results: Sequence[Rewritten]) -> Outcome:
-        return replace(outcome_of(plan, results), is_part=self._is_part(plan))
+
+def marks_rows(statement: Statement, schema: TableSchema) -> bool:
+    """Whether updated rows are marked as deleted and written anew; those of a DELETE are marked in another way."""
+    return statement.kind in ("UPDATE", "MERGE") and deletes_by_vectors(schema)
 
 
 def plan_on(target: TargetFiles, statement: Statement, selection: Selection | None) -> CopyOnWrite:
@@ -176,10 +182,10 @@ class _Change:
     evaluation: Evaluation
     dry_run: bool
 
-    def insert(self, rows: DataFrame) -> list[Rewritten]:
+    def insert(self, rows: DataFrame) -> Outcome:
         read, splits = self._read(None)
-        parts = file_parts(splits)
-        return _run(rows, self._rewrite(read, parts), parts)
+        way = _Rewriting(self.plan, self._rewrite(read, splits))
+        return way.outcome(way.run(rows))
 
     def delete(self, found: Evaluated) -> RowDeletes:
         """Delete rows by deletion vectors: only the columns of the condition are read. ``found``: of no rows."""
@@ -193,49 +199,95 @@ class _Change:
             positions = merged_positions(tasks)
         return delete_rows(self.plan.scan, self.plan.write, positions, dry_run=self.dry_run)
 
-    def run(self, predicate: Predicate | None, uses: frozenset[str]) -> list[Rewritten]:
+    def run(self, predicate: Predicate | None, uses: frozenset[str]) -> Outcome:
         """``uses``: the columns that a DELETE needs."""
         read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
-        parts = file_parts(splits)
-        rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows
-        return _run(rows, self._rewrite(read, parts), parts)
+        way = self._way(read, splits)
+        return way.outcome(way.run(self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows))
 
-    def merge(self, kept: DataFrame, keys: Keys) -> list[Rewritten]:
+    def merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a kept source: rows of the target first, then those of the source that none has matched."""
         spark, statement, evaluation = self.spark, self.statement, self.evaluation
         read, splits = self._read(keys.predicate)
         splits = [] if keys.nothing else splits
         target = keys.within(view_frame(spark, [(read, splits)]))
-        parts = file_parts(splits)
-        rewrite = self._rewrite(read, parts)
-        results: list[Rewritten] = []
+        way = self._way(read, splits)
+        results: list[Any] = []
         try:
             if statement.matched or statement.not_matched_by_source:
-                results += _run(evaluation.run(target, kept).rows, rewrite, parts, kept=True)
+                results += way.run(evaluation.run(target, kept).rows, kept=True)
                 matched = [ids for r in results for ids in r.sources]
             else:
                 found_rows = collect_arrow(evaluation.matched_sources(target, kept))
                 matched = [found_rows.column(0).to_numpy()]
             left = unmatched_rows(spark, kept, matched) if statement.not_matched else None
             if left is not None:
-                results += _run(evaluation.inserts(left), rewrite, parts, kept=True)
+                results += way.run(evaluation.inserts(left), kept=True)
         except BaseException:
             discard_files(self.plan.write, [m for r in results for m in r.messages])
             raise
-        return results
+        return way.outcome(results)
+
+    def _way(self, read: TableRead, splits: Sequence[ReadSplit]) -> _Rewriting | _MarkingRows:
+        statement, plan = self.statement, self.plan
+        if not marks_rows(statement, plan.write.schema):
+            return _Rewriting(plan, self._rewrite(read, splits))
+        marking = marking_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
+        return _MarkingRows(plan, marking)
 
     def _read(
         self, predicate: Predicate | None, only: frozenset[str] | None = None
     ) -> tuple[TableRead, list[ReadSplit]]:
         schema, text = self.plan.write.schema, self.statement.text.upper()
-        columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and n in text)]
+        own = {ROW_ID} if marks_rows(self.statement, schema) else set()
+        columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and (n in own or n in text))]
         if only is not None:
             columns = [n for n in columns if n in only]
         read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, time_travel=True, layered=True)
         return with_positions(read), splits
 
-    def _rewrite(self, read: TableRead, parts: Sequence[ReadSplit]) -> Rewrite:
-        return plan_rewrite(self.statement, self.plan, read, parts, self.dry_run)
+    def _rewrite(self, read: TableRead, splits: Sequence[ReadSplit]) -> Rewrite:
+        return plan_rewrite(self.statement, self.plan, read, file_parts(splits), self.dry_run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewriting:
+    """Files with changed rows are written again."""
+
+    plan: CopyOnWrite
+    rewrite: Rewrite
+
+    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Rewritten]:
+        return _run(rows, self.rewrite, self.plan, kept=kept)
+
+    def outcome(self, results: Sequence[Rewritten]) -> Outcome:
+        return outcome_of(self.plan, results)
+
+
+@dataclass(frozen=True, slots=True)
+class _MarkingRows:
+    """Changed rows are marked as deleted, and written anew."""
+
+    plan: CopyOnWrite
+    marking: Marking
+
+    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Marked]:
+        few = few_rows(rows, kept=kept)
+        if few is not None:
+            return [mark_rows(self.marking, few.to_batches(BATCH_ROWS))]
+        marking = self.marking
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return ship(lambda: [mark_rows(marking, batches)])
+
+        def discard(done: Sequence[Marked]) -> None:
+            discard_files(marking.plan.write, [m for r in done for m in r.messages])
+
+        keys = self.plan.write.schema.partition_keys
+        return collect(map_in_arrow(rebalanced(rows, keys), work, SCHEMA), refused=discard)
+
+    def outcome(self, results: Sequence[Marked]) -> Outcome:
+        return marked_outcome(self.marking, self.plan, results)
 
 
 def file_parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:
@@ -248,9 +300,7 @@ def plan_rewrite(
 ) -> Rewrite:
     files = {p.files[0].file_name: pickle.dumps(_with_bucket(p), pickle.HIGHEST_PROTOCOL) for p in parts}
     if len(files) != len(parts):
-        raise UnsupportedFeatureError(
-            f"{plan.scan.table.label}: two data files have one name, by which rows can't be told apart"
-        )
+        raise two_of_one_name(plan.scan.table.label)
     schema = plan.write.schema
     full = replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
     names = set(update_columns(statement, schema))
@@ -271,11 +321,11 @@ def _with_bucket(part: ReadSplit) -> tuple[ReadSplit, Any]:
     return slim_split(part), part.files[0]
 
 
-def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit], *, kept: bool = False) -> list[Rewritten]:
+def _run(rows: DataFrame, rewrite: Rewrite, plan: CopyOnWrite, *, kept: bool) -> list[Rewritten]:
     few = few_rows(rows, kept=kept)
     if few is not None:
         names = set(few.column(FILE_NAME).unique().to_pylist())
-        if fits_in_process(f for p in parts for f in p.files if f.file_name in names):
+        if fits_in_process(f for s in plan.scan.splits for f in s.files if f.file_name in names):
             return [rewrite_here(few, rewrite)]
         rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
 
@@ -285,7 +335,7 @@ def _run(rows: DataFrame, rewrite: Rewrite, parts: Sequence[ReadSplit], *, kept:
     def discard(done: Sequence[Rewritten]) -> None:
         discard_files(rewrite.plan.write, [m for r in done for m in r.messages])
 
-    placed = _placed(rows, rewrite, [p.files[0].file_name for p in parts])
+    placed = _placed(rows, rewrite, list(rewrite.files))
     return collect(map_in_arrow(placed, work, SCHEMA), refused=discard)
 
 

@@ -16,7 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, RowType
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.data.row_columns import POSITION_COLUMNS, with_row_columns
+from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
 from airflow_paimon.spark.spark_types import spark_schema, spark_type
 from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
@@ -45,19 +45,19 @@ SOURCE_ROW = "__airflow_paimon_source_row"
 """The number of the row of a kept source that matches, where it is needed for WHEN NOT MATCHED."""
 
 _ACTION, _IN_TARGET, _IN_SOURCE = "__airflow_paimon_action", "__airflow_paimon_target", "__airflow_paimon_source"
+_PLACES = {**POSITION_COLUMNS, **ROW_COLUMNS}
 _JOINS = {(False, False): "inner", (True, False): "right", (False, True): "left", (True, True): "full"}
 """By whether there are clauses for NOT MATCHED, and for NOT MATCHED BY SOURCE; the target is on the left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """``rows``: the identity columns, ``CHANGE``, and the columns ``values``. ``predicate`` holds for every row of the
-    target that can change; None = unknown. ``equal``: columns of the target, with what they equal in the kept source
-    where a row changes. ``uses``: the columns of the target in the condition.
+    """``rows``: the identity columns, ``CHANGE``, and the columns that they carry. ``predicate`` holds for every row of
+    the target that can change; None = unknown. ``equal``: columns of the target, with what they equal in the kept
+    source where a row changes. ``uses``: the columns of the target in the condition.
     """
 
     rows: DataFrame
-    values: tuple[str, ...]
     predicate: Predicate | None
     equal: tuple[tuple[str, Column], ...] = ()
     uses: frozenset[str] = frozenset()
@@ -114,13 +114,14 @@ class Evaluation:
         chosen = unmatched.withColumn(_ACTION, _first(numbered, sf.lit(None).cast("int")))
         values = [self._clause_values(c, base, base, {}) for c, base in actions]
         columns = [self._merged(name, actions, values, {}).alias(name) for name in self.values]
-        nowhere = [sf.lit(None).cast(spark_type(POSITION_COLUMNS[n].type)).alias(n) for n in self._identity]
+        nowhere = [sf.lit(None).cast(spark_type(_PLACES[n].type)).alias(n) for n in self._identity]
         found = chosen.where(sf.col(_ACTION).isNotNull())
         return found.select(*nowhere, sf.lit(INSERTED).alias(CHANGE), *columns)
 
     def empty_target(self) -> DataFrame:
         """Return a target without rows: on it the statement is checked, and its predicate found."""
-        fields = [*(POSITION_COLUMNS[n] for n in self._identity), *with_row_columns(self._schema).fields]
+        own = with_row_columns(self._schema).fields
+        fields = [*(f for n, f in POSITION_COLUMNS.items() if n in self._identity), *own]
         return self._spark.createDataFrame([], spark_schema(fields))
 
     def source(self) -> DataFrame:
@@ -157,7 +158,7 @@ class Evaluation:
         columns = [values.get(n, old[n]).alias(n) for n in self.values]
         kind = sf.lit(UPDATED if clause.action == "update" else DELETED).alias(CHANGE)
         out = rows.select(*(old[n] for n in self._identity), kind, *columns)
-        return Evaluated(rows=out, values=self.values, predicate=predicate, uses=uses)
+        return Evaluated(rows=out, predicate=predicate, uses=uses)
 
     def _merge(self, target: DataFrame, kept: DataFrame | None) -> Evaluated:
         from pyspark.sql import functions as sf
@@ -184,19 +185,20 @@ class Evaluation:
         acted = joined.withColumn(_ACTION, action).where(sf.col(_ACTION).isNotNull())
         own = self._own(named)
         values = [self._clause_values(c, base, source if c.star else base, own) for c, base in actions]
-        columns = [self._merged(name, actions, values, own).alias(name) for name in self.values]
+        names = self.values if inserts or self._whole else update_columns(statement, self._schema)
+        columns = [self._merged(name, actions, values, own).alias(name) for name in names]
         kind = self._kind(actions, values, own).alias(CHANGE)
         numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
         rows = acted.select(*(own[n] for n in self._identity), kind, *columns, *numbers)
         if kept is None and not statement.counts_matches and statement.matched:
             rows = self._deleted_once(rows)
         if statement.not_matched_by_source:
-            return Evaluated(rows=rows, values=self.values, predicate=None)
+            return Evaluated(rows=rows, predicate=None)
         schema, ids = with_row_columns(self._schema), _ids(analyzed(named))
         predicate = condition_predicate(condition, schema, ids)
         equal = equal_columns(condition, schema, ids) if kept is not None else []
         equal_to = tuple((name, self._column(e)) for name, e in equal)
-        return Evaluated(rows=rows, values=self.values, predicate=predicate, equal=equal_to)
+        return Evaluated(rows=rows, predicate=predicate, equal=equal_to)
 
     def _deleted_once(self, rows: DataFrame) -> DataFrame:
         """Leave each deleted row once: with a DELETE alone, a row may be matched twice."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,13 +16,14 @@ import pyarrow.compute as pc
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.data.copy_on_write import CHANGED, CopyOnWrite, touched, write_kept
+from airflow_paimon.core.format.types import DataField
+from airflow_paimon.data.copy_on_write import CHANGED, CopyOnWrite, touched, write_columns, write_kept
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, FILE_POSITION_FIELD, VALUE_KIND
 from airflow_paimon.data.files.pruning import NO_FILTER
 from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.read import read_stored
 from airflow_paimon.data.row_columns import ROW_COLUMNS
-from airflow_paimon.data.scan import TableRead
+from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.write import discard_files, write_rows
 from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.statements.evaluate import (
@@ -77,10 +79,10 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
         written += task.insert(changes.inserted())
         written += task.write_again(changes.by_file())
     except BaseException:
-        discard_files(rewrite.plan.write, written)
+        discard_files(rewrite.plan.write, [*written, *task.written])
         raise
     return Rewritten(
-        messages=() if rewrite.dry_run else (*written, *task.replaced),
+        messages=() if rewrite.dry_run else (*written, *task.written, *task.replaced),
         files=frozenset(task.names),
         updated=task.updated,
         deleted=task.deleted,
@@ -132,6 +134,7 @@ class _FileTask:
     def __init__(self, rewrite: Rewrite) -> None:
         self._rewrite = rewrite
         self.replaced: list[CommitMessage] = []
+        self.written: list[CommitMessage] = []
         self.names: list[str] = []
         self.sources: list[Indices] = []
         self.updated = self.deleted = self.inserted = 0
@@ -157,30 +160,34 @@ class _FileTask:
         return write_kept(self._rewrite.plan, self._rows(changed))
 
     def _rows(self, changed: Iterable[tuple[str, _FileChanges]]) -> Iterator[pa.RecordBatch]:
+        """Write what can be written by columns; yield the rows of the other files."""
         rewrite = self._rewrite
-        fields = (
-            *rewrite.full.fields,
-            *(ROW_COLUMNS.values() if rewrite.plan.tracks_rows else ()),
-            FILE_POSITION_FIELD,
-        )
-        whole = replace(rewrite.read, rows=NO_FILTER)
+        fields = (*rewrite.full.fields, *(ROW_COLUMNS.values() if rewrite.plan.tracks_rows else ()))
         for name, changes in changed:
             split, file = pickle.loads(rewrite.files[name])
             self.names.append(name)
             self.replaced.append(touched(split.bucket, file))
-            for batch in read_stored(whole, split, fields):
-                yield changes.apply(batch)
+            rows = partial(self._file_rows, split, changes)
+            new = None
+            if not len(changes.deleted):
+                new = write_columns(rewrite.plan, split, file, rewrite.updates.field_names, rows)
+            if new is not None:
+                self.written.append(new)
+            else:
+                yield from rows(fields)
+
+    def _file_rows(
+        self, split: ReadSplit, changes: _FileChanges, fields: Sequence[DataField]
+    ) -> Iterator[pa.RecordBatch]:
+        whole = replace(self._rewrite.read, rows=NO_FILTER)
+        return map(changes.apply, read_stored(whole, split, (*fields, FILE_POSITION_FIELD)))
 
     def _changes(self, name: str, rows: pa.Table) -> _FileChanges | None:
         """Count the changes of a file; None when it stays as it is."""
         positions = rows.column(FILE_POSITION).to_numpy()
         twice = np.flatnonzero(positions[1:] == positions[:-1])
         if len(twice) and self._rewrite.counts_matches:
-            raise InvalidInputError(
-                f"{self._rewrite.read.label}: MERGE_CARDINALITY_VIOLATION: a row of the target is matched by more than "
-                f"one row of the source, so it is undefined which of them counts (row {positions[twice[0]]} of data "
-                f"file {name}); make the source's rows unique by the columns of ON"
-            )
+            raise matched_twice(self._rewrite.read.label, name, positions[twice[0]])
         if SOURCE_ROW in rows.column_names:
             self.sources.append(np.unique(pc.drop_null(rows.column(SOURCE_ROW)).to_numpy()))
         kinds = rows.column(CHANGE)
@@ -193,6 +200,14 @@ class _FileTask:
         schema = self._rewrite.updates
         values = conform(updates.select(list(schema.field_names)), schema, self._rewrite.read.label)
         return _FileChanges(deleted=deleted, updated=updates.column(FILE_POSITION).to_numpy(), values=values)
+
+
+def matched_twice(label: str, file: str, position: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{label}: MERGE_CARDINALITY_VIOLATION: a row of the target is matched by more than one row of the source, so "
+        f"it is undefined which of them counts (row {position} of data file {file}); make the source's rows unique by "
+        f"the columns of ON"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

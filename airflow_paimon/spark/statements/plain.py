@@ -25,10 +25,10 @@ from airflow_paimon.core.table.scan import BucketKey, ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import CopyOnWrite
 from airflow_paimon.data.dynamic_buckets import Assigners
-from airflow_paimon.data.files.arrow_types import FILE_POSITION, ROW_KIND, arrow_type, repeated
+from airflow_paimon.data.files.arrow_types import FILE_POSITION, ROW_ID, ROW_KIND, arrow_type, repeated
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.row_columns import POSITION_COLUMNS
+from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.row_deletes import delete_rows, deletes_by_vectors
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read, with_positions
 from airflow_paimon.data.where_text import to_expression
@@ -38,6 +38,7 @@ from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.statements import append, keyed
 from airflow_paimon.spark.statements.deleted_rows import positions_by_file
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, INSERTED, UPDATED
+from airflow_paimon.spark.statements.marked_rows import mark_rows, marked_outcome, marking_of
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import Outcome
 from airflow_paimon.spark.statements.statement_plan import (
@@ -149,11 +150,17 @@ def _change_append(plain: PlainStatement, table: Table, memory_bytes: int, dry_r
         if _takes_whole_partitions(plain, schema):
             found = dropped(plan.scan, plan.write, plain.condition, partial(_chosen, plain, schema), dry_run=dry_run)
             return replace(found, is_part=is_part)
-        read, splits = _read(plain, plan.scan)
+        marks = append.marks_rows(statement, schema)
+        ids = (ROW_ID,) if marks and plan.tracks_rows else ()
+        read, splits = _read(plain, plan.scan, ids)
         _require_fitting((f for s in splits for f in s.files), plan.scan, memory_bytes)
         if plain.kind == "DELETE" and deletes_by_vectors(schema):
             return replace(_marked(plain, plan, read, splits, dry_run), is_part=is_part)
-        rows = _placed_changes(plain, statement, plan, read, splits)
+        carried = (*ids, *(schema.field_names if marks else update_columns(statement, schema)))
+        rows = _placed_changes(plain, plan, read, splits, carried)
+        if marks:
+            marking = marking_of(plan, counts_matches=statement.counts_matches, dry_run=dry_run)
+            return replace(marked_outcome(marking, plan, [mark_rows(marking, rows.to_batches())]), is_part=is_part)
     parts = append.file_parts(splits)
     rewrite = append.plan_rewrite(statement, plan, with_positions(read), parts, dry_run)
     return replace(append.outcome_of(plan, [append.rewrite_here(rows, rewrite)]), is_part=is_part)
@@ -169,19 +176,20 @@ def _marked(
 
 
 def _placed_changes(
-    plain: PlainStatement, statement: Statement, plan: CopyOnWrite, read: TableRead, splits: Sequence[ReadSplit]
+    plain: PlainStatement, plan: CopyOnWrite, read: TableRead, splits: Sequence[ReadSplit], names: Sequence[str]
 ) -> pa.Table:
-    """Return each changed row's place, what happens to it, and its new values."""
+    """Return each changed row's place, what happens to it, and these columns as they become."""
     schema = plan.write.schema
-    names = update_columns(statement, schema)
     kind = UPDATED if plain.kind == "UPDATE" else DELETED
     fields = [pa.field(n, arrow_type(POSITION_COLUMNS[n].type)) for n in POSITION_COLUMNS]
-    fields += [pa.field(CHANGE, pa.string()), *(pa.field(n, arrow_type(schema.field(n).type)) for n in names)]
+    types = {f.name: arrow_type(f.type) for f in with_row_columns(schema).fields}
+    fields += [pa.field(CHANGE, pa.string()), *(pa.field(n, types[n]) for n in names)]
     found = []
     for batch in _matching(with_positions(read), splits, plain, schema):
         changed = _changed(plain, batch, schema)
         columns = [batch.column(n) for n in POSITION_COLUMNS]
-        columns += [pa.repeat(kind, batch.num_rows), *(changed.column(n) for n in names)]
+        columns += [pa.repeat(kind, batch.num_rows)]
+        columns += [(batch if n in ROW_COLUMNS else changed).column(n) for n in names]
         found.append(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
     return pa.Table.from_batches(found, pa.schema(fields))
 
@@ -192,11 +200,13 @@ def _placed_nowhere(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, [*POSITION_COLUMNS, CHANGE, *rows.schema.names])
 
 
-def _read(plain: PlainStatement, plan: ScanPlan, *, whole_buckets: bool = False) -> tuple[TableRead, list[ReadSplit]]:
-    """Plan to read all columns of the files that may hold rows of the condition."""
+def _read(
+    plain: PlainStatement, plan: ScanPlan, ids: Sequence[str] = (), *, whole_buckets: bool = False
+) -> tuple[TableRead, list[ReadSplit]]:
+    """Plan to read all columns, and ``ids``, of the files that may hold rows of the condition."""
     return plan_read(
         plan,
-        columns=list(plan.schema.field_names),
+        columns=[*plan.schema.field_names, *ids],
         predicate=plain.condition,
         time_travel=True,
         layered=True,

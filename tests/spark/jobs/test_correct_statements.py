@@ -37,6 +37,7 @@ KINDS = {
     "vectors": {"bucket": "2", "deletion-vectors.enabled": "true"},
     "append": {"bucket": "-1"},
     "tracked": {"bucket": "-1", "row-tracking.enabled": "true"},
+    "marked": {"bucket": "-1", "row-tracking.enabled": "true", "deletion-vectors.enabled": "true"},
 }
 TWO = "UPDATE branch SET v = 'x' WHERE k = 1; DELETE FROM branch WHERE k = 2"
 STATEMENTS = (
@@ -87,17 +88,17 @@ def test_together_is_one_commit_with_the_rows_of_one_after_another(
     table = make(tmp_path, kind)
     fix, single = table.branch("fix"), table.branch("single")
     before = data_files(table)
-    with in_tasks() if kind in ("keyed", "tracked") else nullcontext():
+    with in_tasks() if kind in ("keyed", "tracked", "marked") else nullcontext():
         done = correct(spark, tmp_path, "\n;".join(STATEMENTS) + ";", operation_id="x")
     for statement in STATEMENTS:
         correct(spark, tmp_path, statement, branch="single")
     head = table.latest_snapshot_id() or 0
     assert (fix.latest_snapshot_id(), single.latest_snapshot_id()) == (head + 1, head + len(STATEMENTS))
-    tracked = ("_ROW_ID",) if kind == "tracked" else ()
+    tracked = ("_ROW_ID",) if kind in ("tracked", "marked") else ()
     assert rows_of(fix, *tracked) == rows_of(single, *tracked)
     assert len(rows_of(fix)) == 18
     assert live(fix) | before == before | (data_files(table) - live(single) - _made_by(single)), "no file is left over"
-    with_index = [s for b in (fix, single) for s in b.snapshots()] if kind == "dynamic" else []
+    with_index = [s for b in (fix, single) for s in b.snapshots()] if kind in ("dynamic", "marked") else []
     assert set(table.store.names("index")) == {i.file_name for s in with_index for i in read_index(table, s)}
     each = done.details["statements"]
     assert [one["statement"] for one in each] == ["UPDATE", "DELETE", "INSERT", "MERGE", "UPDATE"]
@@ -107,7 +108,7 @@ def test_together_is_one_commit_with_the_rows_of_one_after_another(
     assert "a;b" in str(fix.snapshot(head + 1).properties)
     again = correct(spark, tmp_path, "\n;".join(STATEMENTS), operation_id="x")
     assert (again.snapshot_after, again.details["replayed"], again.details["statements"]) == (head + 1, True, each)
-    if kind == "tracked":
+    if kind in ("tracked", "marked"):
         versions = {row[0]: row[-1] for row in rows_of(fix, "_SEQUENCE_NUMBER") if row[-2] == "a"}
         assert {k for k, version in versions.items() if version == 3} == {0, 3, 4, 5, 71}, "all changed by one commit"
         assert max(versions.values()) == 3

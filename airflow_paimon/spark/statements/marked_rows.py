@@ -1,0 +1,171 @@
+"""UPDATE and MERGE by deletion vectors: the old rows are marked as deleted, and only the new ones are written.
+
+As Paimon does where ``deletion-vectors.enabled`` is set; but here updated rows keep their ids in a MERGE, too
+(Paimon's MERGE numbers them anew).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.format.deletion_vectors import Positions, read_bitmap
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.data.copy_on_write import CopyOnWrite, changed_rows, kept_write
+from airflow_paimon.data.files.arrow_types import FILE_NAME, ROW_ID
+from airflow_paimon.data.files.write import abandoned_on_failure
+from airflow_paimon.data.merge.versions import Indices
+from airflow_paimon.data.row_columns import POSITION_COLUMNS
+from airflow_paimon.data.row_deletes import delete_rows
+from airflow_paimon.data.write import RowsWriter, discard_files
+from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.statements.deleted_rows import FilePositions, Places, merged_positions
+from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, MATCHED, SOURCE_ROW, UPDATED
+from airflow_paimon.spark.statements.file_changes import matched_twice
+from airflow_paimon.spark.statements.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marking:
+    """What all tasks of a statement have in common. Picklable. ``full``: the schema without default values, as a
+    statement that says NULL means it.
+    """
+
+    plan: CopyOnWrite
+    full: TableSchema
+    label: str
+    counts_matches: bool
+    dry_run: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    """The result of one task. ``gone``: the rows that are updated or deleted; ``matched``: those that are left as they
+    are, where matches are counted. ``sources``: see ``Rewritten``.
+    """
+
+    messages: tuple[CommitMessage, ...]
+    gone: FilePositions
+    matched: FilePositions
+    updated: int
+    inserted: int
+    sources: tuple[Indices, ...]
+
+
+def mark_rows(marking: Marking, batches: Iterable[pa.RecordBatch]) -> Marked:
+    """Write the new and the changed rows of a statement's changes, in any order, and find out which rows go.
+
+    Raises:
+        InvalidInputError: a value that a column can't hold.
+    """
+    task = _Task(marking)
+    with abandoned_on_failure(task.writers):
+        for batch in batches:
+            task.add(batch)
+        return task.finish()
+
+
+class _Task:
+    def __init__(self, marking: Marking) -> None:
+        self._marking = marking
+        plan = marking.plan
+        fresh = RowsWriter(plan.write)  # rows with ids never share a file with new ones
+        self._fresh = fresh
+        self._changed = RowsWriter(kept_write(plan)) if plan.tracks_rows else fresh
+        self.writers = [fresh, self._changed] if plan.tracks_rows else [fresh]
+        self._gone, self._matched, self._all = Places(), Places(), Places()
+        self._sources: list[Indices] = []
+        self._updated = self._inserted = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        placed = pc.is_valid(batch.column(FILE_NAME))
+        kinds = batch.column(CHANGE)
+        updated = pc.equal(kinds, UPDATED)
+        fresh, changed = batch.filter(pc.invert(placed)), batch.filter(updated)
+        self._inserted += fresh.num_rows
+        self._updated += changed.num_rows
+        self._write(self._fresh, fresh, with_ids=False)
+        self._write(self._changed, changed, with_ids=self._marking.plan.tracks_rows)
+        places = batch.select(list(POSITION_COLUMNS))
+        self._gone.add(places.filter(pc.or_(updated, pc.equal(kinds, DELETED))))
+        if self._marking.counts_matches:
+            self._matched.add(places.filter(pc.equal(kinds, MATCHED)))
+            self._all.add(places.filter(placed))
+        if SOURCE_ROW in batch.schema.names:
+            self._sources.append(np.unique(pc.drop_null(batch.column(SOURCE_ROW)).to_numpy()))
+
+    def _write(self, writer: RowsWriter, rows: pa.RecordBatch, *, with_ids: bool) -> None:
+        if not rows.num_rows:
+            return
+        full = self._marking.full
+        values = conform(rows.select(list(full.field_names)), full, self._marking.label)
+        if not self._marking.dry_run:
+            ids = rows.column(ROW_ID) if with_ids else None
+            writer.add(changed_rows(self._marking.plan, values, ids))
+
+    def finish(self) -> Marked:
+        twice = self._all.twice()
+        if twice is not None:
+            raise matched_twice(self._marking.label, *twice)
+        return Marked(
+            messages=tuple(m for w in self.writers for m in w.finish()),
+            gone=self._gone.bitmaps(),
+            matched=self._matched.bitmaps(),
+            updated=self._updated,
+            inserted=self._inserted,
+            sources=tuple(self._sources),
+        )
+
+
+def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked]) -> Outcome:
+    """Write the deletion vectors of what the tasks found. ``plan``: with its files.
+
+    Raises:
+        InvalidInputError: a row is matched twice.
+    """
+    messages = tuple(m for r in results for m in r.messages)
+    try:
+        if marking.counts_matches:
+            _check_matches(marking, results)
+        gone = merged_positions(r.gone for r in results)
+        deletes = delete_rows(plan.scan, plan.write, gone, dry_run=marking.dry_run)
+    except BaseException:
+        discard_files(plan.write, messages)
+        raise
+    updated = sum(r.updated for r in results)
+    return Outcome(
+        read=plan.scan,
+        write=plan.write,
+        messages=(*messages, *deletes.messages),
+        updated=updated,
+        deleted=deletes.rows - updated,
+        inserted=sum(r.inserted for r in results),
+        marked=deletes.files,
+    )
+
+
+def _check_matches(marking: Marking, results: Sequence[Marked]) -> None:
+    """A task has seen to its own rows; those of one row may have come to several tasks."""
+    parts: dict[str, list[Positions]] = {}
+    for result in results:
+        for found in (result.gone, result.matched):
+            for name, bitmap in found.items():
+                parts.setdefault(name, []).append(read_bitmap(bitmap))
+    for name, arrays in parts.items():
+        rows, times = np.unique(np.concatenate(arrays), return_counts=True)
+        if len(rows) < sum(map(len, arrays)):
+            raise matched_twice(marking.label, name, int(rows[times > 1][0]))
+
+
+def marking_of(plan: CopyOnWrite, *, counts_matches: bool, dry_run: bool) -> Marking:
+    """Plan the tasks of a statement."""
+    schema = plan.write.schema
+    full = replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
+    return Marking(
+        plan=plan.for_tasks(), full=full, label=plan.scan.table.label, counts_matches=counts_matches, dry_run=dry_run
+    )
