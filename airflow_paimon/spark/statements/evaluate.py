@@ -263,7 +263,7 @@ class Evaluation:
                 out = out.when(sf.col(_ACTION) == i, values[i][name])
             elif self._whole or clause.action == "update":
                 out = out.when(sf.col(_ACTION) == i, own[name])
-        found: Column = out.when(sf.col(_ACTION) == -1, own[name]) if self._whole else out
+        found: Column = out.when(sf.col(_ACTION) == -1, own[name]) if self._whole and own else out
         return found
 
     def _clause_values(
