@@ -1,6 +1,6 @@
 """UPDATE, DELETE and MERGE on an append table with row tracking, beside rewriting the same files by Spark.
 
-DELETE also on one with deletion vectors.
+The same on one with deletion vectors.
 
 10 million rows in 8 files, one warm session. The floor reads and writes those files, without changing a row. The
 environment variable ``ROWS`` sets the number of rows.
@@ -80,6 +80,12 @@ def bench_statements(spark: SparkSession, warehouse: str, files: list[str], targ
             "UPDATE of 1 % of the rows, in all files": lambda: run("UPDATE d.t SET a = a + 1 WHERE k % 100 = {0}"),
             "MERGE of 1 % of the rows, in all files": lambda: run(merge % source),
             "DELETE of 0.01 % of the rows, in all files": lambda: run("DELETE FROM d.t WHERE k % 10000 = {0}"),
+            "UPDATE of 1 % of the rows, by deletion vectors": lambda: run(
+                "UPDATE d.marked SET a = a + 1 WHERE k % 100 = {0}"
+            ),
+            "MERGE of 1 % of the rows, by deletion vectors": lambda: run(
+                (merge % source).replace("d.t", "d.marked AS t")
+            ),
             "DELETE of 1 % of the rows, by deletion vectors": lambda: run("DELETE FROM d.marked WHERE k % 100 = {0}"),
             "DELETE of 1 % of the rows": lambda: run("DELETE FROM d.t WHERE k % 100 = {0}"),
             "UPDATE of rows of one file": lambda: run(one_file),

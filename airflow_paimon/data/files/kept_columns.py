@@ -96,7 +96,9 @@ class KeptColumns:
         out.write(MAGIC)
         fields = self.target.value_fields
         whole = _footer_of_rows(write_schema(fields).empty_table(), fields, self.target, [])[0]
-        groups, collected, dictionaries = [], [], None
+        groups: list[Struct] = []
+        collected: list[tuple[int, list[ColumnStats]]] = []
+        dictionaries: list[str] | None = None
         stored = self.footer[_GROUPS].value.values
         for old, table in zip(stored, _in_groups(rows, self.group_rows, name), strict=True):
             if dictionaries is None:
@@ -115,7 +117,7 @@ class KeptColumns:
         """Write the chunks of a row group; return what the footer says of it."""
         [group] = new[_GROUPS].value.values
         columns = _columns_of(new)
-        start, chunks = out.at, []
+        start, chunks = out.at, list[Struct]()
         for field in self.target.value_fields:
             own = columns.get(field.name)
             if own is not None:
