@@ -160,7 +160,7 @@ def write_columns(
     )
     own = {*changed, *(ROW_COLUMNS if plan.tracks_rows else ())}
     if is_stored(file):
-        own.remove(ROW_ID)
+        own.discard(ROW_ID)
     try:
         source = plan.write.store.open_input(path := data_file_path(schema, split.bucket.values, target.bucket, file))
     except NotFoundError:  # another engine has put it elsewhere, which who reads it as a whole knows
