@@ -203,7 +203,8 @@ class _Change:
         """``uses``: the columns that a DELETE needs."""
         read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
         way = self._way(read, splits)
-        return way.outcome(way.run(self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows))
+        results: list[Any] = way.run(self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows)
+        return way.outcome(results)
 
     def merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a kept source: rows of the target first, then those of the source that none has matched."""
