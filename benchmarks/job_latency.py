@@ -1,7 +1,7 @@
 """The cost of a small correction and its diff, compared with an empty ``spark-submit``.
 
-3,000 rows in 3 partitions of 4 buckets are corrected by a query, and by an UPDATE in Spark and in plain Python as
-operators try it; they are compared with the branch's base. Each round runs all programs one after the other. Printed
+3,000 rows in 3 partitions of 4 buckets are corrected by a query, an UPDATE and a MERGE, in Spark and in plain Python as
+operators try them; they are compared with the branch's base. Each round runs all programs one after the other. Printed
 are wall-clock and CPU seconds of each program with its child processes, and the ratio to the empty job of the same
 round. The environment variable ``ROUNDS`` sets the number of rounds (3).
 """
@@ -37,6 +37,9 @@ EMPTY = "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate(
 IMPORTS = "import pyspark.sql, airflow_paimon.spark.launch, airflow_paimon.spark.jobs.correct_branch\n"
 UPDATE = f"UPDATE branch SET amount = amount * 2 WHERE dt IN {DAYS}"
 QUERY = f"SELECT k, amount * 2 AS amount, name, dt FROM branch WHERE dt IN {DAYS}"
+MERGE = (
+    "MERGE INTO branch b USING main m ON b.dt = m.dt AND b.k = m.k WHEN MATCHED THEN UPDATE SET amount = m.amount * 3"
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def main() -> None:
         (folder / "imports.py").write_text(IMPORTS)
         (folder / "query.sql").write_text(QUERY)
         (folder / "update.sql").write_text(UPDATE)
+        (folder / "merge.sql").write_text(MERGE)
         make_table(folder / "warehouse")
         rounds = [one_round(folder, number) for number in range(ROUNDS)]
     print(f"{len(DAYS) * ROWS:,} rows, {ROUNDS} rounds; medians")
@@ -78,14 +82,18 @@ def one_round(folder: Path, number: int) -> dict[str, Took]:
     correct = [str(job_path("correct_branch")), *asked, f"--sql={folder / 'query.sql'}"]
     correct += [f"--partitions=dt={day}" for day in DAYS]
     update = [str(job_path("correct_branch")), *asked, f"--sql={folder / 'update.sql'}"]
+    merge = [str(job_path("correct_branch")), *asked, f"--sql={folder / 'merge.sql'}"]
     diff = [str(job_path("diff_branches")), *asked]
     submit = ["spark-submit", "--master", "local[2]"]
     return {
         "empty spark-submit": timed([*submit, str(folder / "empty.py")], folder),
         "imports alone": timed([sys.executable, str(folder / "imports.py")], folder),
         "correct_branch, submitted": timed([*submit, *correct], folder),
+        "correct_branch, python": timed([sys.executable, *correct, "--without-spark"], folder),
         "UPDATE, submitted": timed([*submit, *update], folder),
         "UPDATE, python": timed([sys.executable, *update, "--without-spark"], folder),
+        "MERGE, submitted": timed([*submit, *merge], folder),
+        "MERGE, python": timed([sys.executable, *merge, "--without-spark"], folder),
         "diff_branches, submitted": timed([*submit, *diff], folder),
         "diff_branches, python": timed([sys.executable, *diff], folder),
     }

@@ -81,7 +81,16 @@ def test_which_requests_are_tried(warehouse: Path) -> None:
     assert tried("diff_branches") and tried("compact") and tried("check_branch_data")
     assert not tried("diff_branches", engine="connector")
     assert tried("correct_branch", "\n update branch SET a = 1") and tried("correct_branch", "DELETE FROM branch")
-    assert not tried("correct_branch", "SELECT 1") and not tried("correct_branch", function="m:f")
+    assert tried("correct_branch", "-- why\nSELECT * FROM branch WHERE k IN (1)", view=("v=d.t",))
+    assert tried(
+        "correct_branch", "MERGE INTO branch USING (VALUES (1) AS w(k)) AS v ON v.k = branch.k WHEN MATCHED THEN DELETE"
+    )
+    left = ("SELECT 1", "SELECT upper(v) AS v FROM branch", "SELECT * FROM branch JOIN main", "VALUES (1)",
+            "MERGE INTO branch USING (SELECT 1 AS k) m ON m.k = branch.k WHEN MATCHED THEN DELETE")  # fmt: skip
+    for spark in left:
+        assert not tried("correct_branch", spark), spark
+    assert not tried("correct_branch", function="m:f")
+    assert not tried("correct_branch", "SELECT * FROM branch", {"spark.airflow_paimon.columnSources": "false"})
     assert not tried("correct_branch", "DELETE FROM branch", {"spark.sql.caseSensitive": "true"})
     assert tried("correct_branch", "DELETE FROM branch", {"spark.sql.shuffle.partitions": "1"})
 

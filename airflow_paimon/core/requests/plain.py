@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.correction.sql_words import may_be_plain
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
@@ -18,6 +19,8 @@ from airflow_paimon.core.requests.requests import (
     Rescale,
 )
 
+COLUMN_SOURCES_SETTING = "spark.airflow_paimon.columnSources"
+"""The session's setting that leaves the sources of a query's columns out of the result."""
 DEFAULT_MEMORY_MB = 1024
 MIB = 1 << 20
 _MEANINGLESS_TO_ROWS = ("spark.sql.adaptive.", "spark.sql.shuffle.", "spark.sql.ui.", "spark.sql.warehouse.")
@@ -66,16 +69,13 @@ def may_run_plain(request: Request, texts: Mapping[str, str], spark_conf: Mappin
         return False
     if isinstance(request, CorrectBranch):
         plain_sql = not any(_changes_sql(name) for name in spark_conf)
-        return plain_sql and not request.view and _begins_with_a_change(texts.get("sql", ""))
+        return plain_sql and not request.function and may_be_plain(texts.get("sql", ""))
     if isinstance(request, CompactChainTable | EraseRows):
         return request.dry_run
     return isinstance(request, DiffBranches | CheckBranchData | Compact | Rescale)
 
 
-def _begins_with_a_change(sql: str) -> bool:
-    words = sql.split(None, 1)
-    return bool(words) and words[0].lower() in ("update", "delete", "insert")
-
-
 def _changes_sql(setting: str) -> bool:
+    if setting == COLUMN_SOURCES_SETTING:
+        return True
     return setting.startswith("spark.sql.") and not setting.startswith(_MEANINGLESS_TO_ROWS)

@@ -94,7 +94,7 @@ def _opened(request: Request) -> Context:
 
 
 def _correct(context: Context, request: CorrectBranch, here: Here) -> OperationResult | None:
-    asks_spark = request.function or request.view or request.engine != "embedded"
+    asks_spark = request.function or request.engine != "embedded"
     if asks_spark or not here.statements or not here.memory_bytes:
         return None
     # It loads PySpark, if no JVM; what is refused, and what Spark does anyway, need not wait for that.

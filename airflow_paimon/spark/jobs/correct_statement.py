@@ -8,9 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.correction.checks import check_statement_alone
+from airflow_paimon.core.correction.plain_merge import PlainMerge
 from airflow_paimon.core.correction.plain_statement import PlainStatement
 from airflow_paimon.core.correction.sql_asked import read_sql
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
@@ -23,6 +26,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, sh
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.correction_work import selection_for
+from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
@@ -34,12 +38,14 @@ from airflow_paimon.spark.jobs.correction import (
     rows_to_read,
 )
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
+from airflow_paimon.spark.jobs.plain_views import PlainViews
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_statement
 from airflow_paimon.spark.statements.plain import as_statement, change_plainly
+from airflow_paimon.spark.statements.plain_merge import merge_plainly
 from airflow_paimon.spark.statements.run import commit_change, evaluate, seen
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
@@ -167,12 +173,12 @@ def _change(
 
 
 def change_without_spark(
-    plain: PlainStatement,
+    plain: PlainStatement | PlainMerge,
     context: Context,
     request: CorrectBranch,
     branch: Table,
     identity: CommitIdentity,
-    memory_bytes: int,
+    views: PlainViews,
 ) -> OperationResult:
     """Run a statement that was read without Spark, in this process, as ``correct_by_statement`` does in Spark.
 
@@ -181,12 +187,28 @@ def change_without_spark(
     """
     base, statement = read_heads(context, request, branch), as_statement(plain)
     limits = _limits(context, base)
+    change = _change_of(plain, branch, views, limits)
 
     def computed(*, dry_run: bool = False) -> Outcome:
-        outcome = change_plainly(plain, branch, memory_bytes, limits, dry_run=dry_run)
-        return seen(statement, branch, outcome)
+        return seen(statement, branch, change(dry_run=dry_run))
 
     return _changed_by(computed, context, request, statement, base, identity, cores=1)
+
+
+def _change_of(
+    plain: PlainStatement | PlainMerge, branch: Table, views: PlainViews, limits: Limits | None
+) -> Callable[..., Outcome]:
+    if isinstance(plain, PlainStatement):
+        return partial(change_plainly, plain, branch, views.memory_bytes, limits)
+    if plain.view is None:
+        fields = plain.fields
+        columns = [pa.array([row[i] for row in plain.rows], arrow_type(f.type)) for i, f in enumerate(fields)]
+        source = pa.table(columns, [f.name for f in fields])
+    else:
+        fields = views.fields(plain.view, plain.source_columns)
+        source = views.rows(plain.view, plain.source_columns)  # once, as views are of one state for all tries
+    left = views.memory_bytes - 2 * source.nbytes
+    return partial(merge_plainly, plain, branch, source, fields, left, limits)
 
 
 def _changed_by(

@@ -10,17 +10,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.chain.guard import is_chain_rows
-from airflow_paimon.core.correction.plain_statement import Arithmetic, Column, Expression, PlainStatement, Value
+from airflow_paimon.core.correction.plain_merge import PlainClause, PlainMerge
+from airflow_paimon.core.correction.plain_reader import Case, Column, Expression, Value
+from airflow_paimon.core.correction.plain_statement import PlainStatement
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.predicate import columns_of
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.predicate import Predicate, columns_of
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import CopyOnWrite
@@ -53,13 +58,25 @@ from airflow_paimon.spark.statements.statement_plan import (
 from airflow_paimon.spark.statements.target_files import Limits, TargetFiles
 from airflow_paimon.spark.statements.whole_partitions import Partitions, dropped, partition_rows
 
+_ROW = "__airflow_paimon_row"
+
 
 class NotPlainError(UnsupportedFeatureError):
     """The statement needs Spark after all: it reads too much, or a value doesn't fit. Nothing was changed."""
 
 
-def as_statement(plain: PlainStatement) -> Statement:
+def as_statement(plain: PlainStatement | PlainMerge) -> Statement:
     """Return the statement as Spark's parser gives it, but for Spark's own nodes."""
+    if isinstance(plain, PlainMerge):
+        return Statement(
+            kind="MERGE",
+            text=plain.text,
+            target=Target(name=("branch",), alias=plain.alias, at=Fragment()),
+            condition=Fragment(text=plain.condition_text),
+            source=Fragment(),
+            matched=tuple(map(_clause, plain.matched)),
+            not_matched=tuple(map(_clause, plain.not_matched)),
+        )
     condition = None if plain.condition_text is None else Fragment(text=plain.condition_text)
     target = Target(name=("branch",), alias=plain.alias, at=Fragment())
     statement = Statement(kind=plain.kind, text=plain.text, target=target, condition=condition)
@@ -67,8 +84,20 @@ def as_statement(plain: PlainStatement) -> Statement:
         return replace(statement, insert=InsertInto(columns=plain.columns), source=Fragment())
     if plain.kind == "DELETE":
         return replace(statement, matched=(Clause(action="delete"),))
-    assigned = tuple(Assignment(key=(name,), at=Fragment(), value=Fragment()) for name in plain.values)
-    return replace(statement, matched=(Clause(action="update", assignments=assigned),))
+    return replace(statement, matched=(Clause(action="update", assignments=_assignments(plain.values)),))
+
+
+def _clause(plain: PlainClause) -> Clause:
+    return Clause(
+        action=plain.action,
+        condition=None if plain.condition is None else Fragment(),
+        assignments=() if plain.star else _assignments(plain.values),
+        star=plain.star,
+    )
+
+
+def _assignments(names: Iterable[str]) -> tuple[Assignment, ...]:
+    return tuple(Assignment(key=(name,), at=Fragment(), value=Fragment()) for name in names)
 
 
 def change_plainly(
@@ -94,11 +123,12 @@ def _change_keyed(
 ) -> Outcome:
     target, inserts = TargetFiles(table), plain.kind == "INSERT"
     schema = target.schema
-    new = _with_kind(_inserted(plain, schema), "+I") if inserts else None
+    new = with_kind(_inserted(plain, schema), "+I") if inserts else None
     partitions = None if new is None else partitions_of_rows(new, table.store, table.label)(schema)
     selection = target.selection(plain.condition) if new is None else target.those(partitions)
     plan = target.of(selection)
-    write = _write_keyed(plan, selection, partitions)
+    written = partitions if new is not None else partitions_in(plan)
+    write = plan_keyed_write(plan, None if selection is None else written)
     merges = inserts and TableOptions(schema.options).merge_engine != "deduplicate"
     write = replace(write, schema=keyed.without_defaults(schema) if merges else keyed.without_merging(schema))
     tells = keyed.writes_changelog(table, schema)
@@ -108,31 +138,37 @@ def _change_keyed(
             found = dropped(plan, write, plain.condition, partial(_chosen, plain, schema), dry_run=dry_run)
             return replace(found, is_part=selection is not None)
         read, splits = _read(plain, plan, whole_buckets=True)
-        _require_fitting((f for s in splits for f in s.files), plan, memory_bytes)
+        require_fitting((f for s in splits for f in s.files), plan, memory_bytes)
         kind = "+U" if plain.kind == "UPDATE" else "-D"
-        rows = [_with_kind(_changed(plain, batch, schema), kind) for batch in _matching(read, splits, plain, schema)]
+        found_rows = matching(read, splits, plain.condition, schema)
+        rows = [with_kind(_changed(plain, batch, schema), kind) for batch in found_rows]
     else:
         rows = [new]
-        conformed = (conform(batch, write.schema, write.label) for batch in rows)
-        assigners = Assigners(write.dynamic)
-        touched = {BucketKey(p.partition, p.bucket) for b in conformed for p in distribute(write, b, assigners)}
-        files = (f for s in plan.splits if keyed.bucket_of(plan, s) in touched for f in s.files)
-        _require_fitting(files, plan, memory_bytes)
+        require_fitting(touched_files(plan, write, rows), plan, memory_bytes)
     correction = keyed.correction_on(plan, write, None if limits is None else limits(selection), dry_run)
     correction = replace(correction, writes_changelog=tells, merges=merges)
     outcome = keyed.outcome_of(plan, write, list(correct_buckets(correction, rows)))
     return replace(outcome, is_part=selection is not None)
 
 
-def _write_keyed(plan: ScanPlan, selection: Selection | None, partitions: frozenset[bytes] | None) -> TableWrite:
-    only = partitions
-    if selection is None:
-        only = None
-    elif only is None:
-        canonical = StoredPartitions(plan.schema).canonical
-        only = frozenset(canonical(s.partition) for s in plan.splits)
+def plan_keyed_write(plan: ScanPlan, only: frozenset[bytes] | None) -> TableWrite:
+    """Plan to write buckets of a table with keys again, those of some partitions; None: of all."""
     chained = is_chain_rows(plan.table)
     return plan_write(plan.table, tasks=1, scan=plan, partitions=lambda schema: only, by_buckets=True, chained=chained)
+
+
+def touched_files(plan: ScanPlan, write: TableWrite, rows: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """Return the planned files of the buckets that rows go to."""
+    assigners = Assigners(write.dynamic)
+    conformed = (conform(batch, write.schema, write.label) for batch in rows)
+    touched = {BucketKey(p.partition, p.bucket) for b in conformed for p in distribute(write, b, assigners)}
+    return (f for s in plan.splits if keyed.bucket_of(plan, s) in touched for f in s.files)
+
+
+def partitions_in(plan: ScanPlan) -> frozenset[bytes]:
+    """Return the partitions of planned files, in canonical form."""
+    canonical = StoredPartitions(plan.schema).canonical
+    return frozenset(canonical(s.partition) for s in plan.splits)
 
 
 def _change_append(plain: PlainStatement, table: Table, memory_bytes: int, dry_run: bool) -> Outcome:
@@ -153,7 +189,7 @@ def _change_append(plain: PlainStatement, table: Table, memory_bytes: int, dry_r
         marks = append.marks_rows(statement, schema)
         ids = (ROW_ID,) if marks and plan.tracks_rows else ()
         read, splits = _read(plain, plan.scan, ids)
-        _require_fitting((f for s in splits for f in s.files), plan.scan, memory_bytes)
+        require_fitting((f for s in splits for f in s.files), plan.scan, memory_bytes)
         if plain.kind == "DELETE" and deletes_by_vectors(schema):
             return replace(_marked(plain, plan, read, splits, dry_run), is_part=is_part)
         carried = (*ids, *(schema.field_names if marks else update_columns(statement, schema)))
@@ -170,7 +206,7 @@ def _marked(
     plain: PlainStatement, plan: CopyOnWrite, read: TableRead, splits: Sequence[ReadSplit], dry_run: bool
 ) -> Outcome:
     """Delete rows by deletion vectors."""
-    positions = positions_by_file(_matching(with_positions(read), splits, plain, plan.write.schema))
+    positions = positions_by_file(matching(with_positions(read), splits, plain.condition, plan.write.schema))
     found = delete_rows(plan.scan, plan.write, positions, dry_run=dry_run)
     return append.deleted(plan, found)
 
@@ -185,7 +221,7 @@ def _placed_changes(
     types = {f.name: arrow_type(f.type) for f in with_row_columns(schema).fields}
     fields += [pa.field(CHANGE, pa.string()), *(pa.field(n, types[n]) for n in names)]
     found = []
-    for batch in _matching(with_positions(read), splits, plain, schema):
+    for batch in matching(with_positions(read), splits, plain.condition, schema):
         changed = _changed(plain, batch, schema)
         columns = [batch.column(n) for n in POSITION_COLUMNS]
         columns += [pa.repeat(kind, batch.num_rows)]
@@ -214,24 +250,30 @@ def _read(
     )
 
 
-def _require_fitting(files: Iterable[DataFile], plan: ScanPlan, memory_bytes: int) -> None:
+def require_fitting(files: Iterable[DataFile], plan: ScanPlan, memory_bytes: int) -> None:
+    """Refuse to work on more files than fit.
+
+    Raises:
+        NotPlainError: they take more memory.
+    """
     if not fits(files, plan.schema, memory_bytes):
         raise NotPlainError(f"{plan.table.label}: what the statement reads is more than {memory_bytes >> 20:,} MiB")
 
 
-def _matching(
-    read: TableRead, splits: Sequence[ReadSplit], plain: PlainStatement, schema: TableSchema
+def matching(
+    read: TableRead, splits: Sequence[ReadSplit], condition: Predicate | None, schema: TableSchema
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows for which the condition is true; a null is not."""
-    where = None if plain.condition is None else to_expression(plain.condition, schema)
+    """Read the rows for which a condition is true; a null is not."""
+    where = None if condition is None else to_expression(condition, schema)
     for split in splits:
         for batch in read_split(read, split):
-            found = batch if where is None else _filtered(batch, where)
+            found = batch if where is None else filtered(batch, where)
             if found.num_rows:
                 yield found
 
 
-def _filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
+def filtered(batch: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
+    """Return the rows for which an expression is true."""
     found = pa.Table.from_batches([batch]).filter(where).combine_chunks().to_batches()
     return found[0] if found else batch.slice(0, 0)
 
@@ -241,7 +283,7 @@ def _changed(plain: PlainStatement, batch: pa.RecordBatch, schema: TableSchema) 
     columns = []
     for field in schema.fields:
         if field.name in plain.values:
-            columns.append(_value(plain.values[field.name], batch, schema, field.name))
+            columns.append(computed(plain.values[field.name], batch, field, schema))
         else:
             columns.append(batch.column(field.name))
     return pa.RecordBatch.from_arrays(columns, list(schema.field_names))
@@ -250,17 +292,45 @@ def _changed(plain: PlainStatement, batch: pa.RecordBatch, schema: TableSchema) 
 _COMPUTE = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
 
 
-def _value(found: Expression, batch: pa.RecordBatch, schema: TableSchema, name: str) -> pa.Array:
+def computed(found: Expression, batch: pa.RecordBatch, field: DataField, schema: TableSchema) -> pa.Array:
+    """Return what a column becomes in these rows. ``schema``: of the rows.
+
+    Raises:
+        NotPlainError: a number is out of range, or null where the column can't be.
+    """
+    column = _value(found, batch, field, schema)
+    if column.null_count and not field.type.nullable:  # Spark, or what writes its rows, says where
+        raise NotPlainError(f"a value of column {field.name!r} would be null, which it can't be")
+    return column
+
+
+def _value(found: Expression, batch: pa.RecordBatch, field: DataField, schema: TableSchema) -> pa.Array:
     if isinstance(found, Value):
-        return repeated(found.value, schema.field(name).type, batch.num_rows)
+        return repeated(found.value, field.type, batch.num_rows)
     if isinstance(found, Column):
         return batch.column(found.name)
-    assert isinstance(found, Arithmetic)
-    sides = (_value(found.left, batch, schema, name), _value(found.right, batch, schema, name))
+    if isinstance(found, Case):
+        masks = pa.StructArray.from_arrays(
+            [pa.array(holds(batch, condition, schema)) for condition, _ in found.branches],
+            [str(i) for i in range(len(found.branches))],
+        )
+        values = [_value(value, batch, field, schema) for _, value in found.branches]
+        return pc.case_when(masks, *values, _value(found.otherwise, batch, field, schema))
+    sides = (_value(found.left, batch, field, schema), _value(found.right, batch, field, schema))
     try:
         return _COMPUTE[found.sign](*sides)
     except pa.ArrowInvalid:  # Spark says where
-        raise NotPlainError(f"a value of column {name!r} would be out of its range") from None
+        raise NotPlainError(f"a value of column {field.name!r} would be out of its range") from None
+
+
+def holds(rows: pa.RecordBatch, condition: Predicate | None, schema: TableSchema) -> npt.NDArray[np.bool_]:
+    """Return for each row whether a condition is true; a null is not."""
+    out = np.full(rows.num_rows, condition is None)
+    if condition is not None:
+        known = rows.select(sorted(columns_of(condition)))
+        numbered = pa.Table.from_batches([known]).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+        out[numbered.filter(to_expression(condition, schema)).column(_ROW).to_numpy()] = True
+    return out
 
 
 def _inserted(plain: PlainStatement, schema: TableSchema) -> pa.RecordBatch:
@@ -270,7 +340,8 @@ def _inserted(plain: PlainStatement, schema: TableSchema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, list(schema.field_names))
 
 
-def _with_kind(rows: pa.RecordBatch, kind: str) -> pa.RecordBatch:
+def with_kind(rows: pa.RecordBatch, kind: str) -> pa.RecordBatch:
+    """Add a column with what becomes of each row's key."""
     return rows.append_column(ROW_KIND, pa.repeat(kind, rows.num_rows))
 
 
@@ -283,9 +354,6 @@ def _chosen(plain: PlainStatement, schema: TableSchema, partitions: Partitions) 
     """Return the partitions that the condition holds for."""
     if plain.condition is None or not partitions:
         return partitions
-    rows = _filtered(partition_rows(schema, partitions), to_expression(plain.condition, schema))
+    rows = filtered(partition_rows(schema, partitions), to_expression(plain.condition, schema))
     known = list(partitions.items())
     return dict(known[number] for number in rows.column(FILE_POSITION).to_pylist())
-
-
-__all__ = ["NotPlainError", "as_statement", "change_plainly"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.correction.plain_merge import read_plain_merge
+from airflow_paimon.core.correction.plain_query import read_plain_query
 from airflow_paimon.core.correction.plain_statement import PlainStatement, read_plain
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
@@ -26,6 +29,7 @@ from airflow_paimon.data.where_text import to_expression
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from airflow_paimon.spark.spark_types import spark_schema
+from airflow_paimon.spark.statements.plain import NotPlainError, computed
 from tests.randomness import chance
 from tests.spark.jobs.operations import correct, run, values
 
@@ -84,10 +88,48 @@ class Speaker:
 
     def value(self, name: str) -> str:
         one = self.own.choice
+        if name not in ("x", "dt") and self.own.random() < 0.3:
+            last = one(["", f" ELSE {name}", f" ELSE {self.literal(name)}"])
+            other = one([self.literal(name), name])
+            return f"CASE WHEN {self.condition(1)} THEN {other} WHEN k = 3 THEN NULL{last} END"
         if name in ("n", "b"):
             other = self.literal(name)
             return one([other, "NULL", f"{name} + {other}", f"({name} - 1) * {other}", f"2 * {name} - {name}"])
         return one([self.literal(name), *(["NULL"] if name != "dt" else []), *(["dt"] if name == "s" else [])])
+
+    def query(self, kind: str) -> str:
+        """A SELECT of all columns, some of them computed; of a partition or, of one with keys, of any rows."""
+        changed = set(self.own.sample(["n", "b", "s", "p", "d", "f"], 3))
+        items = [f"{self.value(n)} AS {n}" if n in changed else n for n, _ in (*COLUMNS, *CARRIED)]
+        self.own.shuffle(items)
+        what = self.own.choice(["*", ", ".join(items), ", ".join(items)])
+        where = (
+            f"dt = 'p' AND ({self.condition(1)})" if kind not in KEYED or self.own.random() < 0.5 else self.condition(1)
+        )
+        return f"SELECT {what} FROM {self.own.choice(['branch', 'main'])} WHERE {where}"
+
+    def merge(self, inserts: bool) -> str:
+        """A MERGE of the view ``fixes``, which has each pair of ``k`` and ``dt`` once, or of VALUES."""
+        one = self.own.choice
+        if self.own.random() < 0.4:
+            rows = ", ".join(f"({k}, {self.literal('dt')}, {one(['NULL', '3'])}, {self.literal('p')}, {k})"
+                             for k in self.own.sample(range(14), 4))  # fmt: skip
+            return (
+                f"MERGE INTO branch USING ({one(['', 'SELECT * FROM '])}VALUES {rows} AS v(k, day, n, p, big)) AS new "
+                "ON (branch.k = new.k AND day = dt) WHEN MATCHED AND new.n IS NULL THEN DELETE "
+                "WHEN MATCHED THEN UPDATE SET n = new.n * 2, p = new.p, b = big"
+            )
+        alone = one(["", " AND old.p BETWEEN -1 AND 2", f" AND old.dt IN ('p') AND new.f {one(['= true', 'IS NULL'])}"])
+        first = one(["new.n > 3", "old.n IS NULL OR new.b = 1", "new.s IN ('a', 'B') AND old.k > 2"])
+        then = one(["DELETE", "UPDATE SET old.n = new.n + 1, s = CASE WHEN new.f = true THEN new.s ELSE old.s END",
+                    "UPDATE SET b = old.b * 2, d = new.d, f = NULL", "UPDATE SET p = new.p, s = v"])  # fmt: skip
+        last = one(["", " WHEN MATCHED THEN DELETE", " WHEN MATCHED THEN UPDATE SET n = new.n, old.b = 7"])
+        text = (f"MERGE INTO branch old USING fixes AS new ON new.k = old.k AND old.dt = new.dt{alone} "
+                f"WHEN MATCHED AND {first} THEN {then}{last}")  # fmt: skip
+        if inserts:
+            text += " WHEN NOT MATCHED AND new.k = 17 AND new.dt = 'q' THEN INSERT (k, dt, n, s) VALUES "
+            text += "(new.k, new.dt, new.n - 1, 'x')"
+        return text
 
     def statement(self, inserts: bool, *more: str) -> str:
         kind = self.own.choice(["UPDATE", "UPDATE", "DELETE", "INSERT"] if inserts else ["UPDATE", "DELETE"])
@@ -132,6 +174,18 @@ def make(warehouse: Path, kind: str, own: random.Random) -> Table:
     return table
 
 
+FIXES = [c for c in COLUMNS if c[0] not in ("k", "dt", "x")] + [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
+
+
+def make_fixes(warehouse: Path, own: random.Random) -> str:
+    """A table of rows that a MERGE brings, without NOT NULL; returns the view."""
+    fixes = create_table(str(warehouse), "d.fixes", FIXES)
+    rows = [{**row, "v": own.choice(["v", None]), "dt": dt} for dt in "pq" for row in some_rows(own, 20)]
+    names = read_arrow(fixes).schema.names
+    write_arrow(fixes, typed([{n: row[n] for n in names} for row in rows], fixes))
+    return "fixes=d.fixes"
+
+
 def plainly(warehouse: Path, sql: str, *, memory: int = 1 << 30, **more: Any) -> OperationResult | None:
     file = warehouse / "plain.sql"
     file.write_text(sql)
@@ -171,22 +225,43 @@ def told(result: OperationResult) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_statements_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     own = chance(f"plain statements {kind}")
-    table = make(tmp_path, kind, own)
+    table, view = make(tmp_path, kind, own), make_fixes(tmp_path, own)
     speaker, done = Speaker(own), 0
     inserts = kind != "dynamic"  # which bucket a new key gets depends on how many tasks there are
     moves = () if kind in KEYED else ("dt",)
-    texts = [speaker.statement(inserts, *moves) for _ in range(3)]
-    texts.append("; ".join(speaker.statement(False) for _ in range(2)))
+    texts = [speaker.statement(inserts, *moves) for _ in range(2)]
+    texts += [speaker.merge(inserts), f"{speaker.statement(False)}; {speaker.merge(False)}"]
     for sql in texts:
-        here = plainly(tmp_path, sql)
+        here = plainly(tmp_path, sql, view=(view,))
         if here is None:  # an UPDATE that would overflow, or give a column null that can't be
             continue
         done += 1
-        there = correct(spark, tmp_path, sql, branch="spark")
+        there = correct(spark, tmp_path, sql, branch="spark", view=(view,))
         assert told(here) == told(there), sql
-        tracked = kind == "tracked"
-        assert state(table.branch("plain"), tracked) == state(table.branch("spark"), tracked), sql
+        assert_same(table, kind, sql)
     assert done
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("dynamic", "marked")])
+def test_queries_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    own = chance(f"plain queries {kind}")
+    table, speaker = make(tmp_path, kind, own), Speaker(own)
+    modes: list[dict[str, Any]] = [{"partitions": ("dt=p",)}, {"mode": "upsert"} if kind in KEYED else {}]
+    for asked in modes:
+        sql = speaker.query(kind if asked.get("mode") else "overwrite")
+        if not asked:
+            sql, asked = sql.replace("dt = 'p' AND ", ""), {"partitions": ("dt=p", "dt=q")}
+        here = plainly(tmp_path, sql, **asked)
+        if here is None:  # a number beyond its type
+            continue
+        there = correct(spark, tmp_path, sql, branch="spark", **asked)
+        assert told(here) == told(there), sql
+        assert_same(table, kind, sql)
+
+
+def assert_same(table: Table, kind: str, sql: str) -> None:
+    tracked = kind == "tracked"
+    assert state(table.branch("plain"), tracked) == state(table.branch("spark"), tracked), sql
 
 
 def test_conditions_and_values_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -195,8 +270,20 @@ def test_conditions_and_values_are_those_of_spark(spark: SparkSession, tmp_path:
     schema, rows = table.schema(), typed(some_rows(own, 40), table)
     speaker = Speaker(own)
     conditions = [speaker.condition(3) for _ in range(60)]
+    (batch,) = rows.to_batches()
+    values: list[tuple[str, str, pa.Array]] = []
+    for name in ("n", "b", "s", "p", "d", "f") * 10:
+        value, others = speaker.value(name), ", ".join(n for n, _ in COLUMNS if n != name)
+        query = read_plain_query(f"SELECT {others}, {value} AS {name} FROM main", schema, {"main": schema.fields})
+        assert query is not None, value
+        with suppress(NotPlainError):  # a number beyond its type, which would end the query in Spark
+            values.append((name, value, computed(query.values[name], batch, schema.field(name), schema)))
     frame = frame_of_arrow(spark, rows, spark_schema(schema.fields))
-    found = collect_arrow(frame.selectExpr(*(f"coalesce({c}, false) AS c{i}" for i, c in enumerate(conditions))))
+    asked = [f"coalesce({c}, false) AS c{i}" for i, c in enumerate(conditions)]
+    asked += [f"CAST({v} AS {dict(COLUMNS)[n]}) AS v{i}" for i, (n, v, _) in enumerate(values)]
+    found = collect_arrow(frame.selectExpr(*asked))
+    for i, (_, value, column) in enumerate(values):
+        assert column.to_pylist() == found.column(f"v{i}").to_pylist(), value
     for i, condition in enumerate(conditions):
         plain = read_plain(f"DELETE FROM branch WHERE {condition}", schema)
         assert plain is not None and plain.condition is not None, condition
@@ -211,7 +298,7 @@ NOT_PLAIN = (
     "UPDATE branch SET n = b", "UPDATE branch SET n = 2 * 3", "UPDATE branch SET n = n / 2", "UPDATE branch SET n = -n",
     "UPDATE branch SET s = upper(s)", "UPDATE branch SET s = 5", 'UPDATE branch SET s = "a"',
     "UPDATE branch SET s = 'it''s'", r"UPDATE branch SET s = 'a\n'", "UPDATE branch SET s = '${x}'",
-    "UPDATE branch SET dt = s", "UPDATE branch SET n = n + NULL", "UPDATE branch SET n = 1, n = 2",
+    "UPDATE branch SET n = n + NULL", "UPDATE branch SET n = 1, n = 2",
     "UPDATE branch SET N = 1", "UPDATE other SET n = 1", "UPDATE d.branch SET n = 1", "UPDATE branch SET s = n'x'",
     "DELETE FROM branch WHERE x = 1", "DELETE FROM branch WHERE s = 1", "DELETE FROM branch WHERE n = '1'",
     "DELETE FROM branch WHERE n = 1_0", "DELETE FROM branch WHERE n = 1L", "DELETE FROM branch WHERE n = 1e1",
@@ -220,7 +307,7 @@ NOT_PLAIN = (
     "DELETE FROM branch WHERE n = k", "DELETE FROM branch WHERE k IN (SELECT 1)",
     "DELETE FROM branch WHERE current_date = d",
     "DELETE FROM branch WHERE n <=> 1", "DELETE FROM branch WHERE n == 1", "DELETE FROM branch WHERE s LIKE 'a'",
-    "DELETE FROM branch t WHERE branch.k = 1", "DELETE FROM branch WHERE n = 1 LIMIT 1",
+    "DELETE FROM branch t WHERE branch.k = 1", "UPDATE branch s SET s.n = 1", "DELETE FROM branch WHERE n = 1 LIMIT 1",
     "INSERT INTO branch SELECT 1", "INSERT INTO branch (n) VALUES (1)", "INSERT INTO branch (k, dt) VALUES (1, 'p', 2)",
     "INSERT OVERWRITE branch VALUES (1)", "INSERT INTO branch (k, dt) VALUES (1, 'p') AS t",
     "DELETE FROM branch WHERE n = 1 /* AND k = 2", "DELETE FROM branch WHERE n = 1 /* a /* b */ AND k = 2",
@@ -232,6 +319,58 @@ NOT_PLAIN = (
 @pytest.mark.parametrize("sql", NOT_PLAIN)
 def test_what_only_spark_can_say_is_left_to_spark(tmp_path: Path, sql: str) -> None:
     assert read_plain(sql, create_table(str(tmp_path), "d.t", COLUMNS).schema()) is None
+
+
+NO_QUERY = (
+    "SELECT k, n FROM branch", "SELECT *, 1 AS n FROM branch", "SELECT DISTINCT * FROM branch", "SELECT * FROM other",
+    "SELECT * FROM branch, main", "SELECT * FROM branch JOIN main", "SELECT * FROM branch LIMIT 1",
+    "SELECT * FROM branch ORDER BY k", "SELECT * FROM branch WHERE k IN (SELECT 1)", "SELECT * FROM d.branch",
+    "SELECT * FROM (SELECT * FROM branch)", "SELECT * FROM branch UNION SELECT * FROM main", "SELECT *", "SELECT",
+    "SELECT * FROM branch cross", "SELECT * FROM branch limit", "SELECT * FROM less", "WITH x AS (SELECT 1) SELECT 1",
+    "VALUES (1)", "FROM branch", "SELECT branch.* FROM branch", "SELECT * EXCEPT (n) FROM branch",
+)  # fmt: skip
+NO_ITEM = (
+    "1.5 AS x", "1 AS x", "n AS x", "upper(s) AS x", "x + 1 AS x", "x x", "x AS x, x", "x AS X", "(x) AS x", "t.x",
+    "CASE WHEN k = 1 THEN x END AS x", "CASE k WHEN 1 THEN x END AS x", "CASE x END AS x", "k AS k, x AS x",
+    "max(x) OVER () AS x",
+)  # fmt: skip
+NO_MERGE = (
+    "ON old.k = new.k", "ON old.k = new.k WHEN MATCHED THEN DELETE WHEN MATCHED THEN DELETE", "ON old.k > new.k {d}",
+    "ON old.k = new.n OR old.n = new.n {d}", "ON old.k = 1 {d}", "ON k = new.k {d}",
+    "ON old.b = new.k {d}", "ON old.x = new.x {d}",
+    "ON old.k = new.k AND (old.k = 1 OR new.k = 2) {d}", "ON old.k = old.n {d}",
+    "ON old.k = new.k WHEN NOT MATCHED BY SOURCE THEN DELETE",
+    "ON old.k = new.k WHEN MATCHED THEN UPDATE SET n = n + 1",
+    "ON old.k = new.k WHEN MATCHED THEN UPDATE SET new.n = 1",
+    "ON old.k = new.k WHEN NOT MATCHED THEN INSERT (k, dt) VALUES (old.k, 'p')",
+    "ON old.k = new.k {d} WHEN MATCHED THEN DELETE",
+    "ON old.k = new.k WHEN NOT MATCHED THEN INSERT (k) VALUES (new.k)", "ON old.k = new.k WHEN NOT MATCHED THEN DELETE",
+    "ON old.k = new.k WHEN NOT MATCHED THEN INSERT (k, dt) VALUES (new.k, 'p', 1)",
+    "ON old.k = new.k WHEN NOT MATCHED AND old.n = 1 THEN INSERT *", "ON old.k = new.k WHEN MATCHED THEN INSERT *",
+)  # fmt: skip
+
+
+def test_queries_and_merges_that_only_spark_knows(tmp_path: Path) -> None:
+    schema = create_table(str(tmp_path), "d.t", COLUMNS).schema()
+    views = {"branch": schema.fields, "main": schema.fields, "less": schema.fields[1:]}
+    names = ", ".join(n for n, _ in COLUMNS if n != "x")
+    for sql in (*NO_QUERY, *(f"SELECT {names}, {item} FROM branch" for item in NO_ITEM)):
+        assert read_plain_query(sql, schema, views) is None, sql
+    for sql in ("select * from Branch c where c.k = 1 -- why", f"SELECT {names}, NULL AS x FROM main"):
+        assert read_plain_query(sql, schema, views) is not None, sql
+    for on in (f"{on.replace('{d}', 'WHEN MATCHED THEN DELETE')}" for on in NO_MERGE):
+        assert read_plain_merge(f"MERGE INTO branch old USING main new {on}", schema, views) is None, on
+    for named in ("branch n USING main m ON n.k = m.k", "branch b USING main m ON b.k = m.k"):
+        assert read_plain_merge(f"MERGE INTO {named} WHEN MATCHED THEN DELETE", schema, views) is None, (
+            "a column's name"
+        )
+    found = read_plain_merge(
+        "merge into branch using main on branch.k = main.k and `branch`.dt = main.dt and main.n = 1 "
+        "when matched then update set * when not matched by target then insert *", schema, views)  # fmt: skip
+    assert found is not None and found.equal == (("k", "k"), ("dt", "dt")) and len(found.source_columns) == len(COLUMNS)
+    assert found.condition_text == "branch.k = main.k and `branch`.dt = main.dt and main.n = 1"
+    assert read_plain_merge("MERGE INTO branch USING branch s ON branch.k = s.k WHEN MATCHED THEN DELETE", schema,
+                            {"main": schema.fields}) is None  # fmt: skip
 
 
 def test_lists_of_decimals_that_spark_rounds_are_left_to_spark(tmp_path: Path) -> None:
@@ -274,6 +413,11 @@ def test_a_statement_that_does_not_fit_changes_nothing(tmp_path: Path) -> None:
         assert plainly(warehouse, "UPDATE branch SET n = 2147483647 - n + 100 WHERE k >= 0", operation_id="o") is None
         assert plainly(warehouse, "DELETE FROM branch WHERE k = 1", memory=0) is None
         assert plainly(warehouse, "DELETE FROM branch") is None, "refused by Spark's job, with the flag for it"
+        assert plainly(warehouse, "UPDATE branch SET dt = s WHERE k >= 0") is None, "of rows with null"
+        twice = "MERGE INTO branch t USING main s ON t.dt = s.dt WHEN MATCHED THEN UPDATE SET n = 1"
+        assert plainly(warehouse, twice) is None, "refused by Spark's job: rows match twice"
+        select = "SELECT * FROM branch WHERE k > 0"
+        assert plainly(warehouse, select, partitions=("dt=p", "dt=q"), memory=OPEN_BYTES) is None
         assert table.latest_snapshot_id() == head != before
         done = plainly(warehouse, "DELETE FROM branch WHERE k = 1", operation_id="o")
         assert done is not None, "the id of what was not done may be used again"
@@ -297,13 +441,15 @@ def test_a_dry_run_writes_nothing_and_a_retry_in_spark_finds_what_landed(spark: 
 
 def test_a_try_in_spark_finds_what_the_one_before_has_written(spark: SparkSession, tmp_path: Path) -> None:
     table = make(tmp_path, "append", chance("plain tries"))
-    texts = (
-        "UPDATE branch SET n = 7 -- why\n WHERE k > 1",
-        "/* both */ UPDATE branch SET n = 8 WHERE k > 1;\nDELETE FROM branch -- these\nWHERE k > 3",
+    texts: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("UPDATE branch SET n = 7 -- why\n WHERE k > 1", {}),
+        ("/* both */ UPDATE branch SET n = 8 WHERE k > 1;\nDELETE FROM branch -- these\nWHERE k > 3", {}),
+        ("MERGE INTO branch USING (VALUES (1) AS w(k)) AS v ON v.k = branch.k WHEN MATCHED THEN UPDATE SET n = 9", {}),
+        ("SELECT * -- all\nFROM branch WHERE dt = 'p'", {"partitions": ("dt=p",)}),
     )
-    for number, sql in enumerate(texts):
-        here = plainly(tmp_path, sql, operation_id=f"op-{number}")
+    for number, (sql, more) in enumerate(texts):
+        here = plainly(tmp_path, sql, operation_id=f"op-{number}", **more)
         assert here is not None and here.changed
-        there = correct(spark, tmp_path, sql, branch="plain", operation_id=f"op-{number}")
+        there = correct(spark, tmp_path, sql, branch="plain", operation_id=f"op-{number}", **more)
         assert there.to_json()["details"]["replayed"] and there.snapshot_after == here.snapshot_after
     assert read_arrow(table.branch("plain")).num_rows == 8

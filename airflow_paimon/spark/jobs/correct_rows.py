@@ -1,0 +1,250 @@
+"""What becomes of the rows that correct the partitions, or the keys, of a branch: with Spark and without it.
+
+Who computes the rows brings them to ``correct_buckets``, in tasks or in one process; here are the state of the branch
+before that, and the commit after it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
+from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.conditions import KEYS_STAY
+from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition, shown_partition
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
+from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
+from airflow_paimon.data.files.arrow_types import finer_than_micros
+from airflow_paimon.data.moving_keys import check_corrected
+from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.write import TableWrite, discard_files, distribute, plan_write
+from airflow_paimon.spark.jobs.correction import Base, properties, result_of
+from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket
+from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.shares import slim_split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBase(Base):
+    """With what the embedded engine needs: live buckets, and their highest sequence numbers at the branch point."""
+
+    live: ScanPlan
+    write: TableWrite
+    limits: dict[BucketKey, int]
+
+
+def refuse_blurred(base: Base) -> None:
+    """Refuse a table with columns that Spark would cut off.
+
+    Raises:
+        UnsupportedFeatureError: names the column.
+    """
+    blurred, branch = finer_than_micros(base.schema.fields), base.table
+    if blurred:
+        raise UnsupportedFeatureError(
+            f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
+            f"that is rewritten; write the rows with airflow_paimon.data.write_arrow"
+        )
+
+
+def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] | None = None) -> LiveBase:
+    """Read the live buckets in the chosen partitions, and their numbers at the branch point.
+
+    ``cores``: how many tasks write at once. ``only``: the partitions that get rows, if known.
+
+    Raises:
+        UnsupportedFeatureError: as ``refuse_blurred``.
+    """
+    branch, schema, head = found.table, found.schema, found.head
+    chosen = found.choice.selection(schema) if only is None else StoredPartitions(schema).those(only)
+    refuse_blurred(found)
+    base = head if chain_part(branch) is not None else branch_point(context.table, branch)
+    at_base = plan_snapshot(branch, base, schema, chosen)
+    live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, chosen)
+    return LiveBase(
+        table=branch,
+        schema=schema,
+        head=head,
+        main_head=found.main_head,
+        choice=found.choice,
+        live=live,
+        write=plan_write(
+            branch,
+            tasks=cores,
+            by_buckets=True,
+            chained=is_chain_rows(branch),
+            scan=live,
+            partitions=lambda _: only,
+        ),
+        limits={bucket_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
+    )
+
+
+def _refuse_lost_deletes(base: LiveBase) -> None:
+    """Refuse to overwrite partitions of a chain table that hold deletes, which a SELECT doesn't return.
+
+    Raises:
+        UnsafeOperationError: names them: without the deletes rows of earlier partitions would be read again.
+    """
+    if not is_chain_rows(base.table):
+        return
+    held = {shown_partition(base.schema, s.values) for s in base.live.splits if any(map(_may_hold_deletes, s.files))}
+    if held:
+        names = sorted(held)
+        raise UnsafeOperationError(
+            f"{base.table.label}: {', '.join(names[:5])} holds deletes, which hide rows of earlier partitions and "
+            f"would be lost, as no SELECT returns them: change rows by UPDATE, DELETE or MERGE, or with --mode upsert; "
+            f"write_table with mode overwrite replaces deletes, too",
+            details={"partitions": names[:100]},
+        )
+
+
+def _may_hold_deletes(file: DataFile) -> bool:
+    return file.delete_row_count is None or file.delete_row_count > 0
+
+
+def bucket_key(schema: TableSchema, split: BucketSplit) -> BucketKey:
+    """Return the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
+    return BucketKey(encode_partition(split.values, partition_types(schema)), split.bucket)
+
+
+def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
+    """Return what all that write buckets have in common.
+
+    Raises:
+        UnsafeOperationError: rows that hide others would be lost.
+    """
+    if request.mode == "overwrite":
+        _refuse_lost_deletes(base)
+    read: TableRead | None = None
+    splits: dict[BucketKey, ReadSplit] = {}
+    if request.mode == "upsert":
+        read, planned = plan_read(base.live, time_travel=True, whole_buckets=base.write.is_keyed)
+        splits = {bucket_key(base.schema, s.bucket): slim_split(s) for s in planned}
+    live = {}
+    for split in base.live.splits:
+        key = bucket_key(base.schema, split)
+        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
+        known = LiveBucket(bucket=slim, split=splits.get(key), max_sequence=base.limits.get(key, NEW_BUCKET))
+        live[key] = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
+    for key, limit in base.limits.items():
+        if key not in live:  # emptied on the branch since
+            gone = BucketSplit(key.partition, (), key.bucket, base.write.buckets_of(key.partition), ())
+            live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
+    return Correction(
+        write=base.write,
+        choice=base.choice,
+        live=live,
+        read=read,
+        dry_run=request.dry_run,
+        merges=request.mode == "upsert",
+        new_bucket=new_bucket_number(base.table),
+    )
+
+
+def touched_files(base: LiveBase, rows: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """Return the live files of the buckets that rows go to, which an upsert of them merges."""
+    assigners = Assigners(base.write.dynamic)
+    conformed = (conform(batch, base.schema, base.table.label) for batch in rows)
+    touched = {BucketKey(p.partition, p.bucket) for b in conformed for p in distribute(base.write, b, assigners)}
+    return (f for s in base.live.splits if bucket_key(base.schema, s) in touched for f in s.files)
+
+
+def finish(
+    context: Context,
+    request: CorrectBranch,
+    base: LiveBase,
+    results: Sequence[BucketResult],
+    identity: CommitIdentity,
+    made: Mapping[str, str] | None = None,
+) -> OperationResult:
+    """Commit what was written, once. ``made``: snapshot properties of what gave the rows.
+
+    Raises:
+        ConflictError: the branch changed in a bucket while that was rewritten; nothing was published.
+    """
+    messages = _messages(request, base, results)
+    details = _details(request, base, results, messages)
+    if request.dry_run:
+        would = bool(results) or (request.mode == "overwrite" and bool(base.live.splits))
+        return base.result(context, request, details, changed=would)
+    try:
+        stay = check_corrected(base.table, base.write, messages)
+        messages = with_hash_indexes(base.write.dynamic, messages)
+        about = properties(request, made or {}, details) | (KEYS_STAY if stay else {})
+        receipt = commit_buckets(
+            base.table,
+            messages,
+            CommitOptions(identity=identity, properties=about),
+            assigned=None if stay else (base.write.planned_on,),
+            vectors=base.live.index_entries,
+        )
+    except REFUSALS:
+        discard_files(base.write, messages)
+        raise
+    if receipt.snapshot is None:
+        return base.result(context, request, details, changed=False)
+    if receipt.replayed:  # another try of the operation was faster, with files of its own
+        discard_files(base.write, messages)
+        return result_of(context, request, receipt.snapshot)
+    return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
+
+
+def _messages(request: CorrectBranch, base: LiveBase, results: Sequence[BucketResult]) -> list[CommitMessage]:
+    """Say for each bucket which files it loses and which it gets; several tasks may have written one of them."""
+    live = {bucket_key(base.schema, s): s for s in base.live.splits}
+    written: dict[BucketKey, list[CommitMessage]] = {}
+    for result in results:
+        if result.message is not None:
+            written.setdefault(result.key, []).append(result.message)
+    if request.mode == "overwrite":
+        for key in live:
+            written.setdefault(key, [])
+    out = []
+    for key, parts in written.items():
+        split = live.get(key)
+        out.append(
+            CommitMessage(
+                partition=split.partition if split is not None else parts[0].partition,
+                bucket=key.bucket,
+                total_buckets=split.total_buckets if split is not None else parts[0].total_buckets,
+                new_files=tuple(f for p in parts for f in p.new_files),
+                replaced=split.files if split is not None else (),
+                hashes=b"".join(p.hashes for p in parts),
+            )
+        )
+    return out
+
+
+def _details(
+    request: CorrectBranch, base: LiveBase, results: Sequence[BucketResult], messages: Sequence[CommitMessage]
+) -> dict[str, Any]:
+    rows: dict[str, int] = {}
+    for result in results:
+        name = shown_partition(base.schema, result.values)
+        rows[name] = rows.get(name, 0) + result.rows
+    new = [f for m in messages for f in m.new_files]
+    return base.details(
+        request,
+        rows,
+        buckets=len(messages) or len({r.key for r in results}),
+        files_added=len(new),
+        files_deleted=sum(len(m.replaced) for m in messages),
+        bytes=sum(f.file_size for f in new),
+    )
