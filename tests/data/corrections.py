@@ -22,8 +22,8 @@ from airflow_paimon.data.files.arrow_types import ROW_KIND, arrow_schema
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
-from airflow_paimon.spark.jobs import correct_branch as job
 from airflow_paimon.spark.jobs import correct_statement
+from airflow_paimon.spark.jobs.correct_rows import correction_on, finish, with_live
 from airflow_paimon.spark.jobs.correction import read_base, read_heads
 from airflow_paimon.spark.jobs.correction_tasks import correct_buckets
 from airflow_paimon.spark.statements import keyed, run
@@ -62,9 +62,9 @@ def correct(table: Table, branch: str, rows: Sequence[Row], **more: Any) -> Oper
     request = _request(table, branch, sql="unused", **more)
     context = open_context(request)
     found = read_base(context, request, table.branch(branch))
-    base = job._with_live(NO_SESSION, context, found)
-    results = list(correct_buckets(job._correction(request, base), arrow(base.table, rows).to_batches()))
-    return job._finish(context, request, base, results, CommitIdentity())
+    base = with_live(context, found, 1)
+    results = list(correct_buckets(correction_on(request, base), arrow(base.table, rows).to_batches()))
+    return finish(context, request, base, results, CommitIdentity())
 
 
 def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str = "UPDATE") -> Receipt:

@@ -149,7 +149,7 @@ def test_a_job_in_spark_says_how_to_get_it(warehouse: Path, tmp_path: Path) -> N
 def test_a_view_of_a_version_passes_the_checks_before_spark(warehouse: Path, tmp_path: Path, view: str) -> None:
     run(main_of(warehouse), "create_tag", tag="good", snapshot=1)
     run(main_of(warehouse), "create_branch", branch="fix", snapshot=1)
-    (tmp_path / "fix.sql").write_text("UPDATE branch SET v = 'x' WHERE dt = '1'")
+    (tmp_path / "fix.sql").write_text("UPDATE branch SET v = upper('x') WHERE dt = '1'")
     values = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "sql": str(tmp_path / "fix.sql")}
     assert run_before_spark(build_request("correct_branch", values | {"view": [f"old={view}"]})) is None
 
