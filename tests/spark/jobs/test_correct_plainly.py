@@ -20,6 +20,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.properties import OLDER_FILES_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
@@ -205,7 +206,7 @@ def state(table: Table, tracked: bool) -> tuple[Any, ...]:
     )  # fmt: skip
     indexes = sorted((str(i.index_type), i.bucket, i.row_count) for i in read_index(table, head))
     counts = (head.total_record_count, head.delta_record_count, head.changelog_record_count, head.next_row_id)
-    said = {k: v for k, v in head.properties.items() if "details" not in k}
+    said = {k: v for k, v in head.properties.items() if "details" not in k and k != OLDER_FILES_PROPERTY}
     return rows, entries, indexes, head.id, head.commit_kind, head.operation, said, *counts
 
 
