@@ -32,7 +32,7 @@ from airflow_paimon.core.commit.put import require_committable as require_commit
 from airflow_paimon.core.commit.relay import takes_turns, turn_of
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.commit.staged import WRITER as WRITER
-from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, stage, write
+from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, reads_of_head, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -197,8 +197,7 @@ class _Commit:
         if self._has_changes_of(draft) or TableOptions(draft.schema.options).row_tracking:
             return
         self.changes = make_changes(self.table, head, draft)
-        needs_lists = head is not None and draft.base is None
-        write(self.table, self.changes.files, [partial(self.seen.manifests, head)] if needs_lists else [])
+        write(self.table, self.changes.files, reads_of_head(self.seen, head, draft))
 
     def _has_changes_of(self, draft: Draft) -> bool:
         if self.changes is not None and not self.changes.fit(draft):

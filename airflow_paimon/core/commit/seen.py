@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import net_change, never_added
@@ -34,6 +34,7 @@ class Seen:
     history: dict[int, Snapshot] = field(default_factory=dict)
     _lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict)
     _live: dict[Any, tuple[Snapshot, _Live]] = field(default_factory=dict)
+    _before: tuple[Snapshot, str | None] | None = None
 
     def add(self, snapshots: Sequence[Snapshot], lists: Mapping[str, Sequence[ManifestFile]] | None = None) -> None:
         """Note consecutive snapshots, as they are now. What was known and doesn't fit them is forgotten.
@@ -56,6 +57,26 @@ class Seen:
             return False
         now = self.table.find_snapshot(number)
         return now is not None and is_same(now, self.history[number])
+
+    def before(self, head: Snapshot | None) -> str | None:
+        """Return the identity of the snapshot with the id before, whether the head is based on it or not; None: it is
+        gone, empty: unreadable. Read once for a head.
+        """
+        if head is None or head.id == 1:
+            return None
+        if head.id - 1 in self.history and is_same(self.history.get(head.id, head), head):
+            return self.history[head.id - 1].identity
+        if self._before is None or not is_same(self._before[0], head):
+            self._before = head, self._identity_of(head.id - 1)
+        return self._before[1]
+
+    def _identity_of(self, number: int) -> str | None:
+        try:
+            return self.table.snapshot(number).identity
+        except NotFoundError:
+            return None
+        except FormatError:
+            return ""
 
     def manifests(self, head: Snapshot | None) -> list[ManifestFile]:
         """Return the manifests of the base and the delta list, in order: they determine the live files.

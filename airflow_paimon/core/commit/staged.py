@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from airflow_paimon import __version__
@@ -111,6 +112,14 @@ def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
     return max(draft.next_row_id or 0, (head.next_row_id if head else None) or 0)
 
 
+def reads_of_head(seen: Seen, head: Snapshot | None, draft: Draft) -> list[Callable[[], object]]:
+    """Return calls that read what a draft needs of a head, none of them twice; ``seen`` keeps it."""
+    if head is None:
+        return []
+    before: list[Callable[[], object]] = [partial(seen.before, head)] if draft.only_new else []
+    return [*before, partial(seen.manifests, head)] if draft.base is None and not draft.rewrite_base else before
+
+
 def stage(
     seen: Seen,
     head: Snapshot | None,
@@ -128,9 +137,10 @@ def stage(
     """
     table, stamp = seen.table, changes.stamp if not written else str(uuid.uuid4())
     files: dict[str, bytes] = {}
+    side_by_side(table.store, reads_of_head(seen, head, draft))
     base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    snapshot = _snapshot(table, head, draft, given, changes, base_list)
+    snapshot = _snapshot(seen, head, draft, given, changes, base_list)
     staged = Staged(snapshot=snapshot, changes=changes, files=files)
     try:
         return staged, write(table, files if written else {**changes.files, **files}, beside)
@@ -140,11 +150,13 @@ def stage(
 
 
 def _snapshot(
-    table: Table, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, base_list: _Named
+    seen: Seen, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, base_list: _Named
 ) -> Snapshot:
+    table = seen.table
     inherited = head.index_manifest if head else None
     delta_count = sum(e.file.row_count if e.kind == FileKind.ADD else -e.file.row_count for e in draft.entries)
-    older = older_files_property(head, table.branch_name, base_list[0], only_new=draft.only_new)
+    before = seen.before(head) if draft.only_new else None
+    older = older_files_property(head, before, table.branch_name, base_list[0], only_new=draft.only_new)
     same_schema = head is not None and head.schema_id == draft.schema.id
     return Snapshot(
         uuid=str(uuid.uuid4()),

@@ -42,9 +42,9 @@ def _bringing_back(snapshots: Snapshots, ids: Sequence[int]) -> list[Root]:
     found = []
     at, ahead = len(ids) - 1, 1
     while at > 0:
-        snapshots.those(ids[max(at - ahead + 1, 1) : at + 1])
-        root = snapshots.those(ids[at : at + 1])[0]
-        newest = older_files_at(root.snapshot, root.branch)
+        snapshots.those(ids[max(at - ahead, 0) : at + 1])
+        before, root = snapshots.those(ids[at - 1 : at + 1])
+        newest = older_files_at(root.snapshot, root.branch, before.snapshot.identity)
         if newest is not None and newest <= ids[0]:
             break
         was, at = at, at if newest is None else newest - ids[0]
