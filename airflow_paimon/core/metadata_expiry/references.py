@@ -15,6 +15,7 @@ from airflow_paimon.core.format.manifest_io import read_index_manifest
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.table.older_files import is_based_on_another
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.read_once import read_files
 from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
@@ -226,16 +227,19 @@ def readers_of(
 def followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
     """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
 
-    So it is by the format, unless another engine's late rename has put another snapshot under the id before: a base is
-    trusted if it has no manifest that the one before lacks, or, merged, counts as many files and rows as were live
-    before (two lost commits alike would pass). It spares reading the whole table again for each merge of manifests.
+    So it is by the format, unless another engine's late rename or fast-forward has put another snapshot under the id
+    before, which a snapshot of this package tells. And a base is trusted only if it has no manifest that the one before
+    lacks, or, merged, counts as many files and rows as were live before (of other engines, two lost commits alike would
+    pass). It spares reading the whole table again for each merge of manifests.
     """
     at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
     found = {}
     for (branch, number), names in at.items():
         before = at.get((branch, number - 1))
         base = names.manifests[: len(names.manifests) - len(names.delta)]
-        if before is not None and _count(base) == _count(before.manifests):
+        if before is None or is_based_on_another(names.root.snapshot, before.root.snapshot):
+            continue
+        if _count(base) == _count(before.manifests):
             known = {m.file_name for m in before.manifests}
             merged = len(base) < len(before.manifests) and _same_rows(before.root.snapshot, names.root.snapshot)
             if merged or all(m.file_name in known for m in base):

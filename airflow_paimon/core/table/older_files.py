@@ -22,8 +22,7 @@ def older_files_at(snapshot: Snapshot, branch: str, before: str | None) -> int |
 
     ``before``: the identity of the branch's snapshot with the id before; None: that has expired.
     """
-    number, _, rest = snapshot.properties.get(OLDER_FILES_PROPERTY, "").partition(" ")
-    place, _, base = rest.rpartition(" ")
+    number, place, base = _parts(snapshot)
     if not number.isdecimal() or place != _place(branch, snapshot.base_manifest_list):
         return None
     return int(number) if before is None or base == before or int(number) == snapshot.id else None
@@ -42,6 +41,18 @@ def older_files_property(
         known = older_files_at(head, branch, before)
         at, base = (head.id if known is None else known) if only_new else head.id + 1, head.identity
     return {OLDER_FILES_PROPERTY: f"{at} {_place(branch, base_list)} {base}"}
+
+
+def is_based_on_another(snapshot: Snapshot, before: Snapshot) -> bool:
+    """Whether a snapshot tells, of whatever branch, that it was based on another one than ``before``."""
+    _, place, base = _parts(snapshot)
+    return place.endswith(f" {snapshot.base_manifest_list}") and base != before.identity
+
+
+def _parts(snapshot: Snapshot) -> tuple[str, str, str]:
+    number, _, rest = snapshot.properties.get(OLDER_FILES_PROPERTY, "").partition(" ")
+    place, _, base = rest.rpartition(" ")
+    return number, place, base
 
 
 def _place(branch: str, base_list: str) -> str:
