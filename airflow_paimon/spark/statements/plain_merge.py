@@ -139,8 +139,9 @@ class _Sides:
                 parts += [Condition(name, ">=", bounds["min"]), Condition(name, "<=", bounds["max"])]
         return AllOf(tuple(parts))
 
-    def matched(self, target: pa.Table) -> tuple[Indices, Indices]:
-        """Return the numbers of rows of both sides that meet, in the target's order.
+    def matched(self, target: pa.Table) -> tuple[Indices, Indices, Indices]:
+        """Return the numbers of the target's rows that meet, in order, a row of the source for each, and all rows of
+        the source that meet.
 
         Raises:
             NotPlainError: one of the target meets two of the source, which is for Spark to refuse.
@@ -149,26 +150,31 @@ class _Sides:
         left = [target.column(name) for name, _ in self.plain.equal]
         rows = self.source.take(pa.array(self.can_match))
         right = [rows.column(SOURCE + name) for _, name in self.plain.equal]
-        found = pa.table([*left, pa.array(np.arange(target.num_rows))], [*names, "of_target"]).join(
-            pa.table([*right, pa.array(self.can_match)], [*names, "of_source"]), keys=names, join_type="inner"
-        )
-        found = found.sort_by([("of_target", "ascending"), ("of_source", "ascending")])
-        own, others = (found.column(n).to_numpy().astype(np.int64) for n in ("of_target", "of_source"))
-        if as_statement(self.plain).counts_matches and len(np.unique(own)) < len(own):
+        source = pa.table([*right, pa.array(self.can_match)], [*names, "row"])
+        keys = source.group_by(names).aggregate([("row", "min")])  # each once: pairs of rows may be very many
+        found = pa.table([*left, pa.array(np.arange(target.num_rows))], [*names, "of_target"])
+        found = found.join(keys, keys=names, join_type="inner").sort_by("of_target")
+        own, first = (found.column(n).to_numpy().astype(np.int64) for n in ("of_target", "row_min"))
+        if len(keys) == len(source):
+            return own, first, first
+        each = source.join(keys, keys=names, join_type="inner")
+        meets = np.isin(each.column("row_min").to_numpy(), first)
+        others = each.column("row").to_numpy()[meets].astype(np.int64)
+        if as_statement(self.plain).counts_matches and len(others) > len(np.unique(first)):
             raise NotPlainError("a row is matched twice")
-        return own, others
+        return own, first, others
 
     def changes(self, target: pa.Table, own: Indices, others: Indices) -> Iterator[_Changed]:
-        """Compute what the clauses for matched rows do. ``target``: with the places of its rows, where files are kept.
+        """Compute what the clauses for matched rows do. ``target``: with the places of its rows, where files are kept;
+        ``own`` and ``others``: the numbers of its rows that meet, and of a row of the source for each.
 
         Raises:
             NotPlainError: a value doesn't fit its column, or a row's key would change.
         """
         if not self.plain.matched:
             return
-        first = np.unique(own, return_index=True)[1]  # a DELETE alone may match a row twice
-        taken = target.take(pa.array(own[first])).combine_chunks()
-        rows = _joined(taken, self.source.take(pa.array(others[first])))
+        taken = target.take(pa.array(own)).combine_chunks()
+        rows = _joined(taken, self.source.take(pa.array(others)))
         for clause, part in _by_clause(self.plain.matched, rows, self.both):
             new = self._values(clause, part)
             names = [n for n in (*POSITION_COLUMNS, ROW_ID) if n in part.schema.names]
@@ -245,8 +251,8 @@ def _merge_keyed(
     splits = [] if sides.predicate is None else splits
     require_fitting((f for s in splits for f in s.files), plan, memory_bytes)
     found = _rows_of(sides, read, splits)
-    own, others = sides.matched(found)
-    changed = [*sides.changes(found, own, others), *sides.inserts(others)]
+    own, first, others = sides.matched(found)
+    changed = [*sides.changes(found, own, first), *sides.inserts(others)]
     rows = [with_kind(c.rows, _KINDS[c.kind]) for c in changed]
     require_fitting(touched_files(plan, write, rows), plan, memory_bytes)
     correction = keyed.correction_on(plan, write, None if limits is None else limits(selection), dry_run)
@@ -292,8 +298,8 @@ def _merge_append(sides: _Sides, target: TargetFiles, memory_bytes: int, dry_run
     require_fitting((f for s in splits for f in s.files), plan.scan, memory_bytes)
     placed = with_positions(read)
     found = _rows_of(sides, placed, splits)
-    own, others = sides.matched(found)
-    changed = [*sides.changes(found, own, others), *sides.inserts(others)]
+    own, first, others = sides.matched(found)
+    changed = [*sides.changes(found, own, first), *sides.inserts(others)]
     rows = _placed(changed, schema, carried_columns(statement, schema, marks), ids)
     if marks:
         marking = marking_of(plan, counts_matches=statement.counts_matches, dry_run=dry_run)

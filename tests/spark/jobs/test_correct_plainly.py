@@ -454,3 +454,23 @@ def test_a_try_in_spark_finds_what_the_one_before_has_written(spark: SparkSessio
         there = correct(spark, tmp_path, sql, branch="plain", operation_id=f"op-{number}", **more)
         assert there.to_json()["details"]["replayed"] and there.snapshot_after == here.snapshot_after
     assert read_arrow(table.branch("plain")).num_rows == 8
+
+
+def test_rows_that_match_many_others_are_not_paired_one_by_one(tmp_path: Path) -> None:
+    count = 2000
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("s", "STRING")])
+    write_arrow(table, pa.table({"k": pa.array(range(count), pa.int32()), "s": ["x"] * (count - 1) + [None]}))
+    run(tmp_path, "create_branch", branch="plain", snapshot=1)
+    sql = ("MERGE INTO branch USING main ON branch.s = main.s AND branch.k > 5 AND main.k < 1900 WHEN MATCHED THEN "
+           "DELETE WHEN NOT MATCHED AND main.k > 1997 THEN INSERT *")  # fmt: skip
+    usual = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(counted)
+    try:
+        found = plainly(tmp_path, sql)
+    finally:
+        pa.set_memory_pool(usual)
+    assert found is not None and found.details["rows_deleted"] == count - 7
+    assert counted.max_memory() < count * count  # of bytes, for four million pairs
+    left = sorted(read_arrow(table.branch("plain")).column("k").to_pylist())
+    assert left == [*range(6), 1998, 1999, 1999]
