@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from airflow_paimon.core.table.sql_comments import comment_end
 
 _TOKEN = re.compile(
-    r"""(?P<skip>\s+|--[^\n]*|/\*.*?\*/)
+    r"""(?P<skip>\s+|--[^\r\n]*|/\*.*?\*/)
     |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
     |`(?P<quoted>(?:[^`]|``)+)`
     |(?P<number>[0-9][0-9A-Za-z_.]*)
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 )
 _COMMENT = re.compile(
     r"""(?P<kept>`[^`]*`|[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
-    |(?P<line>--[^\n]*)
+    |(?P<line>--(?:\\\n|[^\r\n])*)
     |(?P<nested>/\*)""",
     re.VERBOSE | re.DOTALL,
 )

@@ -65,6 +65,7 @@ def test_a_condition(condition: str, predicate: object, whole: bool) -> None:
         ("WHERE v = '/*' OR v = '*/'", "WHERE v = '/*' OR v = '*/'"),
         ("`a--b` = 'it''s --' -- end", "`a--b` = 'it''s --'  "),
         ("x /* open", "x  "),
+        ("a -- b\rAND c", "a  \rAND c"),
     ],
 )
 def test_a_comment_in_a_text_is_none(sql: str, left: str) -> None:
