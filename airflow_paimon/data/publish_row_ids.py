@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, rewritten_name
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
@@ -70,19 +70,25 @@ def _rewrite(branch: Table, entry: ManifestEntry, space: IdSpace, done: list[str
 
 
 def shared_row_id(
-    branch: Table, entries: Sequence[ManifestEntry], main: Table, others: Sequence[ManifestEntry], space: IdSpace
+    branch: Table,
+    entries: Sequence[ManifestEntry],
+    main: Table,
+    others: Sequence[ManifestEntry],
+    index: Sequence[IndexEntry],
+    space: IdSpace,
 ) -> int | None:
-    """Return a row id that files of the branch will have on main, and that other files of main have; None: there is
-    none. Rows that deletion vectors delete count.
+    """Return a row id that files of the branch will have on main, and that rows of other files of main have; None:
+    there is none. ``index``: of main. Rows of the branch that deletion vectors delete count.
 
     Raises:
         FormatError: a file is missing or corrupt.
     """
     ids = np.concatenate([_shifted(_ids_of(branch, e), space) for e in entries])
+    marked = {r.data_file for i in index for r in i.deletion_vector_ranges or () if r is not None}
     for other in others:
         first = other.file.first_row_id
-        if first is None:
-            found = np.intersect1d(ids, _ids_of(main, other))
+        if first is None or other.file.file_name in marked:
+            found = np.intersect1d(ids, _ids_of(main, other, index))
         else:
             found = ids[(ids >= first) & (ids < first + other.file.row_count)]
         if len(found):
@@ -90,11 +96,12 @@ def shared_row_id(
     return None
 
 
-def _ids_of(view: Table, entry: ManifestEntry) -> np.ndarray[Any, Any]:
+def _ids_of(view: Table, entry: ManifestEntry, index: Sequence[IndexEntry] = ()) -> np.ndarray[Any, Any]:
     schema = view.schema(entry.file.schema_id)
     values = StoredPartitions(schema).values(entry.partition)
     split = BucketSplit(entry.partition, values, entry.bucket, entry.total_buckets, (entry.file,))
-    read, splits = plan_read(ScanPlan(view, None, schema, (split,)), columns=[ROW_ID], time_travel=True, layered=True)
+    plan = ScanPlan(view, None, schema, (split,), tuple(index))
+    read, splits = plan_read(plan, columns=[ROW_ID], time_travel=True, layered=True)
     return np.concatenate([b.column(ROW_ID).to_numpy() for s in splits for b in read_split(read, s)])
 
 

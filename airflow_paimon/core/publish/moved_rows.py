@@ -14,7 +14,7 @@ from airflow_paimon.core.publish.sides import Compared
 from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, live_entries
+from airflow_paimon.core.table.scan import BucketKey, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -44,7 +44,9 @@ class RowsStay:
         pair = frozenset(e.file.file_name for e in (*suspects, *others))
         if not suspects or pair in self.known:
             return
-        found = None if self.find_shared_id is None else self.find_shared_id(branch, suspects, main, others, space)
+        found = None
+        if self.find_shared_id is not None:
+            found = self.find_shared_id(branch, suspects, main, others, read_index(main, g.head), space)
         if self.find_shared_id is None or found is not None:
             where = listed(texts_of(g.schema, {e.partition for e in others}))
             raise UnsafeOperationError(

@@ -28,9 +28,11 @@ Rewrite = Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestE
 implemented by the data layer."""
 
 
-FindSharedId = Callable[[Table, Sequence[ManifestEntry], Table, Sequence[ManifestEntry], IdSpace], int | None]
-"""Reads the row ids of files of a branch, as they will be on main, and of files of main, and returns one that both
-have; implemented by the data layer."""
+FindSharedId = Callable[
+    [Table, Sequence[ManifestEntry], Table, Sequence[ManifestEntry], Sequence[IndexEntry], IdSpace], int | None
+]
+"""Reads the row ids of files of a branch, as they will be on main, and of files of main with its index entries, and
+returns one that both have; implemented by the data layer."""
 
 
 @dataclass(slots=True)

@@ -474,3 +474,22 @@ def test_rows_that_match_many_others_are_not_paired_one_by_one(tmp_path: Path) -
     assert counted.max_memory() < count * count  # of bytes, for four million pairs
     left = sorted(read_arrow(table.branch("plain")).column("k").to_pylist())
     assert left == [*range(6), 1998, 1999, 1999]
+
+
+def test_a_row_that_moved_before_by_a_deletion_vector_is_no_hindrance_to_its_partition(tmp_path: Path) -> None:
+    options = {"row-tracking.enabled": "true", "deletion-vectors.enabled": "true"}
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("dt", "STRING")], partition_keys=["dt"], options=options)
+    write_arrow(table, pa.table({"k": pa.array(range(6), pa.int32()), "dt": ["p"] * 3 + ["q"] * 3}))
+    for name, moved in (("plain", True), ("later", False)):
+        run(tmp_path, "create_branch", branch=name, snapshot=table.latest_snapshot_id())
+        if moved:
+            assert plainly(tmp_path, "UPDATE branch SET dt = 'q' WHERE k = 2") is not None
+            run(tmp_path, "merge_branch", branch=name)
+    for sql in ("UPDATE branch SET k = 20 WHERE k = 2", "UPDATE branch SET k = 10 WHERE k = 1"):
+        assert plainly(tmp_path, sql, branch="later") is not None
+    assert run(tmp_path, "merge_branch", branch="later", partitions=("dt=q",)).changed
+    rows = read_arrow(table, columns=["k", "dt", "_ROW_ID"]).to_pylist()
+    assert sorted(tuple(r.values()) for r in rows) == [
+        (0, "p", 0), (1, "p", 1), (3, "q", 3), (4, "q", 4), (5, "q", 5), (20, "q", 2),
+    ]  # fmt: skip
+    assert run(tmp_path, "check_table", verify_files=True).details["ok"]
