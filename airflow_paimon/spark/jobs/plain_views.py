@@ -24,6 +24,7 @@ from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.correction import Base
 from airflow_paimon.spark.jobs.correction_sources import MAIN_VIEW, further_views
 from airflow_paimon.spark.statements.plain import NotPlainError, matching
+from airflow_paimon.spark.statements.tables import names_of
 from airflow_paimon.spark.statements.views import viewed_table
 
 _Version = int | str | None
@@ -49,8 +50,12 @@ class PlainViews:
 
     @cached_property
     def columns(self) -> Views:
-        """The columns of each view but ``branch``."""
-        return {name: schema.fields for name, schema in self._schemas.items()}
+        """The columns of each view but ``branch`` and those that show the branch, too: a statement reads them as its
+        target, which it may have to compute again, or which other statements have changed before it.
+        """
+        branch = self._context.table.branch(self._request.branch)
+        own = {name.lower() for name in names_of(branch, further_views(self._request))}
+        return {name: schema.fields for name, schema in self._schemas.items() if name not in own}
 
     def given_name(self, view: str) -> str:
         """Return a view's name as the request gives it."""

@@ -493,3 +493,16 @@ def test_a_row_that_moved_before_by_a_deletion_vector_is_no_hindrance_to_its_par
         (0, "p", 0), (1, "p", 1), (3, "q", 3), (4, "q", 4), (5, "q", 5), (20, "q", 2),
     ]  # fmt: skip
     assert run(tmp_path, "check_table", verify_files=True).details["ok"]
+
+
+def test_a_view_of_the_branch_itself_is_left_to_spark(tmp_path: Path) -> None:
+    """It shows what the statements before it did, and the state of each try."""
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("n", "INT")])
+    write_arrow(table, pa.table({"k": pa.array([1], pa.int32()), "n": pa.array([1], pa.int32())}))
+    run(tmp_path, "create_branch", branch="plain", snapshot=1)
+    merge = "MERGE INTO branch b USING Me ON b.k = me.k WHEN MATCHED THEN UPDATE SET n = Me.n + 1"
+    for text, is_own in (("d.t$branch_plain", True), ("d.t$branch_plain@1", False), ("d.t", False)):
+        for sql in (merge, f"UPDATE branch SET n = 5 WHERE k = 1;{merge}"):
+            found = plainly(tmp_path, sql.replace("me.k", "Me.k"), view=(f"Me={text}",))
+            assert (found is None) == is_own, sql
+    assert read_arrow(table.branch("plain")).to_pylist() == [{"k": 1, "n": 2}]
