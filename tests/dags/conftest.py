@@ -176,8 +176,8 @@ def answering(
                 for ti in _waiting(dag_id):
                     if errors:  # dag.test() would wait for an answer for ever
                         _fail(dag_id)
-                    else:
-                        seen.append(_answer(ti, at_last if seen and at_last else option, user))
+                    elif question := _answer(ti, at_last if seen and at_last else option, user):
+                        seen.append(question)
             except OperationalError:  # another process holds SQLite's lock: ask again
                 continue
             except Exception as error:
@@ -221,7 +221,8 @@ def _api() -> Any:
     return create_app(apps="core")
 
 
-def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str, Any]:
+def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str, Any] | None:
+    """Answer a question, and return it; None: it has been answered, and the task is still to notice."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from starlette.testclient import TestClient
@@ -234,6 +235,8 @@ def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str
             token = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=user, role="ADMIN"))
         client.headers["Authorization"] = f"Bearer {token}"
         question: dict[str, Any] = client.get(path).json()
+        if question["response_received"]:
+            return None
         answer = client.patch(path, json={"chosen_options": [option], "params_input": {}})
     assert answer.status_code == 200, answer.text
     return question
