@@ -18,6 +18,8 @@ def frame_of_arrow(spark: SparkSession, table: pa.Table, schema: StructType | No
     """Return the DataFrame of a table's rows. Without ``schema`` Spark says what its types become."""
     from pyspark.sql import DataFrame
 
+    if not table.num_rows:
+        table = table.schema.empty_table()  # PySpark fails on a map's column without any piece
     if hasattr(DataFrame, "toArrow"):
         return spark.createDataFrame(table) if schema is None else spark.createDataFrame(table, schema)
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer

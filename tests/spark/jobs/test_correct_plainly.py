@@ -293,6 +293,16 @@ def test_conditions_and_values_are_those_of_spark(spark: SparkSession, tmp_path:
         assert selected == expected, condition
 
 
+def test_a_table_of_which_no_row_is_left_is_changed_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("m", "MAP<STRING, INT>")], primary_keys=["k"])
+    rows = pa.table({"k": pa.array([1], pa.int32()), "m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))})
+    write_arrow(table, rows)
+    write_arrow(table, rows.append_column("_row_kind", pa.array(["-D"])))
+    run(tmp_path, "create_branch", branch="spark", snapshot=2)
+    sql = "UPDATE branch SET m = map('b', 2) WHERE k = 1"
+    assert correct(spark, tmp_path, sql, branch="spark").details["rows"] == 0
+
+
 NOT_PLAIN = (
     "UPDATE branch SET n = 1.0 WHERE k = 1", "UPDATE branch SET n = 2147483648", "UPDATE branch SET k = NULL",
     "UPDATE branch SET p = 1.234", "UPDATE branch SET p = 12345", "UPDATE branch SET d = '2026-01-01'",
