@@ -13,7 +13,7 @@ import pytest
 from airflow_paimon.core.requests import context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import layers, read_arrow
+from airflow_paimon.data import layers, read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
@@ -198,3 +198,19 @@ def test_a_correction_by_select_reads_the_manifests_of_its_partitions(
             assert manifests_read(counting) == (manifests + text.startswith("SELECT k, v, '") if many else len(DAYS))
             run(table, "delete_branch", branch="fix", force=True)
         assert rows[0] == rows[1], text
+
+
+def test_a_correction_by_select_writes_the_rows_by_which_it_was_planned(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path, "keyed")
+    run(table, "create_branch", branch="fix", snapshot=len(DAYS))
+    for module in (layers, query_views):
+        monkeypatch.setattr(module, "FEW_FILES", -1)
+    monkeypatch.setattr(scan, "LIMIT_BYTES", 0)  # the rows are few, those that they replace are written in tasks
+    query = f"SELECT 1 AS k, 'x' AS v, '{DAYS[0]}' AS dt UNION ALL SELECT 2, 'y', 'at ' || current_timestamp()"
+    before = read_arrow(table).to_pylist()
+    assert correct(spark, tmp_path, query, mode="upsert").changed  # current_timestamp() is another one in each run
+    after = read_arrow(table.branch("fix")).to_pylist()
+    assert len(after) == len(before) + 1
+    assert sorted((r["k"], r["v"], r["dt"][:3]) for r in after if r not in before) == [(1, "x", "202"), (2, "y", "at ")]

@@ -22,6 +22,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.scan import fits_in_process
 from airflow_paimon.data.write import discard_files
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.column_sources import column_sources
@@ -262,6 +263,8 @@ def _run_tasks(
     with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what, rows=expected):
         if few is not None and _touches_little(request, base, few):
             return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
+        if few is not None:
+            rows = frame_of_arrow(spark, few, rows.schema)  # what was planned for; another run may give other rows
         frame = map_in_arrow(distributed(rows, base.write), work, SCHEMA)
         return collect(frame, refused=partial(_discard, base))
 
