@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests import context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
@@ -214,3 +215,15 @@ def test_a_correction_by_select_writes_the_rows_by_which_it_was_planned(
     after = read_arrow(table.branch("fix")).to_pylist()
     assert len(after) == len(before) + 1
     assert sorted((r["k"], r["v"], r["dt"][:3]) for r in after if r not in before) == [(1, "x", "202"), (2, "y", "at ")]
+
+
+def test_a_constant_that_has_no_value_is_the_fault_of_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(tmp_path, "keyed")
+    run(table, "create_branch", branch="fix", snapshot=len(DAYS))
+    for module in (layers, query_views):
+        monkeypatch.setattr(module, "FEW_FILES", -1)
+    query = f"SELECT k, CAST(1 / 0 AS STRING) AS v, dt FROM branch WHERE dt = '{DAYS[0]}'"
+    with pytest.raises(InvalidInputError, match=r"--sql: .*DIVIDE_BY_ZERO"):
+        correct(spark, tmp_path, query, mode="upsert")

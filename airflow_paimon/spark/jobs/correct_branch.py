@@ -134,7 +134,8 @@ def _inputs(
     if sql is None or tables is None:
         return _frames(spark, found, sql), partial(spark_query, spark)
     views = {name: view() for name, view in found.items() if may_mention(sql, name)}
-    frames, own = needed_frames(spark, views, base, sql, tables, partial(rows_of, spark, request, sql))
+    with query_errors(source_name(request)):  # Spark computes constants when it plans
+        frames, own = needed_frames(spark, views, base, sql, tables, partial(rows_of, spark, request, sql))
     return frames, lambda text: tables.query(text, own)
 
 
