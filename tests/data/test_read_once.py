@@ -99,7 +99,7 @@ OPERATIONS: dict[str, tuple[int, Callable[[Table], object]]] = {
     "diff_branches": (5, op("diff_branches", branch="fix")),
     "diff_branches of equal branches": (5, op("diff_branches", branch="same")),
     "plan_correction": (8, by_sql("UPDATE branch SET v = 'y' WHERE dt = 'a' AND k = 1", "plan_correction")),
-    "UPDATE": (12, by_sql("UPDATE branch SET v = 'y' WHERE dt = 'a' AND k < 10")),
+    "UPDATE": (13, by_sql("UPDATE branch SET v = 'y' WHERE dt = 'a' AND k < 10")),
     "DELETE": (12, by_sql("DELETE FROM branch WHERE dt = 'a' AND k < 10")),
     "INSERT": (12, by_sql("INSERT INTO branch VALUES (77, 'y', 'a')")),
     "two": (27, by_sql("UPDATE branch SET v = 'y' WHERE dt = 'a'; DELETE FROM branch WHERE k = 2 AND dt = 'a'")),
