@@ -8,6 +8,7 @@ See docs/design.md, A running writer keeps winning.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -264,10 +265,19 @@ def _run_tasks(
     with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what, rows=expected):
         if few is not None and _touches_little(request, base, few):
             return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
-        if few is not None:
-            rows = frame_of_arrow(spark, few, rows.schema)  # what was planned for; another run may give other rows
+        if few is not None and base.write.only is not None:
+            rows = _frame_of(few, rows)  # they were planned for; another run may give other ones
         frame = map_in_arrow(distributed(rows, base.write), work, SCHEMA)
         return collect(frame, refused=partial(_discard, base))
+
+
+def _frame_of(few: pa.Table, rows: DataFrame) -> DataFrame:
+    """Return the rows that a query gave as a DataFrame. All is nullable in it: Arrow takes no null of a struct whose
+    fields can't be null."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(rows._jdf.schema().asNullable().json()))
+    return frame_of_arrow(rows.sparkSession, few, schema)
 
 
 def _rows_to_read(request: CorrectBranch, base: LiveBase) -> int | None:
