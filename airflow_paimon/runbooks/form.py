@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.run_date import with_run_date
-from airflow_paimon.task_run import ERROR_KEY
+from airflow_paimon.task_run import ERROR_KEY, triggering_user
 from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
 
 if TYPE_CHECKING:
@@ -131,6 +131,11 @@ def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Req
     hook = PaimonHook(params["paimon_conn_id"])
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}
     return build_request(operation, {**reach, **values})
+
+
+def asked_by(context: Context) -> str | None:
+    """Name who triggered the run: the name for ``triggering_user`` in copies of earlier versions' DAG files."""
+    return triggering_user(context)
 
 
 def failed_instances(context: Context) -> list[tuple[str, int]]:
