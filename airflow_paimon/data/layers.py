@@ -68,15 +68,9 @@ def plan_table_read(
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     plans = _plans(table, version, timestamp, partial(_files_for, where=where, predicate=predicate))
-    return _layers(
-        _shown(plans),
-        travels=version is not None or timestamp is not None,
-        columns=columns,
-        where=where,
-        predicate=predicate,
-        batch_rows=batch_rows,
-        top_level=top_level,
-    )
+    travels = version is not None or timestamp is not None
+    read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
+    return _layers(_shown(plans), travels, read, top_level=top_level)
 
 
 @dataclass(eq=False, slots=True)
@@ -188,45 +182,21 @@ def plan_pinned(
     top_level: bool = False,
 ) -> list[Layer]:
     """Plan a read of a pinned state; the arguments are those of ``plan_table_read``, and so are the errors."""
-    return _layers(
-        pinned.plans(partial(_files_for, where=where, predicate=predicate)),
-        travels=pinned.travels,
-        columns=columns,
-        where=where,
-        predicate=predicate,
-        batch_rows=batch_rows,
-        top_level=top_level,
-    )
+    plans = pinned.plans(partial(_files_for, where=where, predicate=predicate))
+    read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
+    return _layers(plans, pinned.travels, read, top_level=top_level)
 
 
 def pinned_schema(pinned: PinnedLayers) -> pa.Schema:
     """Return the columns of a pinned state; nothing is read. Raises as ``plan_table_read``."""
-    layers = _layers(pinned.states, travels=pinned.travels)
-    return layers[0][0].output_schema
+    return _layers(pinned.states, pinned.travels, plan_read)[0][0].output_schema
 
 
 def _layers(
-    plans: Sequence[ScanPlan],
-    *,
-    travels: bool,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    batch_rows: int = BATCH_ROWS,
-    top_level: bool = False,
+    plans: Sequence[ScanPlan], travels: bool, read: Callable[..., Layer], *, top_level: bool = False
 ) -> list[Layer]:
-    return [
-        plan_read(
-            _top_level(plan) if top_level else plan,
-            columns=columns,
-            where=where,
-            predicate=predicate,
-            time_travel=travels,
-            layered=len(plans) > 1,
-            batch_rows=batch_rows,
-        )
-        for plan in plans
-    ]
+    chosen = [_top_level(plan) for plan in plans] if top_level else plans
+    return [read(plan, time_travel=travels, layered=len(plans) > 1) for plan in chosen]
 
 
 def _top_level(plan: ScanPlan) -> ScanPlan:

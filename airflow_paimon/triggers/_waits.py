@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -31,13 +32,13 @@ class WaitingTrigger(BaseTrigger):
     poke_interval: float
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """What is looked at, for the log."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self, hook: PaimonHook) -> dict[str, Any] | None:
         """Look once; None: not yet."""
-        raise NotImplementedError
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, wait, look again."""

@@ -19,9 +19,9 @@ from airflow_paimon.core.correction.plain_reader import (
     Reader,
     Value,
     columns_by_name,
+    read_plainly,
     refuse_rounding,
     used_columns,
-    words_of,
 )
 from airflow_paimon.core.correction.sql_words import Token
 from airflow_paimon.core.format.schema import TableSchema
@@ -83,11 +83,7 @@ class PlainMerge:
 
 def read_plain_merge(sql: str, schema: TableSchema, views: Views) -> PlainMerge | None:
     """Read a MERGE into the view ``branch``, whose columns are those of ``schema``; None = it is Spark's."""
-    try:
-        text, tokens = words_of(sql)
-        return replace(_Merge(tokens, text, schema, views).merge(), text=sql)
-    except (NotPlain, IndexError):
-        return None
+    return read_plainly(sql, lambda text, words: replace(_Merge(words, text, schema, views).merge(), text=sql))
 
 
 class _Merge(Reader):

@@ -15,7 +15,7 @@ from airflow_paimon.core.correction.plain_reader import (
     Reader,
     Value,
     columns_by_name,
-    words_of,
+    read_plainly,
 )
 from airflow_paimon.core.correction.sql_words import Token, nesting
 from airflow_paimon.core.format.schema import TableSchema
@@ -39,11 +39,7 @@ class PlainQuery:
 
 def read_plain_query(sql: str, schema: TableSchema, views: Views) -> PlainQuery | None:
     """Read a SELECT that gives rows of a table; None = it is Spark's, as is what gives other columns or types."""
-    try:
-        text, tokens = words_of(sql)
-        return _Query(tokens, text, schema, views).query()
-    except (NotPlain, IndexError):
-        return None
+    return read_plainly(sql, lambda text, words: _Query(words, text, schema, views).query())
 
 
 class _Query(Reader):

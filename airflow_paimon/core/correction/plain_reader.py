@@ -8,15 +8,17 @@ binary floats in conditions, functions and subqueries are not read.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from airflow_paimon.core.correction.sql_words import Token, starts_of, tokens_of, without_comments
 from airflow_paimon.core.format.types import AtomicType, DataField, with_nullable
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, columns_of
+
+T = TypeVar("T")
 
 TARGET = "branch"
 
@@ -71,6 +73,14 @@ def words_of(sql: str) -> tuple[str, list[Token]]:
     if not without_comments(f"{sql}\n;").endswith(";") or _TORN_SIGN.search(text):
         raise NotPlain  # a comment without an end, or < > for <>: Spark refuses both
     return text, tokens_of(text)
+
+
+def read_plainly(sql: str, read: Callable[[str, Sequence[Token]], T]) -> T | None:
+    """Return what ``read`` makes of SQL's text without comments, and of its words; None = it is Spark's."""
+    try:
+        return read(*words_of(sql))
+    except (NotPlain, IndexError):
+        return None
 
 
 def columns_by_name(fields: Sequence[DataField]) -> dict[str, DataField]:

@@ -15,8 +15,8 @@ from airflow_paimon.core.correction.plain_reader import (
     NotPlain,
     Reader,
     columns_by_name,
+    read_plainly,
     refuse_rounding,
-    words_of,
 )
 from airflow_paimon.core.correction.sql_words import Token
 from airflow_paimon.core.format.schema import TableSchema
@@ -46,11 +46,7 @@ class PlainStatement:
 
 def read_plain(sql: str, schema: TableSchema) -> PlainStatement | None:
     """Read one statement on the view ``branch``, whose columns are those of ``schema``; None = it is Spark's."""
-    try:
-        text, tokens = words_of(sql)
-        return replace(_Statement(tokens, text, schema).statement(), text=sql)
-    except (NotPlain, IndexError):
-        return None
+    return read_plainly(sql, lambda text, words: replace(_Statement(words, text, schema).statement(), text=sql))
 
 
 class _Statement(Reader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
@@ -16,8 +17,8 @@ class RefusingStore(Store):
     __slots__ = ()
     can_commit = True
 
-    def _refuse(self) -> NoReturn:
-        raise NotImplementedError
+    @abstractmethod
+    def _refuse(self) -> NoReturn: ...
 
     def read(self, path: str) -> bytes:
         self._refuse()
