@@ -32,7 +32,6 @@ from airflow_paimon.spark.jobs.correct_rows import (
     correction_on,
     finish,
     refuse_blurred,
-    touched_files,
     with_live,
 )
 from airflow_paimon.spark.jobs.correct_statement import Rows, correct_by_statement, statement_of
@@ -62,6 +61,7 @@ from airflow_paimon.spark.jobs.correction_sources import (
     without_row_columns,
 )
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, correct_buckets
+from airflow_paimon.spark.jobs.live_buckets import touched_files
 from airflow_paimon.spark.jobs.query_views import View, branch_view, is_large, needed_frames, other_view
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.progress import progress
@@ -294,4 +294,4 @@ def _touches_little(request: CorrectBranch, base: LiveBase, rows: pa.Table) -> b
     """Whether the live rows that an upsert of these rows has to merge with are few as well."""
     if request.mode == "overwrite":
         return True
-    return fits_in_process(touched_files(base, rows.to_batches()))
+    return fits_in_process(touched_files(base.live, base.write, rows.to_batches()))

@@ -6,12 +6,9 @@ before that, and the commit after it.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
 from airflow_paimon.core.commit.committer import CommitIdentity
@@ -21,23 +18,21 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition, shown_partition
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, partition_types, plan_snapshot
-from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
+from airflow_paimon.core.table.scan import BucketKey, ScanPlan, plan_snapshot
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.moving_keys import check_corrected
-from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
+from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files, distribute, plan_write
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.jobs.correction import Base, properties, result_of
-from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket
-from airflow_paimon.spark.rows_in import conform
-from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction
+from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +67,7 @@ def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] 
         UnsupportedFeatureError: as ``refuse_blurred``.
     """
     branch, schema, head = found.table, found.schema, found.head
+    key_of = bucket_keys(schema)
     chosen = found.choice.selection(schema) if only is None else StoredPartitions(schema).those(only)
     refuse_blurred(found)
     base = head if chain_part(branch) is not None else branch_point(context.table, branch)
@@ -92,7 +88,7 @@ def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] 
             scan=live,
             partitions=lambda _: only,
         ),
-        limits={bucket_key(schema, s): highest_sequence(s.files) for s in at_base.splits},
+        limits={key_of(s): highest_sequence(s.files) for s in at_base.splits},
     )
 
 
@@ -119,11 +115,6 @@ def _may_hold_deletes(file: DataFile) -> bool:
     return file.delete_row_count is None or file.delete_row_count > 0
 
 
-def bucket_key(schema: TableSchema, split: BucketSplit) -> BucketKey:
-    """Return the key of a bucket by the form in which we write partitions (Paimon had others before 1.1)."""
-    return BucketKey(encode_partition(split.values, partition_types(schema)), split.bucket)
-
-
 def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
     """Return what all that write buckets have in common.
 
@@ -133,37 +124,18 @@ def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
     if request.mode == "overwrite":
         _refuse_lost_deletes(base)
     read: TableRead | None = None
-    splits: dict[BucketKey, ReadSplit] = {}
+    splits: Sequence[ReadSplit] = ()
     if request.mode == "upsert":
-        read, planned = plan_read(base.live, time_travel=True, whole_buckets=base.write.is_keyed)
-        splits = {bucket_key(base.schema, s.bucket): slim_split(s) for s in planned}
-    live = {}
-    for split in base.live.splits:
-        key = bucket_key(base.schema, split)
-        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
-        known = LiveBucket(bucket=slim, split=splits.get(key), max_sequence=base.limits.get(key, NEW_BUCKET))
-        live[key] = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
-    for key, limit in base.limits.items():
-        if key not in live:  # emptied on the branch since
-            gone = BucketSplit(key.partition, (), key.bucket, base.write.buckets_of(key.partition), ())
-            live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
+        read, splits = plan_read(base.live, time_travel=True, whole_buckets=base.write.is_keyed)
     return Correction(
         write=base.write,
         choice=base.choice,
-        live=live,
+        live=live_buckets(base.live, base.write, splits, base.limits),
         read=read,
         dry_run=request.dry_run,
         merges=request.mode == "upsert",
         new_bucket=new_bucket_number(base.table),
     )
-
-
-def touched_files(base: LiveBase, rows: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
-    """Return the live files of the buckets that rows go to, which an upsert of them merges."""
-    assigners = Assigners(base.write.dynamic)
-    conformed = (conform(batch, base.schema, base.table.label) for batch in rows)
-    touched = {BucketKey(p.partition, p.bucket) for b in conformed for p in distribute(base.write, b, assigners)}
-    return (f for s in base.live.splits if bucket_key(base.schema, s) in touched for f in s.files)
 
 
 def finish(
@@ -208,7 +180,8 @@ def finish(
 
 def _messages(request: CorrectBranch, base: LiveBase, results: Sequence[BucketResult]) -> list[CommitMessage]:
     """Say for each bucket which files it loses and which it gets; several tasks may have written one of them."""
-    live = {bucket_key(base.schema, s): s for s in base.live.splits}
+    key_of = bucket_keys(base.schema)
+    live = {key_of(s): s for s in base.live.splits}
     written: dict[BucketKey, list[CommitMessage]] = {}
     for result in results:
         if result.message is not None:

@@ -13,10 +13,11 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.spark.jobs.column_sources import known_sources
-from airflow_paimon.spark.jobs.correct_rows import LiveBase, correction_on, finish, touched_files, with_live
+from airflow_paimon.spark.jobs.correct_rows import LiveBase, correction_on, finish, with_live
 from airflow_paimon.spark.jobs.correction import keep_timing, made_of, read_base, with_column_sources
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
 from airflow_paimon.spark.jobs.correction_tasks import correct_buckets
+from airflow_paimon.spark.jobs.live_buckets import touched_files
 from airflow_paimon.spark.jobs.plain_views import PlainViews
 from airflow_paimon.spark.statements.plain import NotPlainError, computed
 
@@ -70,7 +71,7 @@ def _rows(query: PlainQuery, base: LiveBase, views: PlainViews) -> list[pa.Recor
 
 def _require_fitting(base: LiveBase, rows: list[pa.RecordBatch], memory_bytes: int) -> None:
     left = memory_bytes - 2 * sum(batch.nbytes for batch in rows)
-    if not fits(touched_files(base, rows), base.schema, left):
+    if not fits(touched_files(base.live, base.write, rows), base.schema, left):
         raise NotPlainError(
             f"{base.table.label}: what the rows are merged with is more than {memory_bytes >> 20:,} MiB"
         )

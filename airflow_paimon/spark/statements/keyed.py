@@ -8,7 +8,6 @@ is for (not deduplicate).
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,27 +18,26 @@ import pyarrow as pa
 from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketKey, ScanPlan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
+from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge_changelog import producer_of
-from airflow_paimon.data.rewrite import NEW_BUCKET, new_bucket_number
-from airflow_paimon.data.scan import ReadSplit, fits_in_process, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files, distribute, plan_write
+from airflow_paimon.data.rewrite import new_bucket_number
+from airflow_paimon.data.scan import fits_in_process, plan_read
+from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
-from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, correct_buckets
+from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets, touched_files
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
-from airflow_paimon.spark.rows_in import BATCH_CONF, conform, distributed, temporary_conf
-from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.rows_in import BATCH_CONF, distributed, temporary_conf
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import (
     CHANGE,
@@ -213,33 +211,16 @@ def correction_on(
 ) -> Correction:
     """Return what the tasks that write buckets again have in common."""
     read, splits = plan_read(plan, time_travel=True, layered=True, whole_buckets=True)
-    by_key: dict[BucketKey, ReadSplit] = {bucket_of(plan, s.bucket): slim_split(s) for s in splits}
-    live = {}
-    for split in plan.splits:
-        key = bucket_of(plan, split)
-        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
-        limit = highest_sequence(split.files) if limits is None else limits.get(key, NEW_BUCKET)
-        known = LiveBucket(bucket=slim, split=by_key.get(key), max_sequence=limit)
-        live[key] = pickle.dumps(known, pickle.HIGHEST_PROTOCOL)
-    for key, limit in (limits or {}).items():
-        if key not in live:  # emptied on the branch since
-            gone = BucketSplit(key.partition, (), key.bucket, write.buckets_of(key.partition), ())
-            live[key] = pickle.dumps(LiveBucket(bucket=gone, split=None, max_sequence=limit), pickle.HIGHEST_PROTOCOL)
     everywhere = choose_partitions(plan.schema, (), plan.table.label)
     return Correction(
         write=write,
         choice=everywhere,
-        live=live,
+        live=live_buckets(plan, write, splits, limits),
         read=read,
         dry_run=dry_run,
         drops_matches=True,
         new_bucket=new_bucket_number(plan.table),
     )
-
-
-def bucket_of(plan: ScanPlan, split: BucketSplit) -> BucketKey:
-    """Return the key of a bucket by the form in which we write partitions."""
-    return BucketKey(StoredPartitions(plan.schema).canonical(split.partition), split.bucket)
 
 
 def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: Correction) -> list[BucketResult]:
@@ -252,23 +233,17 @@ def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: Corr
     def discard(results: Sequence[BucketResult]) -> None:
         discard_files(write, [r.message for r in results if r.message is not None])
 
-    if few is not None and _touches_little(few, plan, write):
+    if few is not None and fits_in_process(touched_files(plan, write, few.to_batches())):
         return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
     if few is not None:
         rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
     return collect(map_in_arrow(distributed(rows, write), work, SCHEMA), refused=discard)
 
 
-def _touches_little(rows: pa.Table, plan: ScanPlan, write: TableWrite) -> bool:
-    assigners = Assigners(write.dynamic)
-    spread = (distribute(write, conform(b, write.schema, write.label), assigners) for b in rows.to_batches())
-    touched = {BucketKey(p.partition, p.bucket) for parts in spread for p in parts}
-    return fits_in_process(f for s in plan.splits if bucket_of(plan, s) in touched for f in s.files)
-
-
 def outcome_of(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> Outcome:
     """Return what these buckets come to."""
-    live = {bucket_of(plan, s): s for s in plan.splits}
+    key_of = bucket_keys(plan.schema)
+    live = {key_of(s): s for s in plan.splits}
     kinds: Counter[str] = Counter()
     messages: list[CommitMessage] = []
     for result in results:

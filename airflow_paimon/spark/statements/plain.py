@@ -26,10 +26,9 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate, columns_of
-from airflow_paimon.core.table.scan import BucketKey, ScanPlan
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import CopyOnWrite
-from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import FILE_POSITION, ROW_ID, ROW_KIND, arrow_type, repeated
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.read import read_split
@@ -37,9 +36,9 @@ from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_
 from airflow_paimon.data.row_deletes import delete_rows, deletes_by_vectors
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read, with_positions
 from airflow_paimon.data.where_text import to_expression
-from airflow_paimon.data.write import TableWrite, distribute, partitions_of_rows, plan_write
+from airflow_paimon.data.write import TableWrite, partitions_of_rows, plan_write
 from airflow_paimon.spark.jobs.correction_tasks import correct_buckets
-from airflow_paimon.spark.rows_in import conform
+from airflow_paimon.spark.jobs.live_buckets import touched_files
 from airflow_paimon.spark.statements import append, keyed
 from airflow_paimon.spark.statements.deleted_rows import positions_by_file
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, INSERTED, UPDATED
@@ -155,14 +154,6 @@ def plan_keyed_write(plan: ScanPlan, only: frozenset[bytes] | None) -> TableWrit
     """Plan to write buckets of a table with keys again, those of some partitions; None: of all."""
     chained = is_chain_rows(plan.table)
     return plan_write(plan.table, tasks=1, scan=plan, partitions=lambda schema: only, by_buckets=True, chained=chained)
-
-
-def touched_files(plan: ScanPlan, write: TableWrite, rows: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
-    """Return the planned files of the buckets that rows go to."""
-    assigners = Assigners(write.dynamic)
-    conformed = (conform(batch, write.schema, write.label) for batch in rows)
-    touched = {BucketKey(p.partition, p.bucket) for b in conformed for p in distribute(write, b, assigners)}
-    return (f for s in plan.splits if keyed.bucket_of(plan, s) in touched for f in s.files)
 
 
 def partitions_in(plan: ScanPlan) -> frozenset[bytes]:

@@ -29,6 +29,7 @@ from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read, with_positions
 from airflow_paimon.data.write import partitions_of_rows
 from airflow_paimon.spark.jobs.correction_tasks import correct_buckets
+from airflow_paimon.spark.jobs.live_buckets import touched_files
 from airflow_paimon.spark.statements import append, keyed
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, INSERTED, UPDATED, carried_columns
 from airflow_paimon.spark.statements.marked_rows import mark_rows, marked_outcome, marking_of
@@ -42,7 +43,6 @@ from airflow_paimon.spark.statements.plain import (
     partitions_in,
     plan_keyed_write,
     require_fitting,
-    touched_files,
     with_kind,
 )
 from airflow_paimon.spark.statements.statement_plan import fixed_columns
