@@ -27,6 +27,7 @@ except ImportError:  # not on this system: nobody waits
 
 WAIT_S = 2.0
 _UNUSED_S = 7 * 24 * 3600
+_LOOK_S = 24 * 3600
 _DIGEST = 32
 _mine = threading.local()
 
@@ -146,7 +147,16 @@ def _open(name: str) -> int | None:
 
 
 def _delete_old(folder: str) -> None:
-    """Delete the files of names that nobody has used for long, such as those of deleted branches."""
+    """Delete the files of names that nobody has used for long, such as those of deleted branches.
+
+    Once a day: who works on thousands of tables has thousands of files there, and a new name must not read them all.
+    """
+    looked = os.path.join(folder, "looked")
+    with contextlib.suppress(FileNotFoundError):
+        if time.time() - os.lstat(looked).st_mtime < _LOOK_S:
+            return
+    os.close(os.open(looked, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600))
+    os.utime(looked)
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):

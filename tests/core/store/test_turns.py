@@ -33,6 +33,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"airflow-paimon-{os.getuid()}"
 
 
+def names(folder: Path) -> list[Path]:
+    """The files of names, beside the one that says when it was looked for old ones."""
+    return [path for path in folder.iterdir() if path.name != "looked"]
+
+
 @pytest.fixture
 def holder() -> Iterator[subprocess.Popen[str]]:
     """A process that has the turn at "a"."""
@@ -76,7 +81,7 @@ def test_nobody_waits_for_long(holder: subprocess.Popen[str], monkeypatch: pytes
     with turn_at("a") as turn:
         assert turn is None
     monkeypatch.setattr(turns, "WAIT_S", 3600)
-    (file,) = folder.iterdir()
+    (file,) = names(folder)
     os.utime(file, (0, 0))  # the other one has had the turn for very long: nobody waits any more
     with turn_at("a") as turn:
         assert turn is None
@@ -132,7 +137,7 @@ def test_a_note_that_is_not_whole_is_none(folder: Path, damage: bytes) -> None:
         assert turn.note() == b"note" * 20
         turn.leave(b"short")
         assert turn.note() == b"short"
-    (file,) = folder.iterdir()
+    (file,) = names(folder)
     file.write_bytes(file.read_bytes()[:-1] + damage)
     with turn_at("a") as turn:
         assert turn is not None and turn.note() == b""
@@ -153,11 +158,14 @@ def test_files_of_names_that_nobody_uses_any_more_go(folder: Path) -> None:
     for name in ("old", "used"):
         with turn_at(name):
             pass
-    (old,) = (p for p in folder.iterdir() if p.name == turns.hashlib.sha256(b"old").hexdigest()[:32])
+    (old,) = (p for p in names(folder) if p.name == turns.hashlib.sha256(b"old").hexdigest()[:32])
     os.utime(old, (0, 0))
+    with turn_at("new"):
+        assert old.exists(), "it was looked for today"
+    os.utime(folder / "looked", (0, 0))
     with turn_at("used"):
         assert old.exists(), "nothing is looked for where nothing is new"
-    with turn_at("new"):
+    with turn_at("newer"):
         pass
     assert not old.exists()
-    assert len(list(folder.iterdir())) == 2
+    assert len(names(folder)) == 3
