@@ -19,6 +19,7 @@ from tests.archives import unpack as extract
 from tests.class_archive import BARE_JVM
 from tests.randomness import VARIABLE, choose_seed, lives, thorough
 from tests.strict_metadata import damaged_on_purpose, findings
+from tests.turns import take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,7 +125,9 @@ def pytest_configure(config: pytest.Config) -> None:
 _LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs", "golden")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks of `-m`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    take_turns(items)
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("random")

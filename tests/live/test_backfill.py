@@ -40,6 +40,7 @@ def is_created(airflow: LiveAirflow, asked: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.thorough
 def test_each_run_of_a_backfill_works_on_the_partition_of_its_date(airflow: LiveAirflow, tmp_path: Path) -> None:
     airflow.connect("backfilled", "paimon", {"warehouse": str(tmp_path)})
     days = [f"201307{number:02d}" for number in range(1, 6)]

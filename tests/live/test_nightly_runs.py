@@ -241,6 +241,7 @@ def test_two_at_the_same_time_do_no_work_twice(nights: Nights) -> None:
     assert sum(one["expired_partitions"] for one in told) == len(GROUPS) * LAST + sum(done) - 2 * len(GROUPS)
 
 
+@pytest.mark.thorough
 def test_killed_in_the_middle_the_retry_goes_on(nights: Nights) -> None:
     """Half is committed, and a delta of the rest is a pipe that hangs: there the worker dies, then the next driver."""
     table = nights.table("killed")

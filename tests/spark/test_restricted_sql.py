@@ -12,6 +12,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.jobs import run_spark_operation
+from tests.randomness import some
 from tests.spark.jobs.operations import correct, make_branch, put, rows_of
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ HARMLESS = [
 def test_queries_and_statements_over_tables_are_taken(
     spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table]
 ) -> None:
-    for sql in HARMLESS:
+    for sql in some(HARMLESS, 6):
         how = {"partitions": ["dt=a"]} if sql.startswith(("SELECT", "WITH")) else {}
         correct(spark, tmp_path, sql, restricted_sql=True, view=["other=d.t@1"], dry_run=True, **how)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests import replay_kills
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.turn("killed jobs")
 def test_a_killed_batch_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Meanwhile the source gets rows: the next try reads what the first one has read, and writes what it has not."""
     warehouse = tmp_path / "warehouse"
