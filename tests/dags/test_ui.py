@@ -1,4 +1,6 @@
-"""`make demo-ui` as people use it: a browser without a login, the trigger form, the diff, reject, clear, approve."""
+"""`make demo-ui` as people use it: a browser without a login, the trigger form, the diff, approve; thoroughly also a
+rejection before that, and Clear.
+"""
 
 import json
 import os
@@ -16,12 +18,14 @@ import pytest
 
 from airflow_paimon import open_table
 from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.table.table import Table
 from tests.conftest import REPO_ROOT, require
 from tests.core.tables import append, make_table, overwrite
 from tests.core.tables import run as operate
 from tests.dags.browser import Page, browser, find_chromium
 from tests.dags.conftest import load_program
 from tests.dags.pictures import save_small
+from tests.randomness import thorough
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
@@ -84,11 +88,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[
     assert "nothing is left running" in rest
 
 
-@pytest.fixture
-def page(demo: Demo, tmp_path: Path) -> Iterator[Page]:
+@pytest.fixture(scope="module")  # a new one would fetch and compile all of the user interface anew
+def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     chromium = find_chromium()
     assert chromium is not None
-    with browser(chromium, tmp_path / "profile") as opened:
+    with browser(chromium, tmp_path_factory.mktemp("browser") / "profile") as opened:
         yield opened
 
 
@@ -218,7 +222,7 @@ def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> Non
     )
 
 
-def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
+def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page) -> None:
     table = open_table(str(demo.folder / "ui" / "warehouse"), "demo.flights")
     wait_until_parked(demo, 1)
     approval = f"{demo.address}/dags/{DAG}/runs/{demo.run_id}/tasks/approve/required_actions"
@@ -237,22 +241,10 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
         "Approve",
         size=(1280, 800),
     )
-    page.click("Reject")
-    demo.until(lambda tasks: tasks["rejected"] == "failed" and tasks["delete_tag"] == "skipped")
-    assert table.snapshot_ids() == [1]
-    lines = read_log(demo, page, "rejected", "To correct it differently: ")
-    assert re.search(r"Rejected \(.+\): main of demo.flights is untouched", lines[0])
-    assert any("Cleaned up: branch fix_" in line for line in lines)
-    assert table.branch_names() == table.tag_names() == []
-
-    demo.api.call(
-        f"/api/v2/dags/{DAG}/clearTaskInstances",
-        {"dry_run": False, "dag_run_id": demo.run_id, "task_ids": ["check_params"], "include_downstream": True,
-         "only_failed": False, "reset_dag_runs": True},
-    )  # fmt: skip
-    wait_until_parked(demo, 2)
-    page.open(approval)
-    page.wait_for("Publish the correction of demo.flights", "Approve")
+    if thorough():
+        reject_then_clear(demo, page, table)
+        page.open(approval)
+        page.wait_for("Publish the correction of demo.flights", "Approve")
     page.click("Approve")
     demo.until(lambda tasks: tasks["delete_tag"] == "success")
     (publish,) = publishes(table)
@@ -271,6 +263,24 @@ def test_reject_then_clear_then_approve(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
     page.wait_for(demo.run_id, "how_to_go_on")
     page.screenshot(shots() / "run.png")
+
+
+def reject_then_clear(demo: Demo, page: Page, table: Table) -> None:
+    """Reject by the page that is open; Clear the run, so that it asks once more."""
+    page.click("Reject")
+    demo.until(lambda tasks: tasks["rejected"] == "failed" and tasks["delete_tag"] == "skipped")
+    assert table.snapshot_ids() == [1]
+    lines = read_log(demo, page, "rejected", "To correct it differently: ")
+    assert re.search(r"Rejected \(.+\): main of demo.flights is untouched", lines[0])
+    assert any("Cleaned up: branch fix_" in line for line in lines)
+    assert table.branch_names() == table.tag_names() == []
+
+    demo.api.call(
+        f"/api/v2/dags/{DAG}/clearTaskInstances",
+        {"dry_run": False, "dag_run_id": demo.run_id, "task_ids": ["check_params"], "include_downstream": True,
+         "only_failed": False, "reset_dag_runs": True},
+    )  # fmt: skip
+    wait_until_parked(demo, 2)
 
 
 def make_history(warehouse: Path) -> None:
