@@ -28,6 +28,7 @@ from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
+from airflow_paimon.spark.statements import append
 from airflow_paimon.spark.statements import sql as statement_sql
 from tests.core.tables import alter_table
 from tests.data.test_changes import Follower
@@ -300,6 +301,34 @@ def test_merge_evaluates_its_source_once_and_reads_only_files_that_can_hold_its_
     assert (result["rows_updated"], result["rows_inserted"], result["files_rewritten"]) == (2, 3, 1)
     late = {r[0]: r[1] for r in rows_of(table) if r[0] >= 100}
     assert late == dict.fromkeys(range(100, 110), "late") | {105: "x", 106: "x", 110: None, 111: None, 112: None}
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_merge_reads_rows_that_have_its_sources_keys_and_columns_that_it_uses(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
+) -> None:
+    table = make(tmp_path, "tracked", **({"deletion-vectors.enabled": "true"} if vectors else {}))
+    used: list[set[str]] = []
+    read_candidates = append.candidate_rows
+
+    def told(*asked: Any) -> Any:
+        used.append({n for n in asked[-1] if not n.startswith("_")})
+        return read_candidates(*asked)
+
+    monkeypatch.setattr(append, "candidate_rows", told)
+    merge = "MERGE INTO d.t USING (SELECT * FROM VALUES (1, 10), (21, 5) AS s(k, n)) AS s ON t.k = s.k "
+    with in_tasks():
+        text = f"""{merge} AND t.v > 'a' WHEN MATCHED AND t.dt = 'a' THEN UPDATE SET n = t.n + s.n
+            WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (k, n, dt) VALUES (s.k, s.n, 'c')"""
+        assert counts(sql(spark, str(tmp_path), text)) == (1, 1, 1)
+        other = merge.replace("21", "22") + "WHEN NOT MATCHED THEN INSERT (k, n, dt) VALUES (s.k, s.n, 'c')"
+        assert counts(sql(spark, str(tmp_path), other)) == (0, 0, 1)
+    rows = before()
+    rows["a", 1][2] = 11
+    del rows["b", 1]
+    rows["c", 21], rows["c", 22] = [21, None, 5, "c"], [22, None, 5, "c"]
+    assert rows_of(table) == expected(rows)
+    assert used == [{"k", "v", "n", "dt"}, {"k"}]
 
 
 def test_few_changes_of_large_files_are_evaluated_once(

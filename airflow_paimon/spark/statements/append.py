@@ -31,6 +31,7 @@ from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.statements.candidates import candidate_rows, selective_keys, used_columns
 from airflow_paimon.spark.statements.deleted_rows import merged_positions, positions_by_file, ship_positions
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
@@ -211,11 +212,11 @@ class _Change:
         spark, statement, evaluation = self.spark, self.statement, self.evaluation
         read, splits = self._read(keys.predicate)
         splits = [] if keys.nothing else splits
-        target = keys.within(view_frame(spark, [(read, splits)]))
+        target = self._target(read, splits, kept, keys)
         way = self._way(read, splits)
         results: list[Any] = []
         try:
-            if statement.matched or statement.not_matched_by_source:
+            if self.changes_rows:
                 results += way.run(evaluation.run(target, kept).rows, kept=True)
                 matched = [ids for r in results for ids in r.sources]
             else:
@@ -228,6 +229,22 @@ class _Change:
             discard_files(self.plan.write, [m for r in results for m in r.messages])
             raise
         return way.outcome(results)
+
+    def _target(self, read: TableRead, splits: Sequence[ReadSplit], kept: DataFrame, keys: Keys) -> DataFrame:
+        """Return the rows of the target that can match; Spark reads them where these may be most of them."""
+        found = selective_keys(keys.values, read, splits)
+        if not found:
+            return keys.within(view_frame(self.spark, [(read, splits)]))
+        empty = self.evaluation.empty_target()
+        query = (
+            self.evaluation.run(empty, kept).rows if self.changes_rows else self.evaluation.matched_sources(empty, kept)
+        )
+        return candidate_rows(self.spark, read, splits, found, used_columns(query, empty))
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether a MERGE does something to rows of its target."""
+        return bool(self.statement.matched or self.statement.not_matched_by_source)
 
     def _way(self, read: TableRead, splits: Sequence[ReadSplit]) -> _Rewriting | _MarkingRows:
         statement, plan = self.statement, self.plan

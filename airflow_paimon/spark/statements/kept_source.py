@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.merge.versions import Indices
+from airflow_paimon.data.rows_of_keys import KeyValues
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.failures import fault_of_query
 from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
@@ -43,11 +44,12 @@ _MOST_PARTITIONS = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     """What the source's keys say of the target's rows that can match. ``ranges``: the lowest and the highest value of
-    columns; ``nothing``: no row can match.
+    columns; ``values``: all that they can have; ``nothing``: no row can match.
     """
 
     predicate: Predicate | None = None
     ranges: Mapping[str, tuple[Any, Any]]
+    values: KeyValues = field(default_factory=dict)
     nothing: bool = False
 
     def within(self, target: DataFrame) -> DataFrame:
@@ -162,10 +164,12 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
         return Keys(ranges={})
     parts: list[Predicate] = []
     ranges: dict[str, tuple[Any, Any]] = {}
+    known: dict[str, pa.Array] = {}
     for (name, _), column in zip(equal, found.columns, strict=True):
         values = pc.drop_null(pc.unique(column))
         if not len(values):
             return Keys(ranges={}, nothing=True)
+        known[name] = values
         try:
             bounds = pc.min_max(values).as_py()
         except (OverflowError, ValueError):  # a date that Python doesn't have
@@ -174,7 +178,7 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
         ranges[name] = low, high
         parts += [Condition(name, ">=", low), Condition(name, "<=", high)]
         parts += [Condition(name, "in", tuple(values.to_pylist()))] if len(values) <= _LISTED_VALUES else []
-    return Keys(predicate=AllOf(tuple(parts)) if parts else None, ranges=ranges)
+    return Keys(predicate=AllOf(tuple(parts)) if parts else None, ranges=ranges, values=known)
 
 
 def _values_of(rows: DataFrame) -> pa.Table | None:

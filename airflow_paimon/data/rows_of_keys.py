@@ -1,0 +1,107 @@
+"""Rows of files by the values of their keys: other columns are decoded only where a file has such rows.
+
+For files whose rows are not merged. Membership is what Spark's ``=`` says for whole numbers, decimals, dates and texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_paimon.data.files.arrow_types import FILE_POSITION
+from airflow_paimon.data.merge.versions import Indices
+from airflow_paimon.data.read import read_split
+from airflow_paimon.data.row_columns import POSITION_COLUMNS
+from airflow_paimon.data.scan import ReadSplit, TableRead
+
+KeyValues = Mapping[str, pa.Array]
+"""Column -> the values that are looked for, each once, without null, of the column's type."""
+
+_MASK_ROWS = 1 << 19
+"""Arrow hashes all values anew for each batch that they are looked up in."""
+_MOST_SPAN = 1 << 26
+"""Whole numbers no farther apart are looked up in a table, of a byte for each number between them."""
+
+
+def rows_of_keys(read: TableRead, split: ReadSplit, keys: KeyValues) -> Iterator[pa.RecordBatch]:
+    """Read the rows that have, in each of these columns, one of its values. ``read``: with ``POSITION_COLUMNS``."""
+    tests = {name: _Members(values) for name, values in keys.items()}
+    alone = set(read.columns) <= {*keys, *POSITION_COLUMNS}
+    for part in split.divided():
+        if alone:
+            for batch in read_split(read, part):
+                yield batch.filter(pa.array(_mask(tests, batch)))
+        else:
+            yield from _rows_at(read, part, _positions(read, part, tests))
+
+
+class _Members:
+    """A set of values."""
+
+    def __init__(self, values: pa.Array) -> None:
+        self._values = values
+        self._table: npt.NDArray[np.bool_] | None = None
+        self._low = 0
+        if not _is_numbered(values.type) or not len(values):
+            return
+        numbers = _numbers(values)
+        low, high = int(numbers.min()), int(numbers.max())
+        if high - low < _MOST_SPAN:
+            self._low, self._table = low, np.zeros(high - low + 2, bool)  # the last one is for all other numbers
+            self._table[numbers - low] = True
+
+    def have(self, column: pa.Array) -> npt.NDArray[np.bool_]:
+        """Return for each value of a column whether it is in the set; null never is."""
+        if self._table is None:
+            found: npt.NDArray[np.bool_] = pc.is_in(column, value_set=self._values).to_numpy(zero_copy_only=False)
+            return found
+        valid = None if not column.null_count else column.is_valid().to_numpy(zero_copy_only=False)
+        numbers = _numbers(column if valid is None else column.fill_null(pa.scalar(0, pa.int32()).cast(column.type)))
+        with np.errstate(over="ignore"):  # what wraps around is beyond the table, too
+            at = (numbers - np.int64(self._low)).view(np.uint64)
+        held = self._table[np.minimum(at, np.uint64(len(self._table) - 1)).view(np.int64)]
+        return held if valid is None else held & valid
+
+
+def _is_numbered(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_date32(kind))
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    own = column.view(pa.int32()) if pa.types.is_date32(column.type) else column
+    return np.asarray(own.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _mask(tests: Mapping[str, _Members], batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    out = np.ones(batch.num_rows, bool)
+    for name, members in tests.items():
+        out &= members.have(batch.column(name))
+    return out
+
+
+def _positions(read: TableRead, part: ReadSplit, tests: Mapping[str, _Members]) -> Indices:
+    """Return where the rows are, ascending; only the columns of the keys are decoded."""
+    keys = replace(read, columns=(FILE_POSITION, *tests), batch_rows=max(read.batch_rows, _MASK_ROWS))
+    found = [np.empty(0, np.int64)]
+    for batch in read_split(keys, part):
+        found.append(batch.column(FILE_POSITION).to_numpy()[_mask(tests, batch)])
+    return np.concatenate(found)
+
+
+def _rows_at(read: TableRead, part: ReadSplit, positions: Indices) -> Iterator[pa.RecordBatch]:
+    """Read the rows of one file at these positions, but those that the filter of the read leaves out."""
+    if not len(positions):
+        return
+    for batch in read_split(read, part):
+        own = batch.column(FILE_POSITION).to_numpy()
+        if not len(own):
+            continue
+        first, last = np.searchsorted(positions, [own[0], own[-1] + 1])
+        wanted = positions[first:last]
+        at = np.searchsorted(own, wanted)
+        yield batch.take(pa.array(at[own[at] == wanted]))
