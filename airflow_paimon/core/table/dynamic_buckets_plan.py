@@ -143,10 +143,13 @@ def find_buckets(known: Known, hashes: Hashes) -> npt.NDArray[np.int64]:
     if not isinstance(known, ByBucket):
         return look_up(known, hashes)
     found = np.full(len(hashes), -1, np.int64)
+    left = np.arange(len(hashes))
     for bucket, held in known.parts:
-        if len(held):
-            at = np.minimum(np.searchsorted(held, hashes), len(held) - 1)
-            found[held[at] == hashes] = bucket
+        if len(held) and len(left):  # a hash is in one bucket only
+            wanted = hashes[left]
+            hits = held[np.minimum(np.searchsorted(held, wanted), len(held) - 1)] == wanted
+            found[left[hits]] = bucket
+            left = left[~hits]
     return found
 
 

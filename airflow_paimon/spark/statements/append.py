@@ -230,7 +230,7 @@ class _Change:
             raise
         return way.outcome(results)
 
-    def _target(self, read: TableRead, splits: Sequence[ReadSplit], kept: DataFrame, keys: Keys) -> DataFrame:
+    def _target(self, read: TableRead, splits: list[ReadSplit], kept: DataFrame, keys: Keys) -> DataFrame:
         """Return the rows of the target that can match; Spark reads them where these may be most of them."""
         found = selective_keys(keys.values, read, splits)
         if not found:
