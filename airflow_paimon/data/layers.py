@@ -26,7 +26,14 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import ScanPlan, count_live, partition_types, plan_scan, plan_snapshot
+from airflow_paimon.core.table.scan import (
+    ScanPlan,
+    choose_state,
+    count_live,
+    partition_types,
+    plan_scan,
+    plan_state,
+)
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.files.arrow_types import arrow_schema
@@ -67,7 +74,31 @@ def plan_table_read(
             Paimon would return half of the rows.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    plans = _plans(table, version, timestamp, partial(_files_for, where=where, predicate=predicate))
+    return plan_state_read(
+        first_state(table, version, timestamp),
+        version=version,
+        timestamp=timestamp,
+        columns=columns,
+        where=where,
+        predicate=predicate,
+        batch_rows=batch_rows,
+        top_level=top_level,
+    )
+
+
+def plan_state_read(
+    state: ScanPlan,
+    *,
+    version: int | str | None,
+    timestamp: int | str | None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    batch_rows: int = BATCH_ROWS,
+    top_level: bool = False,
+) -> list[Layer]:
+    """Plan as ``plan_table_read`` does, what ``first_state`` gave of the table."""
+    plans = _plans(state, version, timestamp, partial(files_for, where=where, predicate=predicate))
     travels = version is not None or timestamp is not None
     read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
     return _layers(_shown(plans), travels, read, top_level=top_level)
@@ -92,7 +123,7 @@ class PinnedLayers:
             return self.whole
         by_bucket = len(self.states) == 1
         chosen = [select(state.schema, by_bucket=by_bucket) for state in self.states]
-        plans = _shown([_with_files(s, selection) for s, selection in zip(self.states, chosen, strict=True)])
+        plans = _shown([plan_state(s, selection) for s, selection in zip(self.states, chosen, strict=True)])
         if all(selection is None for selection in chosen):
             self.whole = plans
         return plans
@@ -105,16 +136,11 @@ def pin_layers(table: Table, version: int | str | None = None, timestamp: int | 
         PaimonError: as ``plan_table_read``.
     """
     with reading_once():
-        states = _plans(table, version, timestamp, _no_files)
+        states = _plans(first_state(table, version, timestamp), version, timestamp, _no_files)
         pinned = PinnedLayers(states, travels=version is not None or timestamp is not None)
         if sum(count_live(s.table, s.snapshot) for s in states) <= FEW_FILES:
             pinned.plans(_all_files)
     return pinned
-
-
-def _with_files(state: ScanPlan, selection: Selection | None) -> ScanPlan:
-    plan = plan_snapshot(state.table, state.snapshot, state.schema, selection)
-    return replace(plan, stored_schema=state.stored_schema)
 
 
 def _all_files(schema: TableSchema, *, by_bucket: bool) -> None:
@@ -125,10 +151,10 @@ def _no_files(schema: TableSchema, *, by_bucket: bool) -> Selection:
     return StoredPartitions(schema).selection([])
 
 
-def _files_for(
-    schema: TableSchema, *, by_bucket: bool, where: pc.Expression | None, predicate: Predicate | None
+def files_for(
+    schema: TableSchema, *, by_bucket: bool, where: pc.Expression | None = None, predicate: Predicate | None = None
 ) -> Selection | None:
-    """Select the files whose rows a filter can keep."""
+    """Select the files whose rows a filter can keep; None: it says nothing of partitions and buckets."""
     try:
         rows = bind_where(where, predicate, arrow_schema(with_row_columns(schema).fields), "")
     except InvalidInputError:
@@ -150,16 +176,19 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
 
 
 def _plans(
-    table: Table, version: int | str | None, timestamp: int | str | None, select: Select
+    state: ScanPlan, version: int | str | None, timestamp: int | str | None, select: Select
 ) -> tuple[ScanPlan, ...]:
-    """Plan the branches that are read, first the one whose partitions hide those of the other one."""
-    plan = _plan_first(table, version, timestamp, select)
-    other = other_branch(plan)
+    """Plan the branches that are read, first the one whose partitions hide those of the other one.
+
+    ``state``: see ``first_state``.
+    """
+    other = other_branch(state)
+    plan = plan_state(state, select(state.schema, by_bucket=is_alone(state.schema)))
     if other is None:
         return (plan,)
-    second = _plan_other(plan, table.branch(other), version, timestamp, select)
+    second = _plan_other(plan, state.table.branch(other), version, timestamp, select)
     if timestamp is not None and plan.snapshot is None and second.snapshot is None:
-        raise none_as_early(table, timestamp)
+        raise none_as_early(state.table, timestamp)
     if version is not None or timestamp is not None:
         plan, second = read_as_one([plan, second], newest=timestamp is not None)
     check_types(plan.table.label, second.table.label, plan.schema, second.schema)
@@ -182,7 +211,7 @@ def plan_pinned(
     top_level: bool = False,
 ) -> list[Layer]:
     """Plan a read of a pinned state; the arguments are those of ``plan_table_read``, and so are the errors."""
-    plans = pinned.plans(partial(_files_for, where=where, predicate=predicate))
+    plans = pinned.plans(partial(files_for, where=where, predicate=predicate))
     read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
     return _layers(plans, pinned.travels, read, top_level=top_level)
 
@@ -238,18 +267,21 @@ def _plan_other(
     return plan_scan(table, version=version, timestamp=timestamp, select=whole)
 
 
-def _plan_first(table: Table, version: int | str | None, timestamp: int | str | None, select: Select) -> ScanPlan:
-    """Plan the table's own files; without any where only the other branch has a snapshot as early."""
-
-    def one_or_whole(schema: TableSchema) -> Selection | None:
-        options = TableOptions(schema.options)
-        return select(schema, by_bucket=not options.fallback_branch and not options.primary_branch)
-
+def first_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
+    """Choose the table's own state, without its files; one without a snapshot where only the other branch has one as
+    early.
+    """
     if timestamp is not None and held_nothing_at(table, timestamp):
-        plan = ScanPlan(table, None, table.schema())
-        if other_branch(plan) is not None:
-            return plan
-    return plan_scan(table, version=version, timestamp=timestamp, select=one_or_whole)
+        state = ScanPlan(table, None, table.schema())
+        if other_branch(state) is not None:
+            return state
+    return choose_state(table, version, timestamp)
+
+
+def is_alone(schema: TableSchema) -> bool:
+    """Whether no other branch's partitions are read, or hidden, by what this branch holds."""
+    options = TableOptions(schema.options)
+    return not options.fallback_branch and not options.primary_branch
 
 
 def held_nothing_at(table: Table, timestamp: int | str) -> bool:

@@ -14,11 +14,12 @@ from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy, plan_chain
-from airflow_paimon.data.layers import Layer, plan_table_read
+from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
+from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.plan_text import aliased
@@ -27,6 +28,7 @@ from airflow_paimon.spark.shares import slim_split as slim_split
 from airflow_paimon.spark.shares import weight as weight
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.tasks import map_tasks
+from airflow_paimon.spark.whole_read import whole_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -83,7 +85,7 @@ def read_table(
     if mode is not None:
         frame = chain_frame(spark, plan_chain(table, mode=mode, gap_policy=policy, **read))
     else:
-        frame = frame_of(spark, plan_table_read(table, **read))
+        frame = frame_of(spark, plan_or_whole(table, **read))
     if where is not None:
         frame = frame.where(where)
     if wanted is not None and needed is not None and list(needed) != list(wanted):
@@ -128,8 +130,10 @@ def _columns_to_read(
     return wanted, list(dict.fromkeys([*wanted, *(n for n in known if n in used)]))
 
 
-def frame_of(spark: SparkSession, layers: Sequence[Layer]) -> DataFrame:
+def frame_of(spark: SparkSession, layers: Sequence[Layer] | WholeRead) -> DataFrame:
     """Return the DataFrame of planned reads; all have the first one's columns."""
+    if isinstance(layers, WholeRead):
+        return whole_frame(spark, layers)
     return _united(spark, layers[0][0], _layer_frames(spark, layers))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -187,6 +187,20 @@ def read_manifest(
     stored = StoredManifest([data]) if isinstance(data, bytes) else data
     with naming(name):
         return decode_records(*stored.blocks(only), _ENTRIES)
+
+
+def read_manifest_by_blocks(data: bytes, *, name: str | None = None) -> Iterator[list[ManifestEntry]]:
+    """Decode a manifest as ``read_manifest`` does, the entries of one block at a time."""
+    with naming(name):
+        schema, blocks = StoredManifest([data]).blocks(None)
+    rest = iter(blocks)
+    while True:
+        with naming(name):
+            block = next(rest, None)
+            found = None if block is None else decode_records(schema, [block], _ENTRIES)
+        if found is None:
+            return
+        yield found
 
 
 def read_manifest_columns(

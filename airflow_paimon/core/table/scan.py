@@ -27,6 +27,7 @@ from airflow_paimon.core.format.manifest_io import (
     in_partitions,
     read_index_manifest,
     read_manifest,
+    read_manifest_by_blocks,
     read_manifest_columns,
     read_manifest_list,
     read_manifest_names,
@@ -276,6 +277,14 @@ def each_entry_places(table: Table, manifests: Iterable[ManifestFile]) -> Iterat
             yield manifest, read_manifest_places(blob, name=f"{table.label}: {manifest.file_name}")
 
 
+def each_entries(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+    """Read manifests one after the other, in order: the entries of one block are in memory at a time."""
+    for some in _batches(manifests):
+        for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
+            for entries in read_manifest_by_blocks(blob, name=f"{table.label}: {manifest.file_name}"):
+                yield manifest, entries
+
+
 def _batches(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
     """Divide manifests into batches that are read at once: small ones side by side, few large ones."""
     some: list[ManifestFile] = []
@@ -325,9 +334,15 @@ def live_entries(
     """
     if snapshot is None:
         return {}
-    where = f"{table.label}: snapshot {snapshot.id}"
     with without_collecting():
-        change = net_change(selected_entries(table, all_manifests(table, snapshot), selection), where)
+        entries = selected_entries(table, all_manifests(table, snapshot), selection)
+        return live_of_entries(table, snapshot, entries)
+
+
+def live_of_entries(table: Table, snapshot: Snapshot, entries: Iterable[ManifestEntry]) -> dict[FileId, ManifestEntry]:
+    """Merge all entries of some files, in order; raises as ``live_entries`` does."""
+    where = f"{table.label}: snapshot {snapshot.id}"
+    change = net_change(entries, where)
     if change.deleted:
         raise never_added(where, next(iter(change.deleted.values())).file.file_name)
     return change.added
@@ -379,11 +394,19 @@ def plan_scan(
     select: Callable[[TableSchema], Selection | None] | None = None,
 ) -> ScanPlan:
     """Plan a read of one snapshot, of some of its files only: of a ``selection``, or what ``select`` gives for the
-    columns of the read. Time travel reads with that snapshot's columns, otherwise with the latest. The
-    options are the latest ones in any case, as in Paimon: they say how versions of a key are merged. Columns that they
-    name are found by their field ids.
+    columns of the read.
 
     Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
+    """
+    state = choose_state(table, version, timestamp)
+    return plan_state(state, selection if select is None else select(state.schema))
+
+
+def choose_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
+    """Choose the snapshot of a read and its columns; no file is planned.
+
+    Time travel reads with that snapshot's columns, otherwise with the latest. The options are the latest ones in any
+    case, as in Paimon: they say how versions of a key are merged. Columns that they name are found by their field ids.
     """
     view, snapshot = resolve_version(table, version, timestamp)
     travels = version is not None or timestamp is not None
@@ -391,9 +414,15 @@ def plan_scan(
     if travels and snapshot is not None and snapshot.schema_id != schema.id:
         stored = view.schema(snapshot.schema_id)
         travelled = replace(stored, options=options_in_older_names(schema, stored))
-        chosen = selection if select is None else select(travelled)
-        return replace(plan_snapshot(view, snapshot, travelled, chosen), stored_schema=stored)
-    return plan_snapshot(view, snapshot, schema, selection if select is None else select(schema))
+        return ScanPlan(view, snapshot, travelled, stored_schema=stored)
+    return ScanPlan(view, snapshot, schema)
+
+
+def plan_state(state: ScanPlan, selection: Selection | None = None) -> ScanPlan:
+    """Plan the files of a chosen state, of the selected partitions only (None: all)."""
+    return replace(
+        plan_snapshot(state.table, state.snapshot, state.schema, selection), stored_schema=state.stored_schema
+    )
 
 
 def plan_snapshot(
@@ -419,21 +448,26 @@ def without_collecting() -> Iterator[None]:
 
 
 def _plan(table: Table, snapshot: Snapshot, schema: TableSchema, selection: Selection | None) -> ScanPlan:
+    live = live_entries(table, snapshot, selection).values()
+    return ScanPlan(table, snapshot, schema, splits_of(schema, live), tuple(read_index(table, snapshot)))
+
+
+def splits_of(schema: TableSchema, live: Iterable[ManifestEntry]) -> tuple[BucketSplit, ...]:
+    """Group live files by bucket; partitions with equal values are one, see ``plan_scan``."""
     stored = StoredPartitions(schema)
     groups_of: dict[bytes, dict[int, list[ManifestEntry]]] = {}
     by_values: dict[tuple[Any, ...], dict[int, list[ManifestEntry]]] = {}
-    for entry in live_entries(table, snapshot, selection).values():
+    for entry in live:
         partition = entry.partition
         groups = groups_of.get(partition)
         if groups is None:
             groups = groups_of[partition] = by_values.setdefault(stored.identity(partition), {})
         groups.setdefault(entry.bucket, []).append(entry)
-    splits = tuple(
+    return tuple(
         BucketSplit(g[0].partition, stored.values(g[0].partition), bucket, g[0].total_buckets, tuple(e.file for e in g))
         for groups in by_values.values()
         for bucket, g in groups.items()
     )
-    return ScanPlan(table, snapshot, schema, splits, tuple(read_index(table, snapshot)))
 
 
 def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> str:

@@ -1,0 +1,247 @@
+"""Reads of so many files that tasks plan them: no process keeps more than a part of the files.
+
+Some tasks sort the entries of manifests, and the deletion vectors, into groups: by bucket where rows of several files
+are merged, else by file. Others plan and read a group each, as a read of few files is planned.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import NamedTuple
+from zlib import crc32
+
+from airflow_paimon.core.format.manifest import (
+    EMPTY_STATS,
+    DeletionVectorRange,
+    IndexEntry,
+    ManifestEntry,
+    ManifestFile,
+)
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.features import check_index
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.scan import (
+    ScanPlan,
+    all_manifests,
+    each_entries,
+    live_of_entries,
+    read_index,
+    splits_of,
+    without_collecting,
+)
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.whole_table.workers import WORTH_IT
+from airflow_paimon.data.layers import (
+    Layer,
+    PinnedLayers,
+    files_for,
+    first_state,
+    is_alone,
+    plan_pinned,
+    plan_state_read,
+)
+from airflow_paimon.data.scan import TableRead, plan_read
+
+MANY_ENTRIES = WORTH_IT
+"""Entries of manifests, additions and deletions, above which tasks plan a read."""
+_AT_ONCE = 50_000
+"""Entries that are sorted at a time."""
+_CHUNKS = 1 << 20
+"""More than a manifest is cut into."""
+
+
+class Listed(NamedTuple):
+    """A manifest and its place among those of a snapshot, which is the order of their entries; None: the index
+    manifest.
+    """
+
+    place: int
+    manifest: ManifestFile | None
+
+
+class Sorted(NamedTuple):
+    """Some entries of one group. Of two parts of a group, that with the smaller ``place`` comes first."""
+
+    group: int
+    place: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRead:
+    """What a group of files is planned with. Picklable. ``state``: the snapshot and the columns, without files."""
+
+    state: ScanPlan
+    columns: tuple[str, ...]
+    predicate: Predicate | None
+    time_travel: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRead:
+    """A read that tasks plan: they ``sort_out`` what is listed, then ``plan_group`` each group.
+
+    ``read``: the common parameters, without the files' schemas. ``files``: how many are live.
+    """
+
+    of: GroupRead
+    read: TableRead
+    listed: tuple[Listed, ...]
+    files: int
+
+
+def plan_or_whole(
+    table: Table,
+    *,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    columns: Sequence[str] | None = None,
+    predicate: Predicate | None = None,
+) -> list[Layer] | WholeRead:
+    """Plan a read as ``layers.plan_table_read`` does, which also says what is raised, or leave that to tasks."""
+    with reading_once():
+        state = first_state(table, version, timestamp)
+        travels = version is not None or timestamp is not None
+        whole = _whole_read(state, travels, columns, predicate)
+        if whole is not None:
+            return whole
+        return plan_state_read(state, version=version, timestamp=timestamp, columns=columns, predicate=predicate)
+
+
+def plan_pinned_or_whole(
+    pinned: PinnedLayers, *, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+) -> list[Layer] | WholeRead:
+    """Plan a read of a pinned state, as ``plan_or_whole``."""
+    if pinned.whole is None and len(pinned.states) == 1:
+        whole = _whole_read(pinned.states[0], pinned.travels, columns, predicate)
+        if whole is not None:
+            return whole
+    return plan_pinned(pinned, columns=columns, predicate=predicate)
+
+
+def _whole_read(
+    state: ScanPlan, travels: bool, columns: Sequence[str] | None, predicate: Predicate | None
+) -> WholeRead | None:
+    """Return the read of all files of a state; None where they are few, where the predicate selects partitions or
+    buckets, and of tables whose files can't be planned one bucket at a time.
+    """
+    schema = state.schema
+    if state.snapshot is None or not is_alone(schema) or TableOptions(schema.options).data_evolution:
+        return None
+    if files_for(schema, by_bucket=True, predicate=predicate) is not None:
+        return None
+    manifests = all_manifests(state.table, state.snapshot)
+    if sum(m.num_added_files + m.num_deleted_files for m in manifests) <= MANY_ENTRIES:
+        return None
+    bare = replace(state, splits=(), index_entries=())
+    read, _ = plan_read(bare, columns=columns, predicate=predicate, time_travel=travels)
+    return WholeRead(
+        of=GroupRead(state=bare, columns=read.columns, predicate=predicate, time_travel=travels),
+        read=read,
+        listed=(Listed(0, None), *(Listed(number, m) for number, m in enumerate(manifests, start=1))),
+        files=sum(m.num_added_files - m.num_deleted_files for m in manifests),
+    )
+
+
+def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[Sorted]:
+    """Read manifests and divide their entries by group, without statistics that the read doesn't need.
+
+    Raises:
+        FormatError: a manifest is missing or corrupt. UnsupportedFeatureError: an index file that this engine does not
+            read.
+    """
+    group_of = _grouping(of.state.schema, groups)
+    places = {one.manifest.file_name: one.place for one in listed if one.manifest is not None}
+    slim = _without_statistics if of.predicate is None else _as_it_is
+    if any(one.manifest is None for one in listed):
+        for group, found in _sorted_index(of, group_of).items():
+            yield Sorted(group, 0, pickle.dumps(([], found), pickle.HIGHEST_PROTOCOL))
+    groups_of: dict[int, list[ManifestEntry]] = {}
+    number, place, chunk = 0, 0, 0
+    for manifest, entries in each_entries(of.state.table, [m for _, m in listed if m is not None]):
+        if number >= _AT_ONCE or places[manifest.file_name] != place:
+            yield from _parts(groups_of, place * _CHUNKS + chunk)
+            chunk = chunk + 1 if places[manifest.file_name] == place else 0
+            groups_of, number, place = {}, 0, places[manifest.file_name]
+        for entry in entries:
+            group = group_of(entry.partition, entry.bucket, entry.file.file_name)
+            groups_of.setdefault(group, []).append(slim(entry))
+        number += len(entries)
+    yield from _parts(groups_of, place * _CHUNKS + chunk)
+
+
+def _parts(groups: dict[int, list[ManifestEntry]], place: int) -> Iterator[Sorted]:
+    for group, entries in groups.items():
+        yield Sorted(group, place, pickle.dumps((entries, []), pickle.HIGHEST_PROTOCOL))
+
+
+def _sorted_index(of: GroupRead, group_of: _GroupOf) -> dict[int, list[IndexEntry]]:
+    """Divide the deletion vectors of a snapshot by the groups of their files."""
+    entries = read_index(of.state.table, of.state.snapshot)
+    check_index(entries, table=of.state.table.label)
+    found: dict[int, list[IndexEntry]] = {}
+    for entry in entries:
+        ranges: dict[int, list[DeletionVectorRange]] = {}
+        for one in entry.deletion_vector_ranges or ():
+            if one is not None:
+                ranges.setdefault(group_of(entry.partition, entry.bucket, one.data_file), []).append(one)
+        for group, some in ranges.items():
+            found.setdefault(group, []).append(entry._replace(deletion_vector_ranges=tuple(some)))
+    return found
+
+
+_GroupOf = Callable[[bytes, int, str], int]
+"""Gives the group of a file, by its partition as it is stored, its bucket and its name."""
+
+
+def _grouping(schema: TableSchema, groups: int) -> _GroupOf:
+    if not schema.primary_keys:
+        return lambda partition, bucket, name: crc32(name.encode()) % groups
+    canonical = StoredPartitions(schema).canonical
+    known: dict[tuple[bytes, int], int] = {}
+
+    def by_bucket(partition: bytes, bucket: int, name: str) -> int:
+        found = known.get((partition, bucket))
+        if found is None:
+            digest = blake2b(canonical(partition) + bucket.to_bytes(4, "big", signed=True), digest_size=8).digest()
+            found = known[partition, bucket] = int.from_bytes(digest, "big") % groups
+        return found
+
+    return by_bucket
+
+
+def _as_it_is(entry: ManifestEntry) -> ManifestEntry:
+    return entry
+
+
+def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
+    return entry._replace(
+        file=entry.file._replace(key_stats=EMPTY_STATS, value_stats=EMPTY_STATS, value_stats_cols=None)
+    )
+
+
+def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
+    """Plan the read of a group, by the data of all its parts in the order of their places.
+
+    Raises:
+        FormatError: a file is added twice or deleted without having been added. UnsupportedFeatureError: a file that
+            this engine does not read.
+    """
+    entries: list[ManifestEntry] = []
+    index: list[IndexEntry] = []
+    state = of.state
+    assert state.snapshot is not None
+    with without_collecting():
+        for part in parts:
+            some, vectors = pickle.loads(part)
+            entries += some
+            index += vectors
+        live = live_of_entries(state.table, state.snapshot, entries).values()
+        plan = replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
+    return plan_read(plan, columns=of.columns, predicate=of.predicate, time_travel=of.time_travel)

@@ -1,0 +1,49 @@
+"""Reads that Spark's tasks plan: the rows of ``read_arrow``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as sf
+
+from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.data import read_arrow, whole_read
+from airflow_paimon.spark import read_table
+from airflow_paimon.spark import whole_read as in_tasks
+from airflow_paimon.spark.failures import task_errors
+from tests.data.test_whole_read import used
+from tests.randomness import chance
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(in_tasks, "FILES_A_TASK", 4)
+    for kind in ("keyed", "deletion vectors"):
+        warehouse = str(tmp_path / kind.replace(" ", "_"))
+        expected = read_arrow(used(kind, chance(f"spark {kind}"), warehouse))
+        found = read_table(spark, warehouse, "d.t", columns=["dt", "v"], where="v > 40 AND k >= 0")
+        assert sorted(map(tuple, found.collect())) == sorted(
+            (r["dt"], r["v"]) for r in expected.to_pylist() if r["v"] > 40
+        )
+
+
+def test_each_group_has_its_task(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(in_tasks, "FILES_A_TASK", 1)
+    table = used("append", chance("tasks"), str(tmp_path))
+    splits = plan_scan(table).splits
+    files = sum(len(s.files) for s in splits)
+    frame = read_table(spark, str(tmp_path), "d.t")
+    tasks = frame.groupBy(sf.spark_partition_id()).count().count()
+    assert files // 3 < tasks <= files
+    with pytest.raises(InvalidInputError, match="no column 'x'"):
+        read_table(spark, str(tmp_path), "d.t", columns=["x"])
+    table.store.delete(data_file_path(table.schema(), splits[0].values, splits[0].bucket, splits[0].files[0]))
+    with pytest.raises(FormatError, match=splits[0].files[0].file_name), task_errors():
+        frame.collect()
