@@ -227,32 +227,41 @@ class _Commit:
             looks.append(at.has_newest_schema)
         staged, (branch, *fine) = stage(self.seen, at.head, draft, self.options, changes, written=written, beside=looks)
         if not all(fine) or not self._prepared(draft, staged):
+            staged.put.discard()
             discard(table, staged.files)
             return None
+        return _Put(staged=staged, branch=branch, answer=self._put_staged(staged))
+
+    def _put_staged(self, staged: Staged) -> _Answer:
         self.changes = None  # from here on they may be named
-        answer = _Answer.DONE
         try:
-            table.store.create(table.paths.snapshot(staged.snapshot.id), staged.snapshot.to_bytes())
+            staged.put.put()
         except StorageError:
-            discard(table, [*staged.files, *changes.files])
+            discard(self.table, [*staged.files, *staged.changes.files])
             raise
         except AlreadyExistsError:
-            answer = _Answer.EXISTS
+            return _Answer.EXISTS
         except OutcomeUnknownError:
-            answer = _Answer.UNKNOWN
-        return _Put(staged=staged, branch=branch, answer=answer)
+            return _Answer.UNKNOWN
+        return _Answer.DONE
 
     def _prepared(self, draft: Draft, staged: Staged) -> bool:
         try:
             return draft.prepare is None or draft.prepare()
         except PaimonError:
+            staged.put.discard()
             discard(self.table, staged.files)  # the snapshot was not put yet
             raise
 
     def _has_landed(self, put: _Put, draft: Draft) -> bool:
         """Read back what was put. False: it certainly did not land, or had to be taken back."""
-        table, staged = self.table, put.staged
-        certain = put.answer is _Answer.EXISTS
+        table, staged, answer = self.table, put.staged, put.answer
+        if answer is _Answer.DONE:
+            try:
+                staged.put.settle()
+            except OutcomeUnknownError:
+                answer = _Answer.UNKNOWN
+        certain = answer is _Answer.EXISTS
         before = table.paths.snapshot(staged.snapshot.id - 1)
         landed, in_order = side_by_side(
             table.store,
@@ -260,9 +269,9 @@ class _Commit:
         )
         if landed:
             return in_order or not taken_back(table, staged.snapshot)
-        if put.answer is _Answer.DONE:
+        if answer is _Answer.DONE:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
-        if put.answer is _Answer.UNKNOWN:
+        if answer is _Answer.UNKNOWN:
             # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
             check_not_built_upon(table, draft, staged.snapshot)
             return False

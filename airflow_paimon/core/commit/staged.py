@@ -22,7 +22,7 @@ from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import Put, side_by_side
 from airflow_paimon.core.table.features import check_manifest_format
 from airflow_paimon.core.table.older_files import older_files_property
 from airflow_paimon.core.table.options import TableOptions
@@ -69,9 +69,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A snapshot that is ready to be put. ``files``: the content of those that were written for this head alone."""
+    """A snapshot that is ready to be ``put``. ``files``: the content of those that were written for this head alone."""
 
     snapshot: Snapshot
+    put: Put
     changes: Changes
     files: Mapping[str, bytes]
 
@@ -141,12 +142,17 @@ def stage(
     base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
     snapshot = _snapshot(seen, head, draft, given, changes, base_list)
-    staged = Staged(snapshot=snapshot, changes=changes, files=files)
+    new = {manifest_path(n): data for n, data in (files if written else {**changes.files, **files}).items()}
+    get_ready = partial(table.store.get_ready, new, table.paths.snapshot(snapshot.id), snapshot.to_bytes())
+    ready: list[Put] = []
     try:
-        return staged, write(table, files if written else {**changes.files, **files}, beside)
+        _, *others = _beside(table, lambda: ready.append(get_ready()), beside)
     except PaimonError:
+        for put in ready:
+            put.discard()
         discard(table, files)
         raise
+    return Staged(snapshot=snapshot, put=ready[0], changes=changes, files=files), others
 
 
 def _snapshot(
@@ -192,15 +198,20 @@ def write(table: Table, files: Mapping[str, bytes], beside: Sequence[Callable[[]
         PaimonError: of one of the calls, or a file could not be written. Nothing was published.
     """
 
-    def put() -> None:
+    new = {manifest_path(name): data for name, data in files.items()}
+    return _beside(table, partial(table.store.create_many, new), beside)[1:]
+
+
+def _beside(table: Table, put: Callable[[], None], others: Sequence[Callable[[], Any]]) -> list[Any]:
+    def checked() -> None:
         try:
-            table.store.create_many({manifest_path(name): data for name, data in files.items()})
+            put()
         except OutcomeUnknownError as error:  # of an unreferenced manifest: the snapshot was not put yet
             raise StorageError(
                 f"{table.label}: a manifest could not be written, nothing was published ({error.message})"
             ) from error
 
-    return side_by_side(table.store, [put, *beside])[1:]
+    return side_by_side(table.store, [checked, *others])
 
 
 def discard(table: Table, names: Iterable[str]) -> None:
