@@ -169,12 +169,12 @@ def in_turns(works: Mapping[str, Work], runs: int) -> dict[str, Took]:
 
 
 def timed(work: Work) -> Took:
-    started, used = time.perf_counter(), _cpu_of_processes()
+    started, used = time.perf_counter(), cpu_of_processes()
     work()
-    return Took(time.perf_counter() - started, _cpu_of_processes() - used)
+    return Took(time.perf_counter() - started, cpu_of_processes() - used)
 
 
-def _cpu_of_processes() -> float:
+def cpu_of_processes() -> float:
     """CPU seconds that this process, its children and theirs have used so far."""
     stats = []
     for path in Path("/proc").glob("[0-9]*/stat"):

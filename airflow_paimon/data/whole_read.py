@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
 
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import (
     EMPTY_STATS,
     DeletionVectorRange,
@@ -23,7 +24,7 @@ from airflow_paimon.core.format.manifest import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import (
@@ -128,16 +129,21 @@ def plan_pinned_or_whole(
 def _whole_read(
     state: ScanPlan, travels: bool, columns: Sequence[str] | None, predicate: Predicate | None
 ) -> WholeRead | None:
-    """Return the read of all files of a state; None where they are few, where the predicate selects partitions or
-    buckets, and of tables whose files can't be planned one bucket at a time.
+    """Return the read of very many files of a state; None where those that the predicate selects are few, and of tables
+    whose files can't be planned one bucket at a time.
     """
     schema = state.schema
     if state.snapshot is None or not is_alone(schema) or TableOptions(schema.options).data_evolution:
         return None
-    if files_for(schema, by_bucket=True, predicate=predicate) is not None:
-        return None
+    selection = files_for(schema, by_bucket=True, predicate=predicate)
+    if isinstance(selection, BucketSelection):
+        return None  # a part of each partition, by an index of blocks where there is one
     manifests = all_manifests(state.table, state.snapshot)
-    if sum(m.num_added_files + m.num_deleted_files for m in manifests) <= MANY_ENTRIES:
+    if selection is not None:
+        manifests = [m for m in manifests if selection.may_be_in(m)]
+    if sum(map(entries_of, manifests)) <= MANY_ENTRIES:
+        return None
+    if sum(entries_of(m) for m in manifests if selection is None or _is_within(m, selection)) <= MANY_ENTRIES:
         return None
     bare = replace(state, splits=(), index_entries=())
     read, _ = plan_read(bare, columns=columns, predicate=predicate, time_travel=travels)
@@ -149,6 +155,19 @@ def _whole_read(
     )
 
 
+def entries_of(manifest: ManifestFile) -> int:
+    """Return how many entries a manifest has."""
+    return manifest.num_added_files + manifest.num_deleted_files
+
+
+def _is_within(manifest: ManifestFile, selection: Selection) -> bool:
+    """Whether a manifest seems to have entries of selected partitions only: its bounds are selected."""
+    try:
+        return selection(manifest.partition_stats.min_values) and selection(manifest.partition_stats.max_values)
+    except PaimonError:
+        return False  # other columns, or values that we don't know
+
+
 def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[Sorted]:
     """Read manifests and divide their entries by group, without statistics that the read doesn't need.
 
@@ -157,6 +176,7 @@ def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[S
             read.
     """
     group_of = _grouping(of.state.schema, groups)
+    selection = files_for(of.state.schema, by_bucket=True, predicate=of.predicate)
     places = {one.manifest.file_name: one.place for one in listed if one.manifest is not None}
     slim = _without_statistics if of.predicate is None else _as_it_is
     if any(one.manifest is None for one in listed):
@@ -169,10 +189,11 @@ def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[S
             yield from _parts(groups_of, place * _CHUNKS + chunk)
             chunk = chunk + 1 if places[manifest.file_name] == place else 0
             groups_of, number, place = {}, 0, places[manifest.file_name]
-        for entry in entries:
+        kept = entries if selection is None else [e for e in entries if selection(e.partition)]
+        for entry in kept:
             group = group_of(entry.partition, entry.bucket, entry.file.file_name)
             groups_of.setdefault(group, []).append(slim(entry))
-        number += len(entries)
+        number += len(kept)
     yield from _parts(groups_of, place * _CHUNKS + chunk)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.data.whole_read import GroupRead, Listed, WholeRead, plan_group, sort_out
+from airflow_paimon.data.layers import Layer
+from airflow_paimon.data.whole_read import GroupRead, Listed, WholeRead, entries_of, plan_group, sort_out
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.tasks import (
@@ -36,33 +37,44 @@ _ROWS = 1000
 
 def whole_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
     """Return the DataFrame of a read that tasks plan. Their errors are raised when rows are asked for."""
-    groups = _number_of_groups(whole.files, cores_of(spark))
+    of = whole.of
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_imports_apart()
+        with forgetting_zip_importers():
+            for read, splits in planned_groups(of, batches):
+                for part in (part for split in splits for part in split.divided()):
+                    yield from read_rows(read, part)
+
+    return map_in_arrow(grouped_files(spark, whole), rows, spark_schema(whole.read.fields))
+
+
+def grouped_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
+    """Return what ``planned_groups`` takes: a task for each group of files."""
+    cores = cores_of(spark)
+    groups = max(1, min(whole.files, MOST_TASKS, max(cores, -(-whole.files // FILES_A_TASK))))
     of = whole.of
 
     def sorted_out(listed: Sequence[Listed]) -> Iterator[pa.RecordBatch]:
         return _batches(sort_out(of, listed, groups))
 
-    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_imports_apart()
-        with forgetting_zip_importers():
-            yield from _rows(of, batches)
-
-    entries = sum(map(_entries, whole.listed))
-    most = max(1, min(_MOST_ENTRIES, entries // (_MANIFEST_TASKS * cores_of(spark))))
+    most = max(1, min(_MOST_ENTRIES, sum(map(_entries, whole.listed)) // (_MANIFEST_TASKS * cores)))
     pieces = pack(whole.listed, _entries, most)
     files = map_tasks(spark, [[piece] for piece in pieces], sorted_out, _SCHEMA)
     by_id: Any = getattr(files, "repartitionById", files.repartition)
-    grouped = by_id(groups, files["group"]).sortWithinPartitions("group", "place")
-    return map_in_arrow(grouped, rows, spark_schema(whole.read.fields))
+    grouped: DataFrame = by_id(groups, files["group"]).sortWithinPartitions("group", "place")
+    return grouped
 
 
-def _number_of_groups(files: int, cores: int) -> int:
-    return max(1, min(files, MOST_TASKS, max(cores, -(-files // FILES_A_TASK))))
+def planned_groups(of: GroupRead, batches: Iterable[pa.RecordBatch]) -> Iterator[Layer]:
+    """Plan one group of files after the other."""
+    parts = (pair for b in batches for pair in zip(b.column(0).to_pylist(), b.column(2).to_pylist(), strict=True))
+    for _, group in groupby(parts, key=itemgetter(0)):
+        yield plan_group(of, (data for _, data in group))
 
 
 def _entries(listed: Listed) -> int:
-    manifest = listed.manifest
-    return 1 if manifest is None else manifest.num_added_files + manifest.num_deleted_files
+    return 1 if listed.manifest is None else entries_of(listed.manifest)
 
 
 def _batches(found: Iterable[tuple[int, int, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -81,13 +93,3 @@ def _batch(some: Sequence[tuple[int, int, bytes]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, _ARROW, strict=True)], schema=_ARROW
     )
-
-
-def _rows(of: GroupRead, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Plan and read one group after the other."""
-    parts = (pair for b in batches for pair in zip(b.column(0).to_pylist(), b.column(2).to_pylist(), strict=True))
-    for _, group in groupby(parts, key=itemgetter(0)):
-        read, splits = plan_group(of, (data for _, data in group))
-        for split in splits:
-            for part in split.divided():
-                yield from read_rows(read, part)

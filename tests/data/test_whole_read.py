@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
+from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.schema_plan import WidenColumn
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.predicate import Condition, Predicate
+from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import whole_read, write_arrow
@@ -143,11 +144,14 @@ def test_the_same_rows(kind: str, life: int) -> None:
         {"columns": ids},
         {"version": "then"},
         {"predicate": Condition("v", ">", draw.randint(0, 99)), "columns": ["k", "v"]},
+        {"predicate": Condition("dt", ">=", draw.choice(" ab"))},
     ]
     for given in asked:
         whole = plan_or_whole(table, **given)
-        assert isinstance(whole, WholeRead)
         expected = plan_table_read(table, **given)
+        if not isinstance(whole, WholeRead):
+            assert "dt" in repr(given)
+            continue
         found = layers_of(whole, draw, draw.choice([1, 3, 50]))
         assert parts_of(found) == parts_of(expected), given
         assert rows_of(found) == rows_of(expected), given
@@ -182,10 +186,33 @@ def test_a_pinned_state(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("predicate", [Condition("dt", "=", "b"), Condition("k", "in", [1, 2])])
-def test_what_a_condition_selects_is_planned_at_once(predicate: Predicate) -> None:
-    table = used("append in buckets", random.Random(7))
-    assert isinstance(plan_or_whole(table, predicate=predicate), list)
+def test_what_a_condition_selects_may_be_few_files() -> None:
+    table = make("append in buckets")
+    for day in "abc":
+        for _ in range(2):
+            put(table, random.Random(7), day)
+    head = table.latest_snapshot()
+    assert head is not None
+
+    def days(predicate: Predicate) -> list[str] | None:
+        """Of which days the tasks get entries; None: one plan of all."""
+        whole = plan_or_whole(table, predicate=predicate)
+        if isinstance(whole, list):
+            return None
+        assert parts_of(layers_of(whole, random.Random(1), 3)) == parts_of(plan_table_read(table, predicate=predicate))
+        entries = [e for one in sort_out(whole.of, whole.listed, 1) for e in pickle.loads(one.data)[0]]
+        return sorted({StoredPartitions(table.schema()).values(e.partition)[0] for e in entries})
+
+    assert days(Condition("dt", ">=", "b")) == ["b", "c"]
+    assert days(Condition("dt", "=", "b")) == ["b"]
+    assert days(Condition("dt", "=", "d")) is None
+    assert days(AllOf((Condition("dt", ">=", "b"), Condition("k", "=", 1)))) is None  # some buckets
+    wide = ManifestFile("m", 1, 5, 0, all_manifests(table, head)[0].partition_stats, 0)
+    high = all_manifests(table, head)[-1].partition_stats
+    wide = wide._replace(partition_stats=wide.partition_stats._replace(max_values=high.max_values))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole_read, "all_manifests", lambda *_: [wide])  # has other days, too
+        assert days(Condition("dt", "=", "b")) is None
 
 
 @pytest.mark.parametrize(("option", "value"), [("scan.fallback-branch", "old"), ("data-evolution.enabled", "true")])

@@ -16,6 +16,7 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.data import scan
 from airflow_paimon.data.chain.scan import ChainRead
 from airflow_paimon.data.layers import Layer
+from airflow_paimon.data.whole_read import WholeRead
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import kind_of, sequence_items
@@ -37,10 +38,12 @@ _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec"
 _KEPT_LEAVES = ("RDDScanExec",)
 
 
-def view_frame(spark: SparkSession, planned: Sequence[Layer] | ChainRead) -> DataFrame:
+def view_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead) -> DataFrame:
     """Return the DataFrame of planned reads; of a small table with rows that were read already."""
     if isinstance(planned, ChainRead):
         return chain_frame(spark, planned)
+    if isinstance(planned, WholeRead):
+        return frame_of(spark, planned)
     layers = planned
     files = [f for _, splits in layers for s in splits for f in s.files]
     if not files or not has_jvm(spark) or not is_small_view(files):

@@ -15,9 +15,10 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain, plan_pinned_chain
-from airflow_paimon.data.layers import PinnedLayers, pin_layers, plan_pinned
+from airflow_paimon.data.layers import PinnedLayers, pin_layers
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_system_table, plan_pinned_system_table
+from airflow_paimon.data.whole_read import plan_pinned_or_whole
 from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.statements.errors import sql_errors
@@ -241,7 +242,7 @@ class QueryTables(NamedTables):
     ) -> DataFrame:
         if isinstance(state, PinnedChain):
             return view_frame(self._spark, plan_pinned_chain(state, columns=columns, predicate=predicate))
-        return view_frame(self._spark, plan_pinned(state, columns=columns, predicate=predicate))
+        return view_frame(self._spark, plan_pinned_or_whole(state, columns=columns, predicate=predicate))
 
 
 def _plans(state: PinnedLayers | PinnedChain) -> Sequence[ScanPlan]:
