@@ -81,38 +81,41 @@ def corrected(spark, views):
 """
 
 
+@pytest.mark.turn
+@pytest.mark.parametrize("deferrable", [True, False])
 def test_deferred_or_not_the_results_are_the_same(
-    warehouse: Path, run_dag: RunDag, submits: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    warehouse: Path,
+    run_dag: RunDag,
+    submits: dict[str, Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    deferrable: bool,
 ) -> None:
     main = make_table(warehouse)
     write_arrow(main, pa.table({"k": pa.array([1, 2], pa.int64()), "v": ["a", "b"], "dt": ["1", "1"]}))
     (tmp_path / "rules.py").write_text(RULES)
     options = submits["spark_options"] | {"py_files": str(tmp_path / "rules.py")}
-    correct: dict[str, Any] = {"table": "d.t", "function": "rules:corrected", "partitions": ["dt=1"]}
+    correct: dict[str, Any] = {"table": "d.t", "function": "rules:corrected", "partitions": ["dt=1"], "branch": "one"}
     correct |= {**submits, "spark_options": options}
     missing: dict[str, Any] = {"table": "d.none", "run_on": "spark", "retries": 2}
-    with DAG("clustered", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+    wait = {True: {"deferrable": True, "poll_interval": 0.3}, False: {}}
+    with DAG(f"clustered_{deferrable}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         one = CreateBranchOperator(task_id="one", table="d.t", branch="one", snapshot=1)
-        two = CreateBranchOperator(task_id="two", table="d.t", branch="two", snapshot=1)
-        waits = CorrectBranchOperator(task_id="waits", branch="one", **correct)
-        leaves = CorrectBranchOperator(task_id="leaves", branch="two", deferrable=True, poll_interval=0.3, **correct)
-        none = CheckTableOperator(task_id="none", deferrable=True, poll_interval=0.3, **missing, **submits)
-        one >> two >> waits >> leaves >> none
+        corrects = CorrectBranchOperator(task_id="corrects", **wait[deferrable], **correct)
+        none = CheckTableOperator(task_id="none", **wait[not deferrable], **missing, **submits)
+        one >> corrects >> none
     run = run_dag(dag)
-    assert run.tasks == {
-        "one": ("success", 1), "two": ("success", 1), "waits": ("success", 1), "leaves": ("success", 1),
-        "none": ("failed", 1),
-    }  # fmt: skip
-    results = [run.xcom(name) for name in ("waits", "leaves")]
-    assert [(r["changed"], r["branch"], r["details"]["rows"]) for r in results] == [(True, "one", 2), (True, "two", 2)]
-    rows = [sorted(row["v"] for row in read_arrow(main.branch(name)).to_pylist()) for name in ("one", "two")]
-    assert rows == [["a by rules", "b by rules"]] * 2
-    assert [set(r) for r in results] == [set(results[0])] * 2
+    assert run.tasks == {"one": ("success", 1), "corrects": ("success", 1), "none": ("failed", 1)}
+    result = run.xcom("corrects")
+    assert (result["changed"], result["branch"], result["details"]["rows"]) == (True, "one", 2)
+    assert result["operation"] == "correct_branch"
+    rows = sorted(row["v"] for row in read_arrow(main.branch("one")).to_pylist())
+    assert rows == ["a by rules", "b by rules"]
     assert run.xcom("none", "paimon_error")["kind"] == "not-found", "told by the result, and not retried"
-    events = {uri: extra for uri, extra in run.asset_events if uri.endswith(("/one", "/two"))}
-    assert sorted(extra["snapshot_after"] for extra in events.values()) == [r["snapshot_after"] for r in results]
+    (event,) = [e for uri, e in run.asset_events if uri.endswith("/one") and e["operation"] == "correct_branch"]
+    assert event["snapshot_after"] == result["snapshot_after"]
     assert not [p for p in (warehouse / "_airflow_paimon_results").rglob("*") if p.is_file()], "nothing stays behind"
-    assert "".join(capfd.readouterr()).count("Pausing task as DEFERRED") == 2
+    assert "".join(capfd.readouterr()).count("Pausing task as DEFERRED") == 1
 
 
 def test_client_mode_says_why_not(warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +162,16 @@ async def first(made: SparkJobTrigger) -> TriggerEvent:
     return await anext(aiter(made.run()))
 
 
-def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
+def until_killed(cluster: Cluster, job: Submission) -> None:
+    wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
+
+
+# Whoever ends a driver that hangs; each of these starts one.
+ends = pytest.mark.turn("ends of a driver", few=2)
+
+
+@ends
+def test_a_driver_outlives_its_triggerer_and_dies_with_its_task(
     stuck: Path, cluster: Cluster, submits: dict[str, Any]
 ) -> None:
     job = submit(stuck, submits)
@@ -175,11 +187,13 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
         await trigger(job).on_kill()
 
     asyncio.run(watch_and_be_killed())
-    wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
+    until_killed(cluster, job)
     wait_until(lambda: not running(f"--warehouse={stuck}"), "nothing of it is left", 10)
     assert not Path(str(job.files)).exists()
 
-    # execution_timeout
+
+@ends
+def test_a_driver_dies_at_the_timeout_of_its_task(stuck: Path, cluster: Cluster, submits: dict[str, Any]) -> None:
     job = submit(stuck, submits)
     kill = StandaloneDriver.kill
 
@@ -192,9 +206,11 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
         payload = asyncio.run(first(trigger(job, deadline=time.time()))).payload
     assert payload.get("timed_out") is True, payload
     assert Path(str(job.files)).exists(), "the task deletes them when it comes back"
-    wait_until(lambda: driver_state(cluster, job.driver_id) == "KILLED", "the cluster has killed it", 30, 0.5)
+    until_killed(cluster, job)
 
-    # a worker that waits by itself
+
+@ends
+def test_a_driver_dies_with_the_worker_that_waits_for_it(stuck: Path, submits: dict[str, Any]) -> None:
     hook, failures = spark(submits), []
 
     def wait_for_it() -> None:
@@ -210,7 +226,9 @@ def test_a_driver_dies_with_its_task_and_says_so_when_it_dies_alone(
     worker.join(600)
     assert failures == [OutcomeUnknownError] and not worker.is_alive()
 
-    # a driver that is killed by somebody else
+
+@ends
+def test_a_driver_that_somebody_else_kills_may_have_done_its_work(stuck: Path, submits: dict[str, Any]) -> None:
     job = submit(stuck, submits)
     for pid in running(f"--warehouse={stuck}"):
         os.kill(pid, signal.SIGKILL)
