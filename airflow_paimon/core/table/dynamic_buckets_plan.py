@@ -11,7 +11,7 @@ of them gets all rows of its shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,9 @@ Packed = npt.NDArray[np.int64]
 
 _FEW_BUCKETS = 16
 """Of so many the hashes are looked up one bucket after the other, which spares sorting them together."""
+
+_RANGES = 64
+"""Of the hashes of a few buckets, when it is checked that each is in one of them."""
 
 MOST_BUCKETS = 32767
 """Bucket numbers are 16 bits wide in Paimon's own assigner."""
@@ -129,9 +132,20 @@ def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> Known:
     if len(parts) > _FEW_BUCKETS:
         return pack(parts)
     parts = [(bucket, hashes if _is_rising(hashes) else distinct(hashes)) for bucket, hashes in parts]
-    together = np.concatenate([np.empty(0, np.int32), *(hashes for _, hashes in parts)])
-    together.sort()
-    return pack(parts) if (together[1:] == together[:-1]).any() else ByBucket(tuple(parts))  # which says which
+    return pack(parts) if _share_a_hash([hashes for _, hashes in parts]) else ByBucket(tuple(parts))  # which says which
+
+
+def _share_a_hash(buckets: Sequence[Hashes]) -> bool:
+    """Whether a hash is in two of these; each is sorted. Range by range, as one fits a core's cache."""
+    ends = np.linspace(-(2**31), 2**31, _RANGES + 1)[1:-1].astype(np.int32)
+    cuts = [[0, *np.searchsorted(hashes, ends).tolist(), len(hashes)] for hashes in buckets]
+    for i in range(_RANGES):
+        found = [hashes[cut[i] : cut[i + 1]] for hashes, cut in zip(buckets, cuts, strict=True)]
+        together = np.concatenate([np.empty(0, np.int32), *found])
+        together.sort()
+        if (together[1:] == together[:-1]).any():
+            return True
+    return False
 
 
 def _is_rising(hashes: Hashes) -> bool:

@@ -99,12 +99,20 @@ def test_few_buckets_are_looked_up_as_many_are(case: int) -> None:
     assert find_buckets(known, asked).tolist() == look_up(packed, asked).tolist()
     many = [(at, hashes(at)) for at in range(17)]
     assert not isinstance(known_hashes(many), ByBucket)
-    index.append((77, hashes(parts[0][-1])))
+    index.append((77, hashes(random.choice(np.concatenate(parts)))))
     with pytest.raises(FormatError) as by_bucket:
         known_hashes(index)
     with pytest.raises(FormatError) as together:
         pack(index)
     assert by_bucket.value.message == together.value.message
+
+
+@pytest.mark.parametrize("number", [-(2**31), 2**31 - 1, 0, -1, 2**25, 2**25 - 1, 2**26])
+def test_a_hash_in_two_buckets_is_found_at_the_ends_of_what_is_compared_at_once(number: int) -> None:
+    others = np.arange(-50, 50, dtype=np.int32) * 40_000_000 + 3
+    index = [(4, hashes(number)), (9, distinct(np.append(others, np.int32(number))))]
+    with pytest.raises(FormatError, match="the first of them in 4 and 9"):
+        known_hashes(index)
 
 
 @pytest.mark.parametrize("case", range(8))
