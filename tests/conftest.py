@@ -8,6 +8,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from hypothesis import is_hypothesis_test, settings
 
 from tests.archives import unpack as extract
 from tests.class_archive import BARE_JVM
-from tests.randomness import VARIABLE, choose_seed, lives, thorough
+from tests.randomness import VARIABLE, choose_seed, lives, not_drawn, thorough
 from tests.strict_metadata import damaged_on_purpose, findings
 from tests.turns import take_turns
 
@@ -126,8 +127,12 @@ _LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks of `-m`
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     take_turns(items)
+    if not any("::" in arg for arg in config.args):  # who names a test gets it
+        left_out = _undrawn(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("random")
@@ -137,6 +142,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
 
     items.sort(key=place)  # stable: the order within a file stays
+
+
+def _undrawn(items: list[pytest.Item]) -> set[pytest.Item]:
+    """What this run leaves out of the tests with the mark ``part``."""
+    groups: dict[str, tuple[int, list[pytest.Item]]] = {}
+    for item in items:
+        mark = item.get_closest_marker("part")
+        if mark is not None:
+            case = f"::{getattr(item, 'originalname', item.name)}"
+            group = item.nodeid.removesuffix(f"::{item.name}") + ("" if mark.kwargs.get("together") else case)
+            groups.setdefault(group, (mark.args[0], []))[1].append(item)
+    return {item for group, (every, cases) in groups.items() for item in not_drawn(group, cases, every)}
 
 
 # Folders whose files share something that is slow to start, so one worker gets all of them.
@@ -201,9 +218,15 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if name not in unpacked:
             archive = folder / f"{name}.tar.gz"
             require(archive.is_file(), f"no golden tables: {name}.tar.gz is not in the folder AIRFLOW_PAIMON_GOLDEN")
-            target = tmp_path_factory.mktemp(f"golden-{name}")
-            extract(archive, target)
-            unpacked[name] = target
+            own = tmp_path_factory.getbasetemp()
+            # One for all workers, whose folders lie side by side: each archive has thousands of files.
+            shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"golden-{name}"
+            if not shared.exists():
+                target = tmp_path_factory.mktemp(f"golden-{name}-")
+                extract(archive, target)
+                with suppress(OSError):  # another worker was faster
+                    target.rename(shared)
+            unpacked[name] = shared
         return unpacked[name]
 
     return unpack
@@ -291,6 +314,8 @@ def _unreadable_metadata(config: pytest.Config) -> list[str]:
     """Look at the tables that several tests share, or one test made in folders of its own."""
     factory = getattr(config, "_tmp_path_factory", None)
     folder = getattr(factory, "_basetemp", None)
+    for golden in () if folder is None else folder.glob("golden-*"):
+        damaged_on_purpose(golden)  # Java wrote it, and tests/test_strict_metadata.py has looked at it
     found = () if folder is None else findings(folder)
     return [f"Paimon's Java can't read what a test wrote: {path}: {sentence}" for path, sentence in found]
 

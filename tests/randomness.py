@@ -2,13 +2,16 @@
 
 The seed is chosen once, before xdist starts its workers, and stands in the report. ``make soak`` runs the tests that
 carry the mark ``random`` again and again, each time with a new seed and with all their lives; ``make test`` has few of
-each kind, others in each run. Of the products of what tables may be it has a part as well (``some``), which the seed
-chooses; ``make thorough`` has all of it, and the tests with the mark ``thorough``, which ``make test`` leaves out.
+each kind, others in each run. Of the products of what tables may be, and of the moments at which it kills an
+operation, it has a part as well (``some``, ``moments``, the mark ``part``), which the seed chooses; ``make thorough``
+has all of it, and the tests with the mark ``thorough``, which ``make test`` leaves out.
 """
 
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, TypeVar
 
 Case = TypeVar("Case")
@@ -65,6 +68,31 @@ def some(cases: Iterable[Case], few: int = 0, by: Callable[[Case], Any] = lambda
 def _values(case: Any) -> set[tuple[Any, str]]:
     named = case.items() if isinstance(case, Mapping) else enumerate(case) if isinstance(case, tuple) else ()
     return {(name, repr(value)) for name, value in named}
+
+
+def not_drawn(name: str, cases: Sequence[Case], every: int) -> list[Case]:
+    """Return those that ``make test`` leaves out where it runs one in ``every`` of cases, at least one."""
+    if thorough():
+        return []
+    drawn = set(chance(f"{name} {len(cases)}").sample(range(len(cases)), -(-len(cases) // every)))
+    return [case for at, case in enumerate(cases) if at not in drawn]
+
+
+def moments(end: int, every: int = 4) -> Iterator[int]:
+    """Number the moments of an operation at which a test kills it, or lets others act: 1, 2, ... below ``end``.
+
+    ``make test`` has one of each ``every`` moments, others in each run: the first one is at most ``every``, and what
+    ends after fewer moments than ``end`` meets a number that it doesn't reach.
+    """
+    if thorough():
+        return iter(range(1, end))
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    drawn = chance(f"{test} {next(_loops[test])}")
+    return (drawn.randrange(first, min(first + every, end)) for first in range(1, end, every))
+
+
+_loops: defaultdict[str, Iterator[int]] = defaultdict(count)
+"""Numbers the loops of each test: each has moments of its own."""
 
 
 def chance(case: int | str) -> random.Random:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.randomness import VARIABLE, some
+from tests.randomness import VARIABLE, moments, not_drawn, some
 
 AXES = ("abcd", (1, 2, 3), (True, False))
 
@@ -44,3 +44,42 @@ def test_at_least_so_many() -> None:
 def test_all_where_all_are_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
     assert some("abc", 1) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("every", [1, 3, 4, 10])
+def test_one_moment_of_each_few(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    met = set()
+    for seed in range(200):
+        monkeypatch.setenv(VARIABLE, str(seed))
+        found = list(moments(11, every))
+        assert [(at - 1) // every for at in found] == list(range(-(-10 // every)))
+        met |= set(found)
+    assert met == set(range(1, 11))
+    assert list(moments(1)) == []
+
+
+def test_at_least_one_case_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = {every: len(not_drawn("cases", "abcdefg", every)) for every in (1, 2, 3, 9)}
+    assert left == {1: 0, 2: 3, 3: 4, 9: 6}
+    assert not_drawn("cases", "a", 9) == []
+    met = set()
+    for seed in range(60):
+        monkeypatch.setenv(VARIABLE, str(seed))
+        met |= {*"abc"} - {*not_drawn("cases", "abc", 3)}
+    assert met == {*"abc"}
+    monkeypatch.setenv("AIRFLOW_PAIMON_THOROUGH", "1")
+    assert not_drawn("cases", "abc", 3) == []
+
+
+def test_loops_of_a_test_have_moments_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    for test in ("one", "one", "two", "other"):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", f"{test} of this test's")
+        drawn.append(tuple(moments(300)))
+    assert len(set(drawn)) == 4
+
+
+@pytest.mark.parametrize("name", ["AIRFLOW_PAIMON_SOAK", "AIRFLOW_PAIMON_THOROUGH"])
+def test_all_moments_where_all_are_asked_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    assert list(moments(5)) == [1, 2, 3, 4]

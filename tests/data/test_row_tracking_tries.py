@@ -10,6 +10,7 @@ import errno
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -31,13 +32,20 @@ from airflow_paimon.data.arrow_write import write_once
 from airflow_paimon.data.compact import compact
 from airflow_paimon.spark.statements import run as statements
 from airflow_paimon.spark.statements.outcome import Outcome
+from tests.core.tables import copied
 from tests.data.row_statements import planned, with_ids
+from tests.randomness import moments
 from tests.stores import FaultStore, _Wrapper
 
 Try = Callable[[Table], Any]
 
 
 def make() -> Table:
+    return copied(_made())
+
+
+@cache
+def _made() -> Table:
     """Four small files on main; the branch ``fix`` has updated a row that it had inserted, so its file stores an id."""
     columns = [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
     options = {"bucket": "-1", "row-tracking.enabled": "true"}
@@ -128,7 +136,7 @@ def test_another_try_at_any_moment(operation: str) -> None:
     """The other try runs as a whole between two changes of the storage by the first one."""
     expected = once(operation)
     again = 0
-    for at in range(1, 100):
+    for at in moments(100):
         table = make()
         seen = 0
 
@@ -181,7 +189,7 @@ def test_a_lost_answer_is_no_other_try(operation: str, error: PaimonError) -> No
 def test_a_storage_that_fails_at_any_change(operation: str, after: bool) -> None:
     """A retry does the work once. A try that failed, and doesn't know how, deletes nothing that may be live."""
     expected = once(operation)
-    for at in range(1, 100):
+    for at in moments(100):
         table = make()
         store = FaultStore(table.store, at, error=OSError(errno.EIO, "broken"), after=after)
         try:

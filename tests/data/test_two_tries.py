@@ -20,6 +20,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
 from tests.core.tables import run
+from tests.randomness import moments
 from tests.stores import CountingStore, Crash, FaultStore
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def test_a_try_that_comes_second_gives_the_others_commit(table: Table, mode: str
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_write_that_is_killed_between_any_two_store_calls_is_done_once(mode: str, after: bool) -> None:
-    for step in range(1, 40):
+    for step in moments(40, 3):
         table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT")], options={"bucket": "-1"})
         write_arrow(table, pa.table({"k": pa.array([0], pa.int32())}))
         faulty = Table(FaultStore(table.store, step, after=after), table.name)

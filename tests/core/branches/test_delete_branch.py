@@ -22,6 +22,7 @@ from tests.core.branches.test_interrupted_branches import (
     write,
 )
 from tests.core.tables import append, names, run
+from tests.randomness import moments, thorough
 from tests.stores import FaultStore
 
 HEAD = 3
@@ -66,7 +67,7 @@ def test_a_branch_with_another_head_than_expected_stays(table: Table) -> None:
 def test_what_is_committed_after_the_expected_snapshot_is_never_deleted(ours: bool) -> None:
     """A commit at each store call of the deletion, before its first look, too."""
     refused = 0
-    for number in range(1, 300):
+    for number in moments(300):
         table = start(CASES["delete"])
         written: dict[str, set[str]] = {}
         store = At(table.store, number, lambda table=table, written=written: written.update(write(table, ours=ours)))
@@ -77,14 +78,14 @@ def test_what_is_committed_after_the_expected_snapshot_is_never_deleted(ours: bo
         assert written.get("fix", set()) <= names(table.branch("fix")), f"a commit at call {number} is lost"
         forget(table)
         if store.left > 0:
-            assert refused > 2
+            assert refused > 2 or not thorough()
             return
     raise AssertionError("300 calls were not enough")
 
 
 def test_an_interrupted_deletion_is_finished_with_the_same_expectation() -> None:
     case = deleting(expected_branch_snapshot=HEAD, if_missing="skip")
-    for step in range(1, 40):
+    for step in moments(40):
         table = start(CASES["delete"])
         crashed = killed(table, case, step, after=True)
         run(table, "delete_branch", **case.values)

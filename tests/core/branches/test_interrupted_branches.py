@@ -33,7 +33,7 @@ from airflow_paimon.core.table.lineage import read_lineage, verified_lineage
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, copied, make_table, names, run
-from tests.randomness import some
+from tests.randomness import moments, some, thorough
 from tests.stores import MUTATIONS, Crash, FaultStore, _Wrapper
 
 
@@ -180,7 +180,7 @@ def steps(case: Case) -> int:
 def test_a_kill_anywhere(name: str, writer: str, end: str) -> None:
     case = CASES[name]
     count = steps(case)
-    for step in range(1, count + 2):  # a kill after one change is a kill before the next
+    for step in moments(count + 2, 4):  # a kill after one change is a kill before the next
         table = start(case)
         main, other = names(table), names(table.branch("other"))
         old = names(table.branch("fix")) if case.exists else set()
@@ -240,7 +240,7 @@ def test_a_commit_at_any_moment_of_it(case: Case, writer: str) -> None:
     What is committed before the operation first looks goes with the branch, as was asked for.
     """
     refused = 0
-    for number in range(1, 300):
+    for number in moments(300, 4):
         table = start(case)
         faulty = FaultStore(table.store)
         written: dict[str, set[str]] = {}
@@ -263,7 +263,7 @@ def test_a_commit_at_any_moment_of_it(case: Case, writer: str) -> None:
             assert kept or not begun[0], f"{case.operation}: a commit at call {number} is lost"
         forget(table)
         if store.left > 0:
-            assert refused or case.operation == "rename_branch"
+            assert refused or case.operation == "rename_branch" or not thorough()
             return
     raise AssertionError("300 calls were not enough")
 
@@ -275,7 +275,7 @@ def test_it_at_any_moment_of_a_commit(case: Case) -> None:
     Unless the commit stood when the operation began: then it goes with the branch, as was asked for.
     """
     refused = set()
-    for number in range(1, 300):
+    for number in moments(300, 4):
         table = start(case)
         view = table.branch("fix")
         before, main = names(view), names(table)
@@ -299,7 +299,7 @@ def test_it_at_any_moment_of_a_commit(case: Case) -> None:
             assert not (before - main) & names(view), f"call {number}: rows of the replaced branch are back"
         forget(table)
         if store.left > 0:
-            assert refused
+            assert refused or not thorough()
             return
     raise AssertionError("300 calls were not enough")
 
@@ -326,7 +326,7 @@ def test_a_retry_that_fails_keeps_the_record_of_a_half_made_branch(after: bool) 
     case = replace(
         CASES["create from a snapshot"], values={**CASES["create from a snapshot"].values, "if_exists": "skip"}
     )
-    for step in range(1, steps(case) + 1):
+    for step in moments(steps(case) + 1, 2):
         table = start(case)
         assert killed(table, case, step, after=after)
         record = read_lineage(table, "fix")
@@ -348,7 +348,7 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
     """The one that gives way takes no tag with it that the other one relies on."""
     case = Case("create_branch", {"branch": "fix", "snapshot": 1, "if_exists": "replace"}, exists=True)
     refused = 0
-    for number in range(1, 300):
+    for number in moments(300, 4):
         table = start(case)
         store = AtRead(table.store, number, lambda table=table: run_on(table, table.store, case))
         try:
@@ -360,7 +360,7 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
         assert any(protects(t.name) == "fix" and t.snapshot.identity == base for t in table.tags()), number
         check(table)
         if store.left > 0:
-            assert refused
+            assert refused or not thorough()
             return
     raise AssertionError("300 calls were not enough")
 
@@ -368,7 +368,7 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
 @pytest.mark.parametrize("operation", ["create_branch", "delete_branch"])
 def test_a_branch_that_was_replaced_meanwhile_is_not_deleted_although_its_head_has_the_same_id(operation: str) -> None:
     case = CASES["replace" if operation == "create_branch" else "delete"]
-    for number in range(1, 300):
+    for number in moments(300, 4):
         table = start(case)
         acknowledged: set[str] = set()
         begun: list[bool] = []

@@ -24,6 +24,7 @@ from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import CASES, At, Case, check, forget, repair_all, run_on, start
 from tests.core.tables import append, names, rewrite, run
+from tests.randomness import moments
 from tests.stores import FaultStore
 
 WHO = {"owner": "ann", "reason": "bad prices", "retention": "14 d", "protected": True}
@@ -267,7 +268,7 @@ def test_a_change_beside_another_operation_at_any_moment(name: str, alter_first:
     Whoever is refused can be run again, and then the table is in order and nothing is lost.
     """
     case = CASES[name]
-    for number in range(1, 300):
+    for number in moments(300, 6):
         table = start(case)
         before = names(table.branch("fix"))
         refused: list[str] = []

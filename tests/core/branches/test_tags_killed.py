@@ -10,7 +10,7 @@ import pytest
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import CASES, check, forget, killed, repair_all, start
 from tests.core.tables import append, copied, cut_off, make_table, names, run
-from tests.randomness import chance, thorough
+from tests.randomness import chance, moments, thorough
 
 MADE = {"tag": "new", "snapshot": 1, "time_retained": "7 d"}
 
@@ -67,7 +67,7 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
             break
         if not thorough() and broken % every != first:
             continue
-        for step in range(1, 40):
+        for step in moments(40, 4):
             table = copied(half_made)
             main, other = names(table), names(table.branch("other"))
             found = [f["id"] for f in run(table, "check_table").details["findings"] if f["repair"] is not None]
@@ -81,4 +81,4 @@ def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
             forget(table)
             if not crashed:
                 break
-    assert repaired > 2
+    assert repaired > 2 or not thorough()

@@ -22,6 +22,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.chain.setups import CONVERT, ENDS, NEW, plain_table, setup, shape, warehouse
 from tests.core.tables import alter_table, run
+from tests.randomness import moments
 from tests.stores import Crash, FaultStore
 
 
@@ -90,7 +91,7 @@ def test_killed_between_any_two_store_calls(new: bool, after: bool, operation_id
     probe = FaultStore(whole.store)
     faulty(whole, values, probe)
     assert len(probe.mutations) >= (5 if new else 9)
-    for step in range(1, len(probe.mutations) + 1):
+    for step in moments(len(probe.mutations) + 1, 3):
         table = fresh()
         with pytest.raises(Crash):
             faulty(table, values, FaultStore(table.store, step, after=after))

@@ -23,6 +23,7 @@ from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, copied, cut_off, make_table, run
+from tests.randomness import moments
 
 TRIGGER = "trigger_tag_automatic_creation"
 ZONE = {"sink.process-time-zone": "UTC"}
@@ -299,7 +300,7 @@ def test_a_run_that_is_killed_is_completed_by_the_next() -> None:
     made = tagging(num_retained_max="2", create_success_file="true")
     for day in (20, 21, 22, 23):
         snapshot_at(made, f"2026-11-{day} 10:00")
-    for step in range(1, 60):
+    for step in moments(60):
         table = copied(made)
         crashed = cut_off(table, step, TRIGGER)
         assert not run(table, "check_table").details["errors"], step

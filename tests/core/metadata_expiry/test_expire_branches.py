@@ -19,6 +19,7 @@ from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import At, check, forget
 from tests.core.tables import alter_table, append, make_table, names, overwrite, rewrite, run
+from tests.randomness import moments, thorough
 from tests.stores import Crash, FaultStore
 
 LATE = "2126-01-01T00:00:00Z"
@@ -222,7 +223,7 @@ def run_on(main: Table, store: Store, **values: Any) -> Any:
 
 
 def test_a_kill_anywhere_and_another_run() -> None:
-    for step in range(1, 100):
+    for step in moments(100):
         main = make_table(f"memory://{uuid.uuid4()}/wh")
         append(main, "a")
         run(main, "create_tag", tag="base")
@@ -248,7 +249,7 @@ def test_a_kill_anywhere_and_another_run() -> None:
 def test_a_commit_at_any_moment_is_kept_or_refused() -> None:
     """With all its commits unpublished, a branch that acknowledged one is there at the end."""
     deleted = kept = 0
-    for number in range(1, 300):
+    for number in moments(300):
         main = make_table(f"memory://{uuid.uuid4()}/wh")
         append(main, "a")
         run(main, "create_tag", tag="base")
@@ -273,7 +274,7 @@ def test_a_commit_at_any_moment_is_kept_or_refused() -> None:
             check(main)
         forget(main)
         if store.left > 0:
-            assert deleted > 3 and kept > 3
+            assert min(deleted, kept) > 3 or not thorough()
             return
     raise AssertionError("300 calls were not enough")
 

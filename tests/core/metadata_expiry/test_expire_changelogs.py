@@ -10,7 +10,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, cut_off, make_table, overwrite, run
-from tests.randomness import lives
+from tests.randomness import moments
 from tests.soundness import assert_sound, files_on_disk
 
 OPERATION = "expire_changelogs"
@@ -122,7 +122,7 @@ def test_of_a_branch_of_main_and_of_all() -> None:
 
 
 def test_killed_at_any_step_the_next_run_ends_it() -> None:
-    for step in range(1, 80, lives(4, 1)):
+    for step in moments(80, 5):
         table = old_table()
         died = cut_off(table, step, OPERATION, delete_all=True, **AT_ONCE)
         assert_sound(table, leaks=True)

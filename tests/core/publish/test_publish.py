@@ -25,6 +25,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, WidenColumn
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, names, overwrite, rewrite, run
+from tests.randomness import moments
 
 # -- merge ------------------------------------------------------------------------------------------------------------
 
@@ -389,7 +390,7 @@ def test_replay_by_operation_id(table: Table, fix: Table) -> None:
 @pytest.mark.parametrize("operation", ["merge_branch", "rollback_to"])
 def test_a_publish_can_be_cut_off_anywhere(tmp_path: Path, operation: str) -> None:
     values: dict[str, Any] = {"branch": "fix"} if operation == "merge_branch" else {"snapshot": 1}
-    for step in range(1, 40):
+    for step in moments(40):
         table = make_table(tmp_path / f"{operation}{step}")
         append(table, "a")
         run(table, "create_branch", branch="fix", snapshot=1)

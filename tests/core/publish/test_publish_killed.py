@@ -34,6 +34,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from tests.core.tables import alter_table, run
+from tests.randomness import moments, thorough
 from tests.stores import Crash, FaultStore
 
 Rows = list[dict[str, Any]]
@@ -165,17 +166,19 @@ def lives(template: Path, tmp_path: Path, name: str) -> Iterator[tuple[Path, Row
     start = copied(template, tmp_path / "start")
     case.prepare(start)
     before = rows(start)
-    run(copied(tmp_path / "start", tmp_path / "done"), case.operation, operation_id="op", **case.values)
+    done = copied(tmp_path / "start", tmp_path / "done")
+    probe = FaultStore(done.store)
+    perform(done, probe, case.operation, operation_id="op", **case.values)
     after = rows(open_table(str(tmp_path / "done"), "d.t"))
     assert before != after
-    for step in range(1, 60):
-        if not dies(copied(tmp_path / "start", folder := tmp_path / str(step)), case, step, after=False):
-            last = copied(tmp_path / "start", tmp_path / "last")
-            assert dies(last, case, step - 1, after=True)
-            yield tmp_path / "last", before, after, f"{name}, after change {step - 1}"
-            return
+    steps = len(probe.mutations)
+    assert 10 < steps < 60
+    for step in moments(steps + 1, 5):
+        folder = tmp_path / str(step)
+        assert dies(copied(tmp_path / "start", folder), case, step, after=False)
         yield folder, before, after, f"{name}, before change {step}"
-    raise AssertionError("60 steps were not enough")
+    assert dies(copied(tmp_path / "start", tmp_path / "last"), case, steps, after=True)
+    yield tmp_path / "last", before, after, f"{name}, after change {steps}"
 
 
 def outward(table: Table) -> tuple[Any, ...]:
@@ -205,7 +208,7 @@ def sound(table: Table) -> bool:
 def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: Path, tmp_path: Path, name: str) -> None:
     """Between columns and snapshot the old rows show under the new columns: null, or without a dropped one; with the
     values of one that comes back, where their file has them."""
-    case, seen = CASES[name], 0
+    case = CASES[name]
     for folder, before, after, where in lives(template, tmp_path, name):
         table = open_table(str(folder), "d.t")
         head = table.latest_snapshot_id()
@@ -226,9 +229,7 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
         assert table.snapshot(head or 0).id == head, where
         assert case.keeps or outward(table) == done, where
         assert sound(table)
-        seen += 1
         shutil.rmtree(folder)
-    assert seen > 10
 
 
 @pytest.mark.parametrize("name", ["merge-column", "merge-columns"])
@@ -259,7 +260,7 @@ def test_repair_or_another_publish_takes_back_columns_that_never_landed(
             assert rows(view)[0].get("price") == 2.5, where
             assert not records(view), where
         shutil.rmtree(folder)
-    assert "schema-without-publish" in found
+    assert "schema-without-publish" in found or not thorough()
 
 
 @pytest.mark.parametrize("same_bucket", [True, False])
@@ -461,7 +462,7 @@ def test_a_storage_that_fails_at_any_change_leaves_no_columns_and_no_tags(
     start = copied(template, tmp_path / "start")
     case.prepare(start)
     before, shapes = rows(start), outward(start)
-    for step in range(1, 60):
+    for step in moments(60, 3):
         table = copied(tmp_path / "start", tmp_path / str(step))
         store = FaultStore(table.store, fail_at=step, error=OSError("disk full"))
         try:

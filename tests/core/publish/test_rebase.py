@@ -19,6 +19,7 @@ from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import clean
 from tests.core.tables import alter_table, append, copied, files, make_table, rewrite, run
+from tests.randomness import moments
 from tests.stateful.paimon_expiry import expire_snapshots
 from tests.stores import Crash, FaultStore
 
@@ -195,9 +196,7 @@ def test_killed_at_any_change_it_is_completed_by_a_retry(table: Table, after: bo
     alter_table(table.branch("fix"), [AddColumn(name="price", type="DOUBLE")])
     rewrite(table.branch("fix"), "c")
     main, fix = days(table), days(table.branch("fix"))
-    step = 0
-    while True:
-        step += 1
+    for step in moments(100):
         life = copied(table)
         try:
             _performed(life, FaultStore(life.store, fail_at=step, error=Crash(), after=after))

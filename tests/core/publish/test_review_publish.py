@@ -22,6 +22,7 @@ from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, rewrite, run
+from tests.randomness import moments
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 from tests.stores import FaultStore
 
@@ -85,7 +86,7 @@ def test_vectors_that_compaction_moved_are_no_change(table: Table, fix: Table) -
 
 
 def test_a_replayed_publish_protects_what_is_shared(tmp_path: Path) -> None:
-    for step in range(1, 40):
+    for step in moments(40):
         table = make_table(tmp_path / f"wh{step}")
         append(table, "a")
         run(table, "create_branch", branch="fix", snapshot=1)

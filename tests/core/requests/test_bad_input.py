@@ -27,6 +27,7 @@ from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries, plan_scan, read_lists
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp, resolve_version
 from tests.core.tables import append, files, make_table, rewrite, run
+from tests.randomness import moments
 from tests.stores import Crash, FaultStore
 
 
@@ -220,7 +221,7 @@ def test_killed_between_any_two_store_calls(operation: str, values: dict[str, An
     """A killed run leaves main as it was or as it should be; the next run finishes the work, once."""
     steps = _steps(operation, values, _fresh())
     wanted = _outcome(operation, values)
-    for step in range(1, steps + 1):
+    for step in moments(steps + 1, 3):
         table = _fresh()
         before = files(table)
         with pytest.raises(Crash):
@@ -268,7 +269,7 @@ def _finish(table: Table, operation: str, values: dict[str, Any]) -> None:
 def test_disk_full_and_permission_denied(operation: str, values: dict[str, Any], number: int) -> None:
     steps = _steps(operation, values, _fresh())
     wanted = _outcome(operation, values)
-    for step in range(1, steps + 1):
+    for step in moments(steps + 1, 3):
         table = _fresh()
         before = files(table)
         fault = FaultStore(table.store, step, error=OSError(number, "as asked"))
@@ -301,7 +302,7 @@ def test_a_lost_response_is_resolved_by_reading_back() -> None:
 def test_two_operations_on_one_table_at_once() -> None:
     """A competing commit before any step of a publish: it is planned again, and nothing of either is lost."""
     steps = _steps("merge_branch", {"branch": "fix"}, _fresh())
-    for step in range(1, steps + 1):
+    for step in moments(steps + 1, 3):
         table = _fresh()
         count = iter(range(1, 10**6))
 

@@ -33,6 +33,7 @@ from airflow_paimon.core.table_sets import publish
 from airflow_paimon.core.table_sets.expiry_plan import expired_versions
 from airflow_paimon.core.table_sets.publish import begin, complete, give_up_own, open_sets, pin_of
 from tests.core.tables import append, make_table, rewrite, run
+from tests.randomness import moments
 from tests.stores import Crash
 
 NAMES = ("d.a", "e.b")
@@ -268,7 +269,7 @@ def test_whatever_dies_readers_see_all_tables_or_none(
     """The retry, or whoever comes next, finishes; old versions expire beside it."""
     asked = {"keep": 2, "retention": "0 s"}
     make(warehouse)
-    for step in range(1, 100):
+    for step in moments(100, 3):
         load(warehouse)
         new, before = pinned(warehouse), seen(warehouse)
         died = dying(monkeypatch, lambda at=step: make(warehouse, operation_id=f"op-{at}", **asked), step, after=after)
@@ -314,7 +315,7 @@ def test_a_publish_that_dies_is_finished_by_its_retry_or_given_up(
             pins[name] = pin_of(table, next(s.id for s in table.snapshots() if s.commit_user == operation))
         return complete(sets, claim, pins, NOW)
 
-    for step in range(1, 200):
+    for step in moments(200, 3):
         before = seen(warehouse)
         died = dying(monkeypatch, lambda at=step: publish_all(f"op-{at}"), step, after=step % 2 == 0)
         now = seen(warehouse)

@@ -18,6 +18,7 @@ from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, C
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, drop, full, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen
+from tests.randomness import moments
 from tests.stores import Crash, FaultStore
 
 WRITES: Writes = [
@@ -200,7 +201,7 @@ def test_a_crash_at_every_mutation(tmp_path: Path, overwrite: bool) -> None:
     asked = ("dt=20260202", "dt=20260203")
     expected = outcomes(compact(first, *asked, store=probe, overwrite=overwrite, operation_id="op"))
     visible, rows, ids = seen(made), full(first), first.branch("snapshot").snapshot_ids()
-    for step in range(1, len(probe.mutations) + 1):
+    for step in moments(len(probe.mutations) + 1, 5):
         for after in (False, True):
             table = fresh(f"{step}-{after}")
             with pytest.raises(Crash):

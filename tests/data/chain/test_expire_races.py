@@ -20,6 +20,7 @@ from airflow_paimon.data import write_arrow
 from tests.core.chain.tables import as_another_engine
 from tests.core.tables import copied, run
 from tests.data.chain.expiries import NOW, OLD, add_row, both, held, made, row_types, rows_of
+from tests.randomness import moments
 from tests.stores import Crash, FaultStore
 
 
@@ -46,7 +47,7 @@ def test_killed_at_every_store_call(plain: Table, operation_id: str | None, afte
     expected = rows_of(plain, STAYING)
     probe = FaultStore(copied(plain).store)
     faulty(Table(probe, "d.t"), probe, operation_id=operation_id)
-    for step in range(1, len(probe.mutations) + 1):
+    for step in moments(len(probe.mutations) + 1):
         table = copied(plain)
         with pytest.raises(Crash):
             faulty(table, FaultStore(table.store, step, after=after), operation_id=operation_id)

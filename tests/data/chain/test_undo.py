@@ -17,6 +17,7 @@ from airflow_paimon.core.table.table import Table
 from tests.core.tables import run
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import Row, Writes, chain_table, seen, write
+from tests.randomness import moments
 from tests.stores import Crash, FaultStore
 
 WRITES: Writes = [
@@ -63,7 +64,7 @@ def test_killed_between_any_two_store_calls(branch: str, after: bool) -> None:
     probe = FaultStore(whole.store)
     undo(whole, probe, asked)
     assert len(probe.mutations) >= 5
-    for step in range(1, len(probe.mutations) + 1):
+    for step in moments(len(probe.mutations) + 1):
         table = made()
         with pytest.raises(Crash):
             undo(table, FaultStore(table.store, step, after=after), asked)
