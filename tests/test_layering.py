@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,10 @@ def layer_of(path: Path) -> Layer:
     return by_name.get(path.parts[1]) or airflow_layer()
 
 
+parsed = cache(ast.parse)
+"""The tree of a source, which several tests look at."""
+
+
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every module that may be imported, with its line; ``from a import b`` is ``a.b``, as b may be a module."""
     for node in ast.walk(tree):
@@ -87,13 +92,18 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, name.value
 
 
+@cache
+def imported_in(source: str) -> tuple[tuple[int, str], ...]:
+    return tuple(imported(parsed(source)))
+
+
 def called_name(node: ast.Call) -> str | None:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
 
 
 def import_faults(source: str, path: Path, layer: Layer) -> list[str]:
     faults = []
-    for line, module in imported(ast.parse(source)):
+    for line, module in imported_in(source):
         head, _, rest = module.partition(".")
         part = rest.partition(".")[0]
         if head == "":
@@ -110,7 +120,7 @@ def import_faults(source: str, path: Path, layer: Layer) -> list[str]:
 def private_faults(source: str, path: Path) -> list[str]:
     """Imports of a name that begins with an underscore, from outside of the module or the folder that it belongs to."""
     faults = []
-    for line, module in imported(ast.parse(source)):
+    for line, module in imported_in(source):
         parts = module.split(".")
         for at, part in enumerate(parts):
             is_private = part.startswith("_") and not part.startswith("__")
@@ -121,7 +131,7 @@ def private_faults(source: str, path: Path) -> list[str]:
 
 def resolved_faults(source: str, path: Path) -> list[str]:
     """Texts that name modules of the layers below the Airflow layer; docstrings may."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return [
         f"{path}:{node.lineno}: names {node.value!r}, a module of another layer"
@@ -152,7 +162,7 @@ def names_in(node: ast.AST) -> Iterator[str]:
 def mutation_faults(source: str, path: Path) -> list[str]:
     return [
         f"{path}:{node.lineno}: {node.func.attr}() on a store; only the committer mutates storage"
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in MUTATIONS
@@ -182,7 +192,7 @@ def test_only_the_hook_for_sql_reads_rows_in_airflows_processes() -> None:
         path.relative_to(PACKAGE).as_posix()
         for path in sources()
         if layer_of(path).name == "airflow"
-        for _, module in imported(ast.parse((REPO_ROOT / path).read_text()))
+        for _, module in imported_in((REPO_ROOT / path).read_text())
         if module.startswith(f"{PACKAGE}.sql.")
     }
     assert found == {"hooks/sql.py"}
@@ -237,7 +247,7 @@ def room_faults(source: str, path: Path) -> dict[str, list[str]]:
     room = path.parts[2].removesuffix(".py")
     before = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else ()
     faults: dict[str, list[str]] = {}
-    for line, module in imported(ast.parse(source)):
+    for line, module in imported_in(source):
         parts = module.split(".")
         if parts[:2] == [PACKAGE, "core"] and len(parts) > 2 and parts[2] not in before:
             faults.setdefault(parts[2], []).append(f"{path}:{line}: room {room!r} imports {module}")
@@ -286,16 +296,21 @@ def test_plans_are_pure() -> None:
     assert not faults, "\n".join(faults)
 
 
+@cache
+def loaded_by(source: str) -> frozenset[str]:
+    """What a source imports outside of functions."""
+    body = [node for node in executed(source).body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return frozenset(name for _, name in imported(ast.Module(body, [])))
+
+
 def loaded_with(module: str, modules: dict[str, Path]) -> set[str]:
     """The modules of ours that are loaded when a module is imported: through what stands outside of functions."""
     seen, waiting = set(), {module}
     while waiting:
         name = waiting.pop()
         seen.add(name)
-        tree = executed((REPO_ROOT / modules[name]).read_text())
-        assert isinstance(tree, ast.Module)
-        tree.body = [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        found = {m if m in modules else m.rpartition(".")[0] for _, m in imported(tree)}
+        loaded = loaded_by((REPO_ROOT / modules[name]).read_text())
+        found = {m if m in modules else m.rpartition(".")[0] for m in loaded}
         waiting |= (found & modules.keys()) - seen
     return seen
 
@@ -337,13 +352,12 @@ def test_core_modules_form_no_cycle() -> None:
     assert cycle(graph) is None, "import cycle: " + " -> ".join(cycle(graph) or [])
 
 
-def executed(source: str) -> ast.AST:
+@cache
+def executed(source: str) -> ast.Module:
     """The source without what only a type checker runs."""
-    tree = ast.parse(source)
-    tree.body = [
-        node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    ]
-    return tree
+    return ast.Module(
+        [n for n in parsed(source).body if not (isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test))], []
+    )
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str] | None:

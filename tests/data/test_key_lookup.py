@@ -62,10 +62,22 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("bucket_key", ["", "k", "s,k"])
+BUCKET_KEYS = ["", "k", "s,k"]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
+    """By their bucket keys; they are only read."""
+    folder = tmp_path_factory.mktemp("tables")
+    return {key: filled(folder / key, **({"bucket_key": key} if key else {})) for key in BUCKET_KEYS}
+
+
+@pytest.mark.parametrize("bucket_key", BUCKET_KEYS)
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_lookup_gives_what_a_filter_over_everything_gives(tmp_path: Path, name: str, bucket_key: str) -> None:
-    table = filled(tmp_path, **({"bucket_key": bucket_key} if bucket_key else {}))
+def test_a_lookup_gives_what_a_filter_over_everything_gives(
+    tables: dict[str, Table], name: str, bucket_key: str
+) -> None:
+    table = tables[bucket_key]
     everything = read_arrow(table)
     expected = everything.filter(FILTERS[name])
     order = [("k", "ascending"), ("s", "ascending"), ("d", "ascending")]

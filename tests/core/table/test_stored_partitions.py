@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -28,7 +29,7 @@ from airflow_paimon.core.table.partition_filter import both_of, either_of, parti
 from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate, exactly, may_match, restrict
 from airflow_paimon.core.table.scan import live_entries, plan_scan
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.layers import plan_table_read
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
 from tests.stores import CountingStore
@@ -45,13 +46,20 @@ def manifests_read(counting: CountingStore) -> int:
     return sum("manifest/manifest-" in f"manifest/{p.rpartition('/')[2]}" and "manifest-list" not in p for p in paths)
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    """25 partitions, each in a manifest of its own."""
-    table = make_table(tmp_path / "wh")
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    warehouse = tmp_path_factory.mktemp("made") / "wh"
+    table = make_table(warehouse)
     for day in DAYS:
         append(table, day)
-    return table
+    return warehouse
+
+
+@pytest.fixture
+def table(made: Path, tmp_path: Path) -> Table:
+    """25 partitions, each in a manifest of its own."""
+    shutil.copytree(made, tmp_path / "wh")
+    return open_table(str(tmp_path / "wh"), "d.t")
 
 
 def dynamic(view: Table) -> object:
