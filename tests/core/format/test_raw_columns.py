@@ -97,7 +97,7 @@ def test_damaged_blocks_are_the_decoders_matter(monkeypatch: pytest.MonkeyPatch)
         except PaimonError as error:
             return type(error), error.message
 
-    usual = raw_columns._LEARN_BYTES
+    usual = raw_columns.LEARN_BYTES
     for _ in range(60):
         number, block = blocks[0]
         damaged = bytearray(block)
@@ -108,7 +108,7 @@ def test_damaged_blocks_are_the_decoders_matter(monkeypatch: pytest.MonkeyPatch)
             container.schema,
             [*blocks, (number, bytes(damaged[: len(damaged) - cut])), (number + chance.choice([0, 1]), block)],
         )
-        monkeypatch.setattr(raw_columns, "_LEARN_BYTES", NEVER)
+        monkeypatch.setattr(raw_columns, "LEARN_BYTES", NEVER)
         expected = read(data)
-        monkeypatch.setattr(raw_columns, "_LEARN_BYTES", usual)
+        monkeypatch.setattr(raw_columns, "LEARN_BYTES", usual)
         assert read(data) == expected

@@ -19,6 +19,7 @@ from itertools import count, groupby
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.avro import raw_columns
 from airflow_paimon.core.format.avro.container import read_long
 from airflow_paimon.core.format.avro.raw_columns import RawColumns
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
@@ -76,9 +77,11 @@ def decode_columns(
     """
     out: list[list[Any]] = [[] for _, names in columns for _ in names]
     decode = _decoder(schema, form, columns)
-    raw = _raw_columns(schema, form, columns)
+    raw: RawColumns | None = None
     for number, block in blocks:
-        if not raw.take(number, block, out):
+        if raw is None and len(block) >= raw_columns.LEARN_BYTES:  # else it knows no way to take it
+            raw = _raw_columns(schema, form, columns)
+        if raw is None or not raw.take(number, block, out):
             decode(block, number, out)
     return out
 

@@ -16,7 +16,7 @@ from airflow_paimon.core.format.avro.container import read_long
 from airflow_paimon.core.format.avro.record_filter import Path, RecordShape
 from airflow_paimon.core.format.avro.types import AvroType
 
-_LEARN_BYTES = 16 << 10
+LEARN_BYTES = 16 << 10
 """Smaller blocks are decoded before an expression for them is made."""
 _LEARN_FROM = 400
 """Records of a block that are measured when it doesn't match."""
@@ -59,11 +59,11 @@ class RawColumns:
 
     def _rows(self, number: int, block: bytes) -> list[tuple[bytes, ...]] | None:
         rows = self._shape.rows(number, block)
-        if rows is None and self._misses < _MOST_PATTERNS and len(block) >= _LEARN_BYTES:
+        if rows is None and self._misses < _MOST_PATTERNS and len(block) >= LEARN_BYTES:
             self._misses += 1
             self._shape.learn_block(block)
             rows = self._shape.rows(number, block)
-        elif rows is None and len(block) >= _LEARN_BYTES:
+        elif rows is None and len(block) >= LEARN_BYTES:
             self._taken = False  # its sizes differ too much
         return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from airflow_paimon.core.errors import FormatError
@@ -42,8 +43,9 @@ class AvroType:
         return self.null_branch is not None
 
 
+@lru_cache(maxsize=64)
 def parse_avro_schema(text: str) -> AvroType:
-    """Parse a schema.
+    """Parse a schema. The files of a writer have the same one, and to parse it takes as long as some hundred entries.
 
     Raises:
         FormatError: it is none, or has a type that no metadata file of Paimon has (unions of two values, ...).
