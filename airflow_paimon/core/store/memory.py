@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
@@ -13,26 +14,75 @@ from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_f
 
 _lock = threading.RLock()
 _Objects = dict[str, tuple[bytes, int]]
-# Full key ("name/a/b", the part after memory://) -> (content, milliseconds since the epoch), grouped by the key's first
-# part, so that listing one store does not slow down with the content of others.
-_volumes: dict[str, _Objects] = {}
 
 
-def _volume(key: str) -> _Objects:
-    return _volumes.setdefault(key.partition("/")[0], {})
+class _Volume:
+    """The objects whose keys have the same first part. ``order``: their keys, so that a listing looks at its own.
+
+    A prefix is "" or ends with a slash, and what follows a slash in order is "0".
+    """
+
+    __slots__ = ("objects", "order")
+
+    def __init__(self) -> None:
+        self.objects: _Objects = {}
+        self.order: list[str] = []
+
+    def put(self, key: str, data: bytes) -> None:
+        if key not in self.objects:
+            insort(self.order, key)
+        self.objects[key] = (bytes(data), _now_ms())
+
+    def drop(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            del self.order[bisect_left(self.order, key)]
+
+    def below(self, prefix: str) -> list[str]:
+        return self.order[slice(*self._range(prefix))]
+
+    def entries(self, prefix: str) -> Iterator[FileInfo]:
+        """Give the files and folders right below a prefix, each folder once."""
+        at, end = self._range(prefix)
+        while at < end:
+            key = self.order[at]
+            name, slash, _ = key[len(prefix) :].partition("/")
+            if slash:
+                yield FileInfo(name, True, 0)
+                at = bisect_left(self.order, f"{prefix}{name}0", at, end)
+            else:
+                data, modified_ms = self.objects[key]
+                yield FileInfo(name, False, len(data), modified_ms)
+                at += 1
+
+    def _range(self, prefix: str) -> tuple[int, int]:
+        if not prefix:
+            return 0, len(self.order)
+        return bisect_left(self.order, prefix), bisect_left(self.order, f"{prefix[:-1]}0")
 
 
-def _found(prefix: str) -> list[tuple[str, tuple[bytes, int]]]:
+# By the first part of the full key ("name/a/b", the part after memory://), so that a store does not slow down with the
+# content of others. Each object has its content and the milliseconds since the epoch at which it was put.
+_volumes: dict[str, _Volume] = {}
+
+
+def _volume(key: str) -> _Volume:
+    return _volumes.setdefault(key.partition("/")[0], _Volume())
+
+
+def _at(prefix: str) -> list[_Volume]:
     top = prefix.partition("/")[0]
-    volumes = [_volumes.get(top, {})] if top else list(_volumes.values())
-    return [(key, held) for volume in volumes for key, held in volume.items() if key.startswith(prefix)]
+    return [_volumes[top]] if top in _volumes else [] if top else list(_volumes.values())
+
+
+def _held(key: str) -> tuple[bytes, int] | None:
+    volume = _volumes.get(key.partition("/")[0])
+    return None if volume is None else volume.objects.get(key)
 
 
 def _forget(prefix: str) -> None:
-    for key, _ in _found(prefix):
-        volume = _volume(key)
-        del volume[key]
-        if not volume:
+    for key in [key for volume in _at(prefix) for key in volume.below(prefix)]:
+        _volume(key).drop(key)
+        if not _volume(key).objects:
             del _volumes[key.partition("/")[0]]
 
 
@@ -63,7 +113,7 @@ class MemoryStore(Store):
     def read(self, path: str) -> bytes:
         key = self._key(path)
         with _lock:
-            held = _volumes.get(key.partition("/")[0], {}).get(key)
+            held = _held(key)
         if held is None:
             raise NotFoundError(f"memory://{key} does not exist")
         return held[0]
@@ -71,41 +121,43 @@ class MemoryStore(Store):
     def exists(self, path: str) -> bool:
         key = self._key(path)
         with _lock:
-            return key in _volumes.get(key.partition("/")[0], {})
+            return _held(key) is not None
 
     def files(self, path: str) -> Sequence[FileInfo]:
         prefix = self._prefix(folder_name(path))
         start = len(self._prefix(""))
         with _lock:
-            found = [FileInfo(key[start:], False, len(data), ms) for key, (data, ms) in _found(prefix)]
+            found = [
+                FileInfo(key[start:], False, len(data), ms)
+                for volume in _at(prefix)
+                for key in volume.below(prefix)
+                for data, ms in (volume.objects[key],)
+            ]
         return sorted(found, key=lambda info: info.name)
 
     def list(self, path: str) -> list[FileInfo]:
         prefix = self._prefix(folder_name(path))
-        found: dict[str, FileInfo] = {}
         with _lock:
-            for key, (data, modified_ms) in _found(prefix):
-                name, slash, _ = key[len(prefix) :].partition("/")
-                found[name] = FileInfo(name, True, 0) if slash else FileInfo(name, False, len(data), modified_ms)
+            found = {info.name: info for volume in _at(prefix) for info in volume.entries(prefix)}
         return [found[name] for name in sorted(found)]
 
     def create(self, path: str, data: bytes) -> None:
         key = self._key(path)
         with _lock:
             volume = _volume(key)
-            if key in volume:
+            if key in volume.objects:
                 raise AlreadyExistsError(f"memory://{key} exists already")
-            volume[key] = (bytes(data), _now_ms())
+            volume.put(key, data)
 
     def replace(self, path: str, data: bytes) -> None:
         key = self._key(path)
         with _lock:
-            _volume(key)[key] = (bytes(data), _now_ms())
+            _volume(key).put(key, data)
 
     def delete(self, path: str) -> None:
         key = self._key(path)
         with _lock:
-            _volume(key).pop(key, None)
+            _volume(key).drop(key)
 
     def delete_tree(self, path: str) -> None:
         prefix = self._prefix(inner_folder_name(path))
