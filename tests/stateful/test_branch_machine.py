@@ -375,7 +375,7 @@ def _write(view: Table, dt: str, bucket: int, how: str):
 
 TestBranchMachine = BranchMachine.TestCase
 TestBranchMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(10, 25))),
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(5, 25))),
     # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
     derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=25,

@@ -38,7 +38,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, message, names, run
-from tests.randomness import chance
+from tests.randomness import chance, lives
 from tests.stores import _Wrapper
 
 pytestmark = pytest.mark.random
@@ -269,7 +269,7 @@ def _content(table: Table, model: Model) -> None:
 
 def test_branches_beside_writers() -> None:
     seconds = float(os.environ.get("AIRFLOW_PAIMON_SOAK", "0"))
-    operations = int(os.environ.get("AIRFLOW_PAIMON_OPERATIONS", "400"))
+    operations = int(os.environ.get("AIRFLOW_PAIMON_OPERATIONS", lives(160, 400)))
     end, done, number = time.monotonic() + seconds, 0, 0
     while done < operations or time.monotonic() < end:
         done += live(chance(f"branch races {number}"), 40)

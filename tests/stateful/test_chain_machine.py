@@ -346,7 +346,7 @@ def _sorted(rows: pa.Table) -> list[str]:
 
 TestChainMachine = ChainMachine.TestCase
 TestChainMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(4, 10))),
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(2, 10))),
     # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
     derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=15,

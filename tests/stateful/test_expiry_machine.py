@@ -171,7 +171,7 @@ class ExpiryMachine(BranchMachine):
 
 TestExpiryMachine = ExpiryMachine.TestCase
 TestExpiryMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(8, 20))),
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(4, 20))),
     # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
     derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=35,

@@ -279,7 +279,7 @@ class PublishMachine(BranchMachine):
 
 TestPublishMachine = PublishMachine.TestCase
 TestPublishMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(6, 15))),
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(3, 15))),
     # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
     derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
     stateful_step_count=25,

@@ -345,7 +345,7 @@ class RowIdMachine(RuleBasedStateMachine):
 
 
 MACHINE = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(6, 15))),
+    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(3, 15))),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

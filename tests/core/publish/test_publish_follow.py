@@ -27,7 +27,7 @@ from tests.randomness import lives
 from tests.stores import CountingStore, RivalledStore
 
 T = TypeVar("T")
-_RIVALS = lives(16, 30)
+_RIVALS = lives(10, 30)
 
 
 @pytest.fixture
