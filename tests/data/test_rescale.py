@@ -158,7 +158,7 @@ def test_only_the_chosen_partitions_and_then_the_others_by_the_option(tmp_path: 
 @pytest.mark.random
 def test_random_lives(tmp_path: Path) -> None:
     random = chance("rescale")
-    for life in range(lives(3, 20)):
+    for life in range(lives(2, 20)):
         engine = random.choice(["deduplicate", "partial-update", "aggregation"])
         options = random.choice([{}, {"sequence__field": "a"}, VECTORS, {"changelog_producer": "lookup"}])
         if engine == "aggregation":

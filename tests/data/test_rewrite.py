@@ -124,7 +124,7 @@ CHANGE = st.tuples(
 )
 
 
-@settings(max_examples=lives(12, 60))
+@settings(max_examples=lives(6, 60))
 @given(st.lists(CHANGE, max_size=12), st.lists(CHANGE, max_size=12), st.booleans())
 def test_a_rewrite_gives_the_rows_that_an_upsert_gives(
     tmp_path_factory: pytest.TempPathFactory,

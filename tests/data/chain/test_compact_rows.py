@@ -110,7 +110,7 @@ def test_buckets_with_little_memory_and_several_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", range(lives(8, 20)))
+@pytest.mark.parametrize("seed", range(lives(4, 20)))
 def test_compaction_equals_the_model(tmp_path: Path, seed: int) -> None:
     """Random chains of both engines; each read of main says the same before and after some partition became full."""
     chance = chance_of(seed)

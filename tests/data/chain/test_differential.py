@@ -28,7 +28,7 @@ from tests.data.chain.tables import chain_table
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
 
-SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", lives(12, 40)))
+SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", lives(5, 40)))
 KINDS = ("+I", "+I", "+I", "+U", "-D", "-U")
 
 Row = tuple[int, int | None, str | None, str | None, str]

@@ -42,7 +42,7 @@ from tests.data.chain.tables import (
 )
 from tests.data.tables import make_table
 from tests.randomness import chance as chance_of
-from tests.randomness import lives
+from tests.randomness import some
 
 
 @pytest.fixture(scope="module")
@@ -365,7 +365,7 @@ def _folded(rows: Sequence[Row]) -> list[Row]:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", range(lives(6, 16)))
+@pytest.mark.parametrize("seed", some(range(16), 3, by=lambda seed: (seed % 2,)))
 def test_reads_equal_the_model(tmp_path: Path, seed: int) -> None:
     chance = chance_of(seed)
     partial = seed % 2 == 1

@@ -132,7 +132,7 @@ def wholes(tables: dict[str, Table]) -> dict[str, pa.Table]:
 
 
 @pytest.mark.parametrize("name", ["append", "plain", "keyed"])
-@settings(max_examples=lives(20, 100))
+@settings(max_examples=lives(8, 100))
 @given(where=EXPRESSIONS)
 def test_a_filtered_read_is_the_filtered_whole(
     tables: dict[str, Table], wholes: dict[str, pa.Table], name: str, where: pc.Expression
@@ -252,7 +252,7 @@ def bounds(column: list[int | None], known: bool) -> Bounds:
     return Bounds(low, high, column.count(None) if known else None, len(column))
 
 
-@settings(max_examples=lives(100, 600))
+@settings(max_examples=lives(40, 600))
 @given(predicates(), st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=4), st.booleans())
 def test_a_group_with_a_matching_row_is_never_pruned(
     predicate: Predicate, rows: list[tuple[int | None, int | None]], known: bool

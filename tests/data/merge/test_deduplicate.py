@@ -113,7 +113,7 @@ def problems(draw: st.DrawFn) -> tuple[list[list[Row]], MergeRules, list[int]]:
     return runs, rules, draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
 
 
-@settings(max_examples=lives(40, 250))
+@settings(max_examples=lives(20, 250))
 @given(problems())
 def test_merge_equals_the_model(problem: tuple[list[list[Row]], MergeRules, list[int]]) -> None:
     runs, rules, sizes = problem
@@ -185,7 +185,7 @@ def _orderable(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
-@settings(max_examples=lives(15, 80))
+@settings(max_examples=lives(8, 80))
 @given(data=st.data())
 def test_sort_keys_order_as_the_values_do(kind: pa.DataType, data: st.DataObject) -> None:
     one = data.draw(st.lists(VALUES[kind], min_size=1, max_size=8))
@@ -204,7 +204,7 @@ def test_sort_keys_order_as_the_values_do(kind: pa.DataType, data: st.DataObject
                 assert (keys[i] < keys[j], keys[i] == keys[j]) == (a < b, a == b)
 
 
-@settings(max_examples=lives(20, 120))
+@settings(max_examples=lives(10, 120))
 @given(
     prefix=st.sampled_from(["", "customer-", "é-and-so-on-"]),
     tails=st.lists(st.text(alphabet="abz\x01é", max_size=9), min_size=2, max_size=9),
