@@ -24,7 +24,7 @@ from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.data.test_changes import Follower
 from tests.oracles.canonical import assert_same_rows
-from tests.randomness import some
+from tests.randomness import lives, some
 
 Golden = Callable[[str], Path]
 
@@ -134,7 +134,7 @@ def _by_key(table: Table, keys: tuple[str, ...]) -> dict[tuple[Any, ...], str]:
 
 def test_filters_and_single_columns_change_nothing(golden: Golden) -> None:
     folder, filtered = golden(ARCHIVE), 0
-    for name in some(TABLES, 12):
+    for name in some(TABLES, 5):
         table = open_table(str(folder / "wh"), name)
         whole = read_arrow(table)
         for number, column in enumerate(whole.column_names):
@@ -143,4 +143,4 @@ def test_filters_and_single_columns_change_nothing(golden: Golden) -> None:
             for where in [pc.field(column).is_null(), *(pc.field(column) == v for v in values)]:
                 assert_same_rows(read_arrow(table, where=where), whole.filter(where))
                 filtered += 1
-    assert filtered > 100
+    assert filtered > lives(20, 100)

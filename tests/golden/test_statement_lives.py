@@ -52,7 +52,7 @@ class Pairs:
 
 @pytest.mark.parametrize(
     "life",
-    some(LIVES, 6, by=lambda life: life["options"]) or [None],
+    some(LIVES, 3, by=lambda life: life["options"]) or [None],
     ids=lambda life: life["table"] if life else "no-golden-tables",
 )
 def test_life(golden: Callable[[str], Path], spark: SparkSession, tmp_path: Path, life: Any) -> None:
