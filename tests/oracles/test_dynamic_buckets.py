@@ -79,6 +79,7 @@ def test_java_finds_the_keys_that_we_have_written(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", ["forgotten", "lost", "twice"])
+@pytest.mark.part(2)
 def test_java_goes_on_after_an_index_was_built_anew(world: World, damage: str) -> None:
     """With the damaged one its next upsert puts known keys into other buckets, or fails."""
     make(world)
@@ -234,7 +235,7 @@ class Life:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("case", range(lives(2, 4)))
+@pytest.mark.parametrize("case", range(lives(1, 4)))
 def test_lives_in_which_both_write(world: World, case: int) -> None:
     random = chance(f"dynamic buckets {case}")
     options = {"dynamic-bucket.target-row-num": str(random.randint(1, 9))}

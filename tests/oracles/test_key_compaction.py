@@ -140,7 +140,7 @@ def random_life(life: Life, name: str, steps: int) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", some(CASES, 4))
+@pytest.mark.parametrize("name", some(CASES, 2))
 def test_random_lives(java_oracle: JavaOracle, tmp_path: Path, name: str) -> None:
     random_life(Life(java_oracle, tmp_path, CASES[name]), name, 14)
 
@@ -199,6 +199,7 @@ def told_rows(java: JavaOracle, reader: str, known: dict[int, dict[str, Any]], s
 @pytest.mark.random
 @pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
 @pytest.mark.parametrize("number", range(lives(1, 2)))
+@pytest.mark.part(2)
 def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int) -> None:
     """Our compaction changes no row that Java has read, shows the others as its own does, and tells streams as much.
 

@@ -108,7 +108,7 @@ class Publishing(Life):
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", some(CASES, 3))
+@pytest.mark.parametrize("name", some(CASES, 2))
 def test_streams_over_published_corrections(java_oracle: JavaOracle, tmp_path: Path, name: str) -> None:
     random = chance(f"publish-changelog-{name}")
     life = Publishing(java_oracle, tmp_path, CASES[name])
