@@ -244,7 +244,7 @@ def oss_server(page: int = 1000) -> Iterator[OssServer]:
     server = OssServer(page)
     http = _Http(("127.0.0.1", 0), _handler(server))
     server.endpoint = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield server

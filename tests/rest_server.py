@@ -124,7 +124,7 @@ def rest_proxy(server: RestServer) -> Iterator[RestProxy]:
     running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running.daemon_threads = True
     proxy.uri = f"http://127.0.0.1:{running.server_address[1]}"
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread = threading.Thread(target=running.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield proxy

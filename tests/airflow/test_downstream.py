@@ -89,7 +89,7 @@ class Marquez:
                 """Of a client that has heard enough."""
 
         self.server = Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
     def connection(self, **changes: Any) -> Any:
         return SimpleNamespace(

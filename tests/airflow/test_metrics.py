@@ -173,7 +173,7 @@ def test_an_opentelemetry_collector_gets_the_same_with_tags() -> None:
 
     handler = type("Handler", (_Collector,), {"bodies": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         settings = {
             "AIRFLOW__METRICS__OTEL_ON": "True",

@@ -201,7 +201,7 @@ def test_what_a_name_node_answers(monkeypatch: pytest.MonkeyPatch, status: int, 
         def log_message(self, *_: Any) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), NameNode)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         good, message = press(monkeypatch, warehouse=f"webhdfs://127.0.0.1:{server.server_port}/wh")
     finally:
@@ -248,7 +248,7 @@ def test_what_answers_but_is_not_s3(monkeypatch: pytest.MonkeyPatch) -> None:
         def log_message(self, *_: Any) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), NotS3)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         endpoint = f"http://127.0.0.1:{server.server_port}"
         good, message = press(monkeypatch, "k", "s", warehouse="s3://b/wh", endpoint=endpoint, region=REGION)
