@@ -253,6 +253,7 @@ def check_cleanup(main: Table, owner: Run, caplog: pytest.LogCaptureFixture) -> 
     assert amounts(main, *WRONG) == expected(*WRONG, factor=100)
 
 
+@pytest.mark.thorough
 def test_an_unknown_parameter_fails_the_run(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
