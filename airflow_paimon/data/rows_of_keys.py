@@ -31,13 +31,21 @@ _MOST_SPAN = 1 << 26
 def rows_of_keys(read: TableRead, split: ReadSplit, keys: KeyValues) -> Iterator[pa.RecordBatch]:
     """Read the rows that have, in each of these columns, one of its values. ``read``: with ``POSITION_COLUMNS``."""
     tests = {name: _Members(values) for name, values in keys.items()}
+    large = replace(read, batch_rows=max(read.batch_rows, _MASK_ROWS))
     alone = set(read.columns) <= {*keys, *POSITION_COLUMNS}
     for part in split.divided():
         if alone:
-            for batch in read_split(read, part):
+            for batch in read_split(large, part):
                 yield batch.filter(pa.array(_mask(tests, batch)))
         else:
-            yield from _rows_at(read, part, _positions(read, part, tests))
+            yield from _rows_at(read, part, _positions(large, part, tests))
+
+
+def share_of_rows(read: TableRead, split: ReadSplit, keys: KeyValues) -> float:
+    """Return how many of the first rows of a split have one of the values of each column, as a share of them."""
+    tests = {name: _Members(values) for name, values in keys.items()}
+    first = next(read_split(replace(read, columns=tuple(keys)), split), None)
+    return float(_mask(tests, first).mean()) if first is not None and first.num_rows else 0.0
 
 
 class _Members:
@@ -86,9 +94,8 @@ def _mask(tests: Mapping[str, _Members], batch: pa.RecordBatch) -> npt.NDArray[n
 
 def _positions(read: TableRead, part: ReadSplit, tests: Mapping[str, _Members]) -> Indices:
     """Return where the rows are, ascending; only the columns of the keys are decoded."""
-    keys = replace(read, columns=(FILE_POSITION, *tests), batch_rows=max(read.batch_rows, _MASK_ROWS))
     found = [np.empty(0, np.int64)]
-    for batch in read_split(keys, part):
+    for batch in read_split(replace(read, columns=(FILE_POSITION, *tests)), part):
         found.append(batch.column(FILE_POSITION).to_numpy()[_mask(tests, batch)])
     return np.concatenate(found)
 

@@ -21,7 +21,7 @@ from airflow_paimon.data.copy_on_write import plan_copy_on_write
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.row_columns import POSITION_COLUMNS
 from airflow_paimon.data.row_deletes import delete_rows
-from airflow_paimon.data.rows_of_keys import rows_of_keys
+from airflow_paimon.data.rows_of_keys import rows_of_keys, share_of_rows
 from airflow_paimon.data.scan import plan_read, with_positions
 from tests.randomness import chance
 
@@ -95,3 +95,5 @@ def test_no_row_has_a_key_and_no_key_is_asked_for(tmp_path: Path) -> None:
     for values in ([], [2], [2**31 - 1, -(2**31)]):
         keys = {"k": pa.array(values, pa.int32())}
         assert [b.num_rows for b in rows_of_keys(with_positions(read), split, keys) if b.num_rows] == []
+        assert share_of_rows(read, split, keys) == 0
+    assert share_of_rows(read, split, {"k": pa.array([1], pa.int32())}) == 0.5

@@ -316,13 +316,13 @@ def test_merge_reads_rows_that_have_its_sources_keys_and_columns_that_it_uses(
         return read_candidates(*asked)
 
     monkeypatch.setattr(append, "candidate_rows", told)
-    merge = "MERGE INTO d.t USING (SELECT * FROM VALUES (1, 10), (21, 5) AS s(k, n)) AS s ON t.k = s.k "
+    merge = "MERGE INTO d.t USING (SELECT * FROM VALUES {} AS s(k, n)) AS s ON t.k = s.k {} "
+    insert = "WHEN NOT MATCHED THEN INSERT (k, n, dt) VALUES (s.k, s.n, 'c')"
     with in_tasks():
-        text = f"""{merge} AND t.v > 'a' WHEN MATCHED AND t.dt = 'a' THEN UPDATE SET n = t.n + s.n
-            WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (k, n, dt) VALUES (s.k, s.n, 'c')"""
+        clauses = "WHEN MATCHED AND t.dt = 'a' THEN UPDATE SET n = t.n + s.n WHEN MATCHED THEN DELETE"
+        text = merge.format("(1, 10), (21, 5)", f"AND t.v > 'a' {clauses} {insert}")
         assert counts(sql(spark, str(tmp_path), text)) == (1, 1, 1)
-        other = merge.replace("21", "22") + "WHEN NOT MATCHED THEN INSERT (k, n, dt) VALUES (s.k, s.n, 'c')"
-        assert counts(sql(spark, str(tmp_path), other)) == (0, 0, 1)
+        assert counts(sql(spark, str(tmp_path), merge.format("(2, 10), (22, 5)", insert))) == (0, 0, 1)
     rows = before()
     rows["a", 1][2] = 11
     del rows["b", 1]

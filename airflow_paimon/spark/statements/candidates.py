@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, with_row_columns
-from airflow_paimon.data.rows_of_keys import KeyValues, rows_of_keys
+from airflow_paimon.data.rows_of_keys import KeyValues, rows_of_keys, share_of_rows
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.jvm import sequence_items
 from airflow_paimon.spark.shares import split_groups
@@ -28,16 +28,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ROWS_EACH = 8
-"""With more values than one for so many rows of the target, most of its rows may have one of them."""
+"""If more than one of so many rows of the target is read so, Spark's own reader costs less."""
 _UNUSED = "airflow-paimon left out a column that this MERGE needs; please report it"
 
 
 def selective_keys(keys: KeyValues, read: TableRead, splits: Sequence[ReadSplit]) -> KeyValues:
-    """Return the columns whose values are few beside the rows of the target; none: Spark reads the rows."""
-    rows = sum(f.row_count for s in splits for f in s.files)
+    """Return the columns whose values few rows of the target have, as far as a look at some rows of its largest file
+    tells; none: Spark reads the rows.
+    """
+    parts = [part for split in splits for part in split.divided()]
+    rows = sum(map(_rows, parts))
     types = {f.name: arrow_type(f.type) for f in with_row_columns(read.schema).fields}
     few = {name: values for name, values in keys.items() if len(values) * _ROWS_EACH <= rows}
-    return {name: values if values.type == types[name] else values.cast(types[name]) for name, values in few.items()}
+    found = {name: values if values.type == types[name] else values.cast(types[name]) for name, values in few.items()}
+    if not found or share_of_rows(read, max(parts, key=_rows), found) * _ROWS_EACH > 1:
+        return {}
+    return found
+
+
+def _rows(split: ReadSplit) -> int:
+    return sum(f.row_count for f in split.files)
 
 
 def candidate_rows(
