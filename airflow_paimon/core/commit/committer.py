@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -29,10 +30,19 @@ from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
-from airflow_paimon.core.commit.relay import takes_turns, turn_of
+from airflow_paimon.core.commit.relay import CommitTurn, takes_turns, turn_of
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.commit.staged import WRITER as WRITER
-from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, reads_of_head, stage, write
+from airflow_paimon.core.commit.staged import (
+    Changes,
+    Staged,
+    discard,
+    get_ready,
+    make_changes,
+    reads_of_head,
+    stage,
+    write,
+)
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -46,7 +56,7 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import Put, side_by_side
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
@@ -103,9 +113,10 @@ class _Answer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Put:
-    """A snapshot that was put, or tried to. ``branch``: the branch's record right before."""
+    """A snapshot that was ``ready`` and put, or tried to. ``branch``: the branch's record right before."""
 
     staged: Staged
+    ready: Put
     branch: Lineage | None
     answer: _Answer
 
@@ -147,22 +158,19 @@ class _Commit:
         """Plan on the newest head, and put a snapshot on top of it, or of a newer one; None: another came first."""
         table = self.table
         at = _newest_state(table, self.seen)
-        head, planned = at.head, self._plan(at, attempt)
+        planned = self._plan(at, attempt)
         if isinstance(planned, Receipt):
             return planned
         if takes_turns(table):
             self._write_changes(planned)
         with turn_of(table) as turn:
             if turn is not None:
-                newer = turn.newest(head, self.seen)
-                if newer is not head:
-                    planned = self._plan(planned.at.on(newer), attempt)
-                    if isinstance(planned, Receipt):
-                        return planned
+                again = self._plan_in_turn(planned, turn, attempt)
+                if isinstance(again, Receipt):
+                    return again
+                planned = again
             moved = turn is not None and (turn.waited or planned.at is not at)
-            put = self._put(planned, schema_too=moved)
-            if turn is not None:
-                turn.leave(put.staged if put is not None and put.answer is _Answer.DONE else None)
+            put = self._put(planned, turn, schema_too=moved, ahead=attempt == 1)
         if put is None or not self._has_landed(put, planned.draft):
             return None
         before, landed = planned.at.head, put.staged.snapshot
@@ -191,6 +199,31 @@ class _Commit:
         checks = check_draft(table, head, replace(draft, guard_options=self.options.guard_options))
         return _Planned(at=at, draft=draft, checks=checks)
 
+    def _plan_in_turn(self, planned: _Planned, turn: CommitTurn, attempt: int) -> _Planned | Receipt:
+        """Plan again if there is a newer head: at the first attempt also on one that is not there yet.
+
+        On such a one nothing else counts, neither a refusal nor that nothing is to do: it is planned again when the
+        head has come.
+        """
+        head = planned.at.head
+        if attempt == 1 and _may_go_ahead(planned.draft):
+            newer = turn.newest(head, self.seen, ahead=True)
+            if newer is head:
+                return planned
+            with suppress(PaimonError) if turn.is_ahead() else nullcontext():
+                again = self._plan(planned.at.on(newer), attempt)
+                if not turn.is_ahead() or (isinstance(again, _Planned) and _may_go_ahead(again.draft)):
+                    return again
+            self._forget()
+        newer = turn.newest(head, self.seen, ahead=False)
+        return planned if newer is head else self._plan(planned.at.on(newer), attempt)
+
+    def _forget(self) -> None:
+        """Forget what was learned of snapshots, as one of them was not there."""
+        self.seen.forget()
+        self.draft = None
+        self.looked = self.options.identity.since
+
     def _write_changes(self, planned: _Planned) -> None:
         """Write what doesn't depend on the head, and read the lists of the one that there is."""
         head, draft = planned.at.head, planned.draft
@@ -209,12 +242,12 @@ class _Commit:
             discard(self.table, self.changes.files)
             self.changes = None
 
-    def _put(self, planned: _Planned, *, schema_too: bool) -> _Put | None:
+    def _put(self, planned: _Planned, turn: CommitTurn | None, *, schema_too: bool, ahead: bool) -> _Put | None:
         """Put the snapshot file if absent, unless the head is gone. None: it certainly did not land.
 
         If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
         another engine. The snapshot would then bring the old rows back. ``schema_too``: look whether the branch was
-        altered since it was planned first.
+        altered since it was planned first. ``ahead``: the next one may be told of it before it is put.
         """
         table, at, draft = self.table, planned.at, planned.draft
         written = self._has_changes_of(draft)
@@ -225,17 +258,40 @@ class _Commit:
         ]
         if schema_too:
             looks.append(at.has_newest_schema)
-        staged, (branch, *fine) = stage(self.seen, at.head, draft, self.options, changes, written=written, beside=looks)
-        if not all(fine) or not self._prepared(draft, staged):
-            staged.put.discard()
+        staged = self._staged(planned, changes, turn, stamp=str(uuid.uuid4()) if written else changes.stamp)
+        if staged is None:
+            return None
+        # Whoever plans on it can read all that it names, and is told of its base list.
+        if turn is not None and ahead and written and len(staged.files) == 1 and _may_go_ahead(draft):
+            turn.go_ahead(staged)
+        waits = turn is not None and turn.is_ahead()  # looked at before the head is looked for
+        ready, (branch, there, *fine) = get_ready(table, staged, written=written, beside=looks)
+        if not there and waits and turn is not None:
+            there = turn.has_come()
+            if not there:
+                self._forget()
+        if not there or not all(fine) or not self._prepared(draft, staged, ready):
+            ready.discard()
             discard(table, staged.files)
             return None
-        return _Put(staged=staged, branch=branch, answer=self._put_staged(staged))
+        answer = self._put_ready(staged, ready)
+        if turn is not None:
+            turn.leave(staged if answer is _Answer.DONE else None)
+        return _Put(staged=staged, ready=ready, branch=branch, answer=answer)
 
-    def _put_staged(self, staged: Staged) -> _Answer:
+    def _staged(self, planned: _Planned, changes: Changes, turn: CommitTurn | None, *, stamp: str) -> Staged | None:
+        try:
+            return stage(self.seen, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
+        except PaimonError:
+            if turn is None or not turn.is_ahead():
+                raise
+            self._forget()  # the head is not there: what it names may be gone
+            return None
+
+    def _put_ready(self, staged: Staged, ready: Put) -> _Answer:
         self.changes = None  # from here on they may be named
         try:
-            staged.put.put()
+            ready.put()
         except StorageError:
             discard(self.table, [*staged.files, *staged.changes.files])
             raise
@@ -245,11 +301,11 @@ class _Commit:
             return _Answer.UNKNOWN
         return _Answer.DONE
 
-    def _prepared(self, draft: Draft, staged: Staged) -> bool:
+    def _prepared(self, draft: Draft, staged: Staged, ready: Put) -> bool:
         try:
             return draft.prepare is None or draft.prepare()
         except PaimonError:
-            staged.put.discard()
+            ready.discard()
             discard(self.table, staged.files)  # the snapshot was not put yet
             raise
 
@@ -258,7 +314,7 @@ class _Commit:
         table, staged, answer = self.table, put.staged, put.answer
         if answer is _Answer.DONE:
             try:
-                staged.put.settle()
+                put.ready.settle()
             except OutcomeUnknownError:
                 answer = _Answer.UNKNOWN
         certain = answer is _Answer.EXISTS
@@ -278,6 +334,11 @@ class _Commit:
         discard(table, staged.files)
         self.changes = staged.changes
         return False
+
+
+def _may_go_ahead(draft: Draft) -> bool:
+    """Whether it may be planned on a snapshot that is not there yet: it reads nothing but what that one names."""
+    return draft.only_new and draft.prepare is None and draft.follow is None and draft.base is None
 
 
 def _newest_state(table: Table, seen: Seen) -> HeadState:

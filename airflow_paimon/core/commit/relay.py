@@ -1,8 +1,13 @@
 """Turns of this machine's commits at a branch: they are put one after the other, so that none is made in vain.
 
-What a process tells the next one in turn about the head need not be read from a remote storage. It is checked when it
-is used: the snapshot that it calls the newest must be in the storage, and manifest lists have the sizes that it names.
-Whoever is told nothing reads.
+In its turn a commit is planned on top of the newest snapshot, and tells the next one of its own before that is there:
+of all that the next one needs to plan on top of it. Then its turn ends. It writes its base list, waits until the
+snapshot before has been put, and puts its own; so the commits of several processes wait for their writes side by side,
+and only the puts go one after the other.
+
+What is told is checked when it is used: the snapshot before must be in the storage, or have been put after nobody had
+seen it there, and manifest lists have the sizes that it names. If it doesn't come, whoever has planned on it plans
+again, and this time waits for the one before in its turn. Whoever is told nothing reads.
 """
 
 from __future__ import annotations
@@ -12,14 +17,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_paimon.core.commit.seen import Seen, is_same
 from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.manifest import ManifestFile
-from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json, parse_snapshot
-from airflow_paimon.core.store.turns import Turn, turn_at
+from airflow_paimon.core.store.turns import Announced, Awaited, Turn, turn_at
 from airflow_paimon.core.table.table import Table
 
 _STEPS = 32
@@ -27,39 +31,59 @@ _MOST_BYTES = 2**20
 _CLIMBS = 256
 
 
+class Step(NamedTuple):
+    """A snapshot that was told of, as JSON, and the content of its delta list in base64."""
+
+    id: int
+    snapshot: str
+    delta: str
+
+    def parsed(self) -> Snapshot:
+        return parse_snapshot(self.snapshot.encode(), "a note")
+
+
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """``steps``: consecutive snapshots, the newest last, each with the content of its delta list; ``base``: the content
-    of the newest one's base list.
+    """``steps``: consecutive snapshots, the newest last; ``base``: the content of the newest one's base list;
+    ``announced``: what says whether the newest one was put; empty: it was.
     """
 
-    steps: Sequence[tuple[Snapshot, bytes]] = ()
+    steps: Sequence[Step] = ()
     base: bytes = b""
+    announced: str = ""
 
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        return [snapshot for snapshot, _ in self.steps]
+    def since(self, head: Snapshot) -> Sequence[tuple[Snapshot, str]] | None:
+        """Return ``head``, as it was given, and what came after it, with delta lists; None: nothing is told of it."""
+        try:
+            found = [(step.parsed(), step.delta) for step in self.steps if step.id >= head.id]
+        except PaimonError:
+            return None
+        fits = [s.id for s, _ in found] == list(range(head.id, head.id + len(found)))
+        return [(head, found[0][1]), *found[1:]] if found and fits and is_same(found[0][0], head) else None
 
-    def lists(self) -> Mapping[str, Sequence[ManifestFile]]:
-        """Return the manifest lists by name; empty if one is not what its snapshot says."""
-        if not self.steps:
+    def lists(self, found: Sequence[tuple[Snapshot, str]]) -> Mapping[str, bytes]:
+        """Return the content of manifest lists by name, of those that are what their snapshot says."""
+        newest = found[-1][0]
+        try:
+            told = [(s.delta_manifest_list, s.delta_manifest_list_size, base64.b64decode(data)) for s, data in found]
+        except ValueError:
             return {}
-        newest = self.steps[-1][0]
-        wanted = [(s.delta_manifest_list, s.delta_manifest_list_size, data) for s, data in self.steps]
-        wanted.append((newest.base_manifest_list, newest.base_manifest_list_size, self.base))
-        if any(len(data) != size for _, size, data in wanted):
-            return {}
-        return {name: read_manifest_list(data, name=name) for name, _, data in wanted}
+        told.append((newest.base_manifest_list, newest.base_manifest_list_size, self.base))
+        return {name: data for name, size, data in told if len(data) == size}
 
-    def then(self, snapshot: Snapshot, base: bytes, delta: bytes) -> Relay:
-        """Return what to tell after a commit on top."""
-        follows = self.steps and self.steps[-1][0].id == snapshot.id - 1
-        return Relay([*(self.steps if follows else ()), (snapshot, delta)][-_STEPS:], base)
+    def then(self, staged: Staged, announced: str) -> Relay:
+        """Return what to tell of a snapshot on top."""
+        snapshot = staged.snapshot
+        follows = self.steps and self.steps[-1].id == snapshot.id - 1
+        delta = base64.b64encode(staged.changes.files[snapshot.delta_manifest_list]).decode()
+        step = Step(snapshot.id, snapshot.to_bytes().decode(), delta)
+        base = staged.files[snapshot.base_manifest_list]
+        return Relay([*(self.steps if follows else ()), step][-_STEPS:], base, announced)
 
     def to_note(self) -> bytes:
         """Return it as a note; empty if there is too much to tell."""
-        steps = [[s.to_bytes().decode(), base64.b64encode(delta).decode()] for s, delta in self.steps]
-        note = json.dumps({"base": base64.b64encode(self.base).decode(), "steps": steps}).encode()
+        base = base64.b64encode(self.base).decode()
+        note = json.dumps({"announced": self.announced, "base": base, "steps": self.steps}).encode()
         return note if len(note) <= _MOST_BYTES else b""
 
     @classmethod
@@ -67,9 +91,8 @@ class Relay:
         """Read a note; nothing is told by one that makes no sense."""
         try:
             raw = parse_json(note) if note else {}
-            found = [(parse_snapshot(text.encode(), "a note"), base64.b64decode(delta)) for text, delta in raw["steps"]]
-            told = cls(found, base64.b64decode(raw["base"]))
-            return told if told.lists() else cls()
+            steps = [Step(int(number), str(snapshot), str(delta)) for number, snapshot, delta in raw["steps"]]
+            return cls(steps, base64.b64decode(raw["base"]), str(raw["announced"]))
         except (KeyError, TypeError, ValueError, AttributeError, PaimonError):
             return cls()
 
@@ -80,25 +103,61 @@ class CommitTurn:
     def __init__(self, table: Table, turn: Turn) -> None:
         self._table = table
         self._turn = turn
-        self._told = Relay.from_note(turn.note()) if table.store.remote else Relay()
+        self._told = Relay.from_note(turn.note())
+        self._before: Awaited | None = turn.announced(self._told.announced) if self._told.announced else None
+        self._opened = self._before
+        self._mine: Announced | None = None
+        self._failed = False
 
     @property
     def waited(self) -> bool:
         return self._turn.waited
 
-    def newest(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
-        """Return the newest snapshot, where ``head`` was that before the turn; ``seen`` gets those in between."""
-        if head is None or not self._table.store.remote:
-            self._told = Relay()  # of a table that was here before
-            return self._climbed(head, seen)
-        told = self._told.snapshots
-        if not told or told[-1].id < head.id:
-            return head
-        if not any(is_same(s, head) for s in told):
-            self._told = Relay()
+    def newest(self, head: Snapshot | None, seen: Seen, *, ahead: bool) -> Snapshot | None:
+        """Return the newest snapshot, where ``head`` was that before the turn; ``seen`` gets those in between.
+
+        ``ahead``: it may be one that is not there yet (``is_ahead``); otherwise wait for that.
+        """
+        if not ahead or self._before is None or not self._before.is_pending():
+            self._settle()
+        found = None if head is None else self._told.since(head)
+        if head is None or found is None:
+            return self._looked_up(head, seen)
+        seen.add([s for s, _ in found], self._told.lists(found))
+        known = found[-1][0]
+        return known if self._table.store.remote or self._before is not None else self._climbed(known, seen)
+
+    def _looked_up(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
+        """Return the newest snapshot where nothing that was told helps."""
+        self._settle()
+        outdated = head is None or not self._told.steps or self._told.steps[-1].id < head.id
+        self._told = Relay()
+        if not outdated:
             return self._table.latest_snapshot()
-        seen.add(told, self._told.lists())
-        return head if told[-1].id == head.id else told[-1]
+        certain = self._table.store.remote and not (self.waited or self._failed)
+        return head if head is not None and certain else self._climbed(head, seen)
+
+    def _settle(self) -> None:
+        """Wait until the snapshot that was told of is there; forget what was told if it doesn't come."""
+        before, self._before = self._before, None
+        if before is not None and not before.wait(self._beat):
+            self._told, self._failed = Relay(), True
+
+    def _beat(self) -> None:
+        self._turn.beat()
+        if self._mine is not None:
+            self._mine.beat()
+
+    def is_ahead(self) -> bool:
+        """Whether the newest snapshot is not there yet, or it is not known that it came."""
+        if self._before is not None and not self._before.is_pending() and self._before.wait(self._beat):
+            self._before = None
+        return self._before is not None
+
+    def has_come(self) -> bool:
+        """Wait for the snapshot before, when it was ahead, and return whether it was put."""
+        before, self._before = self._before, None
+        return before is not None and before.wait(self._beat)
 
     def _climbed(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
         """Look for the snapshots after ``head`` one by one: each is based on the one before if all of them are still
@@ -120,15 +179,37 @@ class CommitTurn:
         now = self._table.find_snapshot(snapshot.id)
         return now is not None and is_same(now, snapshot)
 
+    def go_ahead(self, staged: Staged) -> None:
+        """Tell the next one of a snapshot that is not put yet, and end the turn, if that is possible."""
+        mine = self._turn.announce()
+        if mine is None:
+            return
+        note = self._told.then(staged, mine.name).to_note()
+        if not note:
+            mine.end(done=False)
+            return
+        self._mine = mine
+        self._tell(note)
+        self._turn.end()
+
     def leave(self, staged: Staged | None) -> None:
         """Tell the next one of the snapshot that was put; None: nothing, as another one came first."""
-        if not self._table.store.remote:
-            return
-        note = b""
-        if staged is not None:
-            snapshot, delta = staged.snapshot, staged.changes.files[staged.snapshot.delta_manifest_list]
-            note = self._told.then(snapshot, staged.files[snapshot.base_manifest_list], delta).to_note()
+        if self._mine is not None:
+            self._mine.end(done=staged is not None)
+        else:
+            self._tell(b"" if staged is None else self._told.then(staged, "").to_note())
+
+    def _tell(self, note: bytes) -> None:
         self._turn.leave(note)
+        if self._opened is not None:
+            self._opened.remove()
+
+    def close(self) -> None:
+        """Let nobody wait any longer."""
+        if self._mine is not None:
+            self._mine.end(done=False)
+        if self._opened is not None:
+            self._opened.close()
 
 
 def takes_turns(table: Table) -> bool:
@@ -143,4 +224,11 @@ def turn_of(table: Table) -> Iterator[CommitTurn | None]:
         yield None
         return
     with turn_at(f"{table.store.uri}\0{table.branch_name}") as turn:
-        yield None if turn is None else CommitTurn(table, turn)
+        if turn is None:
+            yield None
+            return
+        mine = CommitTurn(table, turn)
+        try:
+            yield mine
+        finally:
+            mine.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import net_change, never_added
 from airflow_paimon.core.table.partitions import Selection, selection_key
@@ -27,22 +29,25 @@ _Live = Mapping[FileId, ManifestEntry]
 @dataclass(eq=False, slots=True)
 class Seen:
     """``history``: consecutive snapshots by id, each based on the one before; ``_lists``: manifest lists by name, which
-    are never written again; ``_live``: of some selections, the live files, and of which snapshot.
+    are never written again, and ``_told`` the content of more of them; ``_live``: of some selections, the live files,
+    and of which snapshot.
     """
 
     table: Table
     history: dict[int, Snapshot] = field(default_factory=dict)
     _lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict)
+    _told: dict[str, bytes] = field(default_factory=dict)
     _live: dict[Any, tuple[Snapshot, _Live]] = field(default_factory=dict)
     _before: tuple[Snapshot, str | None] | None = None
 
-    def add(self, snapshots: Sequence[Snapshot], lists: Mapping[str, Sequence[ManifestFile]] | None = None) -> None:
-        """Note consecutive snapshots, as they are now. What was known and doesn't fit them is forgotten.
+    def add(self, snapshots: Sequence[Snapshot], lists: Mapping[str, bytes] | None = None) -> None:
+        """Note consecutive snapshots, as they are now, and the content of manifest lists by name. What was known and
+        doesn't fit them is forgotten.
 
         That a snapshot has the id after a known one doesn't say that it is based on it: another engine may have rolled
         the branch back, and replaced the known one, in between. So that one is looked at again.
         """
-        self._lists.update(lists or {})
+        self._told.update(lists or {})
         if not snapshots:
             return
         first, known = snapshots[0], self.history
@@ -50,6 +55,12 @@ class Seen:
         if not fits or any(s.id in known and not is_same(known[s.id], s) for s in snapshots):
             known.clear()
         known.update({s.id: s for s in snapshots})
+
+    def forget(self) -> None:
+        """Forget all snapshots: it is not certain that they are there."""
+        self.history.clear()
+        self._live.clear()
+        self._before = None
 
     def _stands(self, number: int) -> bool:
         """Whether a known snapshot is still there."""
@@ -147,6 +158,9 @@ class Seen:
         return change.added
 
     def _read(self, wanted: Sequence[NamedList]) -> list[Sequence[ManifestFile]]:
+        for name in [w.name for w in wanted if w.name in self._told and w.name not in self._lists]:
+            with suppress(PaimonError):  # then it is read
+                self._lists[name] = read_manifest_list(self._told.pop(name), name=name)
         new = [w for w in wanted if w.name not in self._lists]
         if new:
             self._lists.update(zip([w.name for w in new], read_named_lists(self.table, new), strict=True))

@@ -69,10 +69,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A snapshot that is ready to be ``put``. ``files``: the content of those that were written for this head alone."""
+    """A snapshot that may be written. ``files``: the content of those that it needs for this head alone."""
 
     snapshot: Snapshot
-    put: Put
     changes: Changes
     files: Mapping[str, bytes]
 
@@ -122,37 +121,37 @@ def reads_of_head(seen: Seen, head: Snapshot | None, draft: Draft) -> list[Calla
 
 
 def stage(
-    seen: Seen,
-    head: Snapshot | None,
-    draft: Draft,
-    given: CommitOptions,
-    changes: Changes,
-    *,
-    written: bool,
-    beside: Sequence[Callable[[], Any]] = (),
-) -> tuple[Staged, list[Any]]:
-    """Write what a snapshot on top of ``head`` needs. ``written``: the ``changes`` are there already.
-
-    ``beside`` are calls that don't depend on it, made at the same time; it returns what they return. After an error
-    nothing stays but the ``changes``.
-    """
-    table, stamp = seen.table, changes.stamp if not written else str(uuid.uuid4())
+    seen: Seen, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, *, stamp: str
+) -> Staged:
+    """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
     files: dict[str, bytes] = {}
-    side_by_side(table.store, reads_of_head(seen, head, draft))
+    side_by_side(seen.table.store, reads_of_head(seen, head, draft))
     base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    snapshot = _snapshot(seen, head, draft, given, changes, base_list)
-    new = {manifest_path(n): data for n, data in (files if written else {**changes.files, **files}).items()}
-    get_ready = partial(table.store.get_ready, new, table.paths.snapshot(snapshot.id), snapshot.to_bytes())
+    return Staged(snapshot=_snapshot(seen, head, draft, given, changes, base_list), changes=changes, files=files)
+
+
+def get_ready(
+    table: Table, staged: Staged, *, written: bool, beside: Sequence[Callable[[], Any]] = ()
+) -> tuple[Put, list[Any]]:
+    """Write what a snapshot needs, so that it can be put. ``written``: the changes are there already.
+
+    ``beside`` are calls that don't depend on it, made at the same time; it returns what they return. After an error
+    nothing stays but the changes.
+    """
+    snapshot = staged.snapshot
+    files = staged.files if written else {**staged.changes.files, **staged.files}
+    new = {manifest_path(name): data for name, data in files.items()}
+    put = partial(table.store.get_ready, new, table.paths.snapshot(snapshot.id), snapshot.to_bytes())
     ready: list[Put] = []
     try:
-        _, *others = _beside(table, lambda: ready.append(get_ready()), beside)
+        _, *others = _beside(table, lambda: ready.append(put()), beside)
     except PaimonError:
-        for put in ready:
-            put.discard()
-        discard(table, files)
+        for one in ready:
+            one.discard()
+        discard(table, staged.files)
         raise
-    return Staged(snapshot=snapshot, put=ready[0], changes=changes, files=files), others
+    return ready[0], others
 
 
 def _snapshot(

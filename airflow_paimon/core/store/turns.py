@@ -1,11 +1,11 @@
 """Turns of this machine's processes at one name, so that they don't meet: a lock that nothing depends on.
 
 What a turn guards must be safe without it: other machines, other users and other engines take no turns. The kernel ends
-the turn of a process that dies. Who waits for a process that hangs goes on without a turn after ``WAIT_S``, and the
-others then don't wait at all.
+the turn of a process that dies. Who has a turn and does nothing for ``WAIT_S`` is not waited for any longer.
 
 The file of a name lies in the folder for temporary files, in a folder that only this user may read and write. It holds
-a note that who had the turn left for the next one.
+a note that who had the turn left for the next one. Who ends its turn before it is done announces that: a file beside,
+locked until it is done, which the next one waits for.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 try:
@@ -25,18 +26,23 @@ try:
 except ImportError:  # not on this system: nobody waits
     fcntl = None  # type: ignore[assignment]
 
-WAIT_S = 2.0
+WAIT_S = 10.0
+_BEAT_S = 0.5
+_PAUSE_S = 0.0003, 0.005
 _UNUSED_S = 7 * 24 * 3600
 _LOOK_S = 24 * 3600
 _DIGEST = 32
+_DONE = b"done"
 _mine = threading.local()
 
 
 class Turn:
     """A turn at a name. ``waited``: another process had it before."""
 
-    def __init__(self, descriptor: int, waited: bool) -> None:
+    def __init__(self, path: str, descriptor: int, waited: bool) -> None:
+        self._path = path
         self._descriptor = descriptor
+        self._ended = False
         self.waited = waited
 
     def note(self) -> bytes:
@@ -49,6 +55,109 @@ class Turn:
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, hashlib.sha256(note).digest() + note, 0)
+
+    def announce(self) -> Announced | None:
+        """Announce something that will be done after the turn; None: not possible here."""
+        path = f"{self._path}-{secrets.token_hex(8)}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+        return Announced(path, descriptor)
+
+    def announced(self, name: str) -> Awaited:
+        """Open what the one before has announced."""
+        path = f"{self._path}-{name}"
+        try:
+            return Awaited(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except OSError:
+            return Awaited(path, None)
+
+    def beat(self) -> None:
+        """Show that who has the turn goes on."""
+        if not self._ended:
+            _touch(self._descriptor)
+
+    def end(self) -> None:
+        """End it, perhaps before the block does."""
+        if not self._ended:
+            self._ended = True
+            _end(self._descriptor)
+
+
+class Announced:
+    """What this process will do; until it ends, others wait for it. Its file stays if it was not done."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.name = path.rpartition("-")[2]
+        self._path = path
+        self._descriptor: int | None = descriptor
+
+    def beat(self) -> None:
+        """Show that it goes on."""
+        if self._descriptor is not None:
+            _touch(self._descriptor)
+
+    def end(self, *, done: bool) -> None:
+        """Say whether it was done; only the first call counts."""
+        if self._descriptor is None:
+            return
+        if done:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._descriptor, _DONE, 0)
+                os.unlink(self._path)
+        _end(self._descriptor)
+        self._descriptor = None
+
+
+class Awaited:
+    """What another process has announced. ``descriptor`` None: its file is gone, as it was done."""
+
+    def __init__(self, path: str, descriptor: int | None) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._done: bool | None = True if descriptor is None else None
+
+    def is_pending(self) -> bool:
+        """Whether it has not ended yet; it has if that process died."""
+        if self._done is None:
+            self._look()
+        return self._done is None
+
+    def wait(self, beat: Callable[[], None]) -> bool:
+        """Wait for its end, and return whether it was done. ``beat`` is called now and then meanwhile."""
+        if self._done is None and self._descriptor is not None and not _wait(self._descriptor, fcntl.LOCK_SH, beat):
+            self._done = False
+        if self._done is None:
+            self._look()
+        return self._done is True
+
+    def _look(self) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._done = os.pread(self._descriptor, len(_DONE), 0) == _DONE
+        except BlockingIOError:
+            return
+        except OSError:
+            self._done = False
+
+    def remove(self) -> None:
+        """Delete its file: nobody is told of it any more."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def close(self) -> None:
+        """Forget it."""
+        if self._descriptor is not None:
+            _end(self._descriptor)
+            self._descriptor, self._done = None, self._done is True
 
 
 @contextmanager
@@ -67,14 +176,13 @@ def turn_at(name: str) -> Iterator[Turn | None]:
         yield turn
     finally:
         held.discard(name)
-        _end(turn._descriptor)
+        turn.end()
 
 
 def _take(name: str) -> Turn | None:
-    if fcntl is None:
-        return None
-    descriptor = _open(name)
-    if descriptor is None:
+    path = None if fcntl is None else _path(name)
+    descriptor = None if path is None else _open(path)
+    if path is None or descriptor is None:
         return None
     waited = False
     try:
@@ -82,45 +190,37 @@ def _take(name: str) -> Turn | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             waited = True
-            if time.time() - os.fstat(descriptor).st_mtime > WAIT_S:  # who has the turn hangs: others have waited
+            if not _wait(descriptor, fcntl.LOCK_EX):
                 os.close(descriptor)
                 return None
-            if not _Waiting(descriptor).has_come():
-                return None
         os.utime(descriptor)
-    except (OSError, RuntimeError):  # a file system without locks, or no more threads
+    except OSError:  # a file system without locks
         with contextlib.suppress(OSError):
             os.close(descriptor)
         return None
-    return Turn(descriptor, waited)
+    return Turn(path, descriptor, waited)
 
 
-class _Waiting(threading.Thread):
-    """Waits for a lock, which Python can't do with a time limit; it gives it back if it comes too late."""
+def _wait(descriptor: int, kind: int, beat: Callable[[], None] | None = None) -> bool:
+    """Wait for a lock; False: who has it has not shown for ``WAIT_S`` that it goes on."""
+    began = beaten = time.monotonic()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        if time.time() - os.fstat(descriptor).st_mtime > WAIT_S:
+            return False
+        now = time.monotonic()
+        if beat is not None and now - beaten > _BEAT_S:
+            beaten = now
+            beat()
+        shortest, longest = _PAUSE_S
+        time.sleep(min(max((now - began) / 8, shortest), longest))
 
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(daemon=True, name="airflow-paimon-turn")
-        self._descriptor = descriptor
-        self._change = threading.Lock()
-        self._came = threading.Event()
-        self._late = False
 
-    def has_come(self) -> bool:
-        """Wait for the lock; False: it is not ours, and the descriptor will be closed."""
-        self.start()
-        self._came.wait(WAIT_S)
-        with self._change:
-            self._late = not self._came.is_set()
-        return not self._late
-
-    def run(self) -> None:
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        with self._change:
-            if self._late:
-                _end(self._descriptor)
-            else:
-                self._came.set()
+def _touch(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.utime(descriptor)
 
 
 def _end(descriptor: int) -> None:
@@ -130,7 +230,8 @@ def _end(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _open(name: str) -> int | None:
+def _path(name: str) -> str | None:
+    """Return the path of a name's file; None: there is no folder for it that only this user may use."""
     try:
         folder = os.path.join(tempfile.gettempdir(), f"airflow-paimon-{os.getuid()}")
         with contextlib.suppress(FileExistsError):
@@ -141,6 +242,13 @@ def _open(name: str) -> int | None:
         path = os.path.join(folder, hashlib.sha256(name.encode()).hexdigest()[:32])
         if not os.path.exists(path):
             _delete_old(folder)
+        return path
+    except OSError:
+        return None
+
+
+def _open(path: str) -> int | None:
+    try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:
         return None

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.relay import Relay
+from airflow_paimon.core.commit.relay import Relay, Step
 from airflow_paimon.core.commit.seen import Seen
+from airflow_paimon.core.errors import ConflictError, StorageError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.store.turns import turn_at
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table, message, names, overwrite, rewrite
 from tests.randomness import chance
 from tests.stores import CountingStore, Crash, FaultStore, RivalledStore
@@ -30,6 +37,12 @@ class Far(CountingStore):
     """A local folder that is used as a remote storage is."""
 
     remote = True
+
+
+class Alone(CountingStore):
+    """A writer that takes no turns, as one of another machine."""
+
+    shared = False
 
 
 class FarFaulty(FaultStore):
@@ -96,18 +109,32 @@ def test_a_commit_of_who_takes_no_turns_makes_what_was_told_old(table: Table, fo
 
 def lie(relay: Relay) -> Relay:
     """Another commit under the newest id."""
-    (snapshot, delta) = relay.steps[-1]
-    return Relay([*relay.steps[:-1], (replace(snapshot, delta_manifest_list="manifest-list-x-1"), delta)], relay.base)
+    step = relay.steps[-1]
+    other = replace(step.parsed(), delta_manifest_list="manifest-list-x-1")
+    return told(relay, [*relay.steps[:-1], step._replace(snapshot=other.to_bytes().decode())])
+
+
+def told(relay: Relay, steps: Sequence[Step], base: bytes | None = None) -> Relay:
+    return replace(relay, steps=steps, base=relay.base if base is None else base)
+
+
+def later(step: Step) -> Step:
+    moved = replace(step.parsed(), id=step.id + 5)
+    return step._replace(id=moved.id, snapshot=moved.to_bytes().decode())
 
 
 @pytest.mark.parametrize(
     "change",
     [
         lie,
-        lambda relay: Relay(relay.steps, b""),
-        lambda relay: Relay([(s, b"") for s, _ in relay.steps], relay.base),
-        lambda relay: Relay([(replace(s, id=s.id + 5), d) for s, d in relay.steps], relay.base),
-        lambda relay: Relay(relay.steps[:1], relay.base),
+        lambda relay: told(relay, relay.steps, b""),
+        lambda relay: told(relay, relay.steps, bytes(len(relay.base))),
+        lambda relay: told(relay, [step._replace(delta="") for step in relay.steps]),
+        lambda relay: told(relay, [step._replace(delta="x") for step in relay.steps]),
+        lambda relay: told(relay, [step._replace(snapshot="{}") for step in relay.steps]),
+        lambda relay: told(relay, [later(step) for step in relay.steps]),
+        lambda relay: told(relay, relay.steps[:1]),
+        lambda relay: replace(relay, announced="0"),
     ],
 )
 def test_what_is_told_wrongly_does_no_harm(table: Table, change: Callable[[Relay], Relay]) -> None:
@@ -123,7 +150,9 @@ def test_what_is_told_wrongly_does_no_harm(table: Table, change: Callable[[Relay
     is_whole(table, 3)
 
 
-@pytest.mark.parametrize("note", [b"", b"{}", b"[]", b'{"steps": [["{}", ""]], "base": ""}', b"\xff"])
+@pytest.mark.parametrize(
+    "note", [b"", b"{}", b"[]", b'{"steps": [["{}", ""]], "base": "", "announced": ""}', b'{"steps": []}', b"\xff"]
+)
 def test_a_note_that_makes_no_sense_tells_nothing(note: bytes) -> None:
     assert Relay.from_note(note) == Relay()
 
@@ -183,3 +212,236 @@ def test_what_is_read_step_by_step_is_what_a_whole_read_gives(tmp_path: Path) ->
             fresh = [(e.kind, e.file.file_name) for e in Seen(table).since(before, head, chosen)]
             assert since == fresh
         before = head
+
+
+def in_thread(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+class Held(CountingStore):
+    """Stops right before the first put of a snapshot, until it is let go; perhaps it fails then."""
+
+    def __init__(self, inner: Store, fails: BaseException | None = None) -> None:
+        super().__init__(inner)
+        self.came, self.go, self.fails = threading.Event(), threading.Event(), fails
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        if method == "create" and "snapshot/snapshot-" in path and not self.came.is_set():
+            self.came.set()
+            assert self.go.wait(60)
+            if self.fails is not None:
+                raise self.fails
+        return super()._call(method, path, action)
+
+
+class Watched(CountingStore):
+    """Tells when it has put a base list."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.prepared = threading.Event()
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        found = super()._call(method, path, action)
+        if method == "create" and "manifest-list" in path and path.endswith("-0"):
+            self.prepared.set()
+        return found
+
+
+class FarHeld(Held):
+    remote = True
+
+
+class FarWatched(Watched):
+    remote = True
+
+
+@pytest.mark.parametrize("kinds", [(Held, Watched), (FarHeld, FarWatched)], ids=["near", "far"])
+@pytest.mark.parametrize("end", ["it lands", "it is refused", "it dies", "another engine was first"])
+def test_others_get_ready_while_a_snapshot_is_put(
+    table: Table, end: str, kinds: tuple[type[Held], type[Watched]]
+) -> None:
+    """They plan on snapshots that are not there yet; what becomes of these is seen before their own are put."""
+    for dt in "ab":
+        append(table, dt)
+    first = kinds[0](table.store, {"it is refused": StorageError("full"), "it dies": Crash()}.get(end))
+    second, third = kinds[1](table.store), kinds[1](table.store)
+    receipts: list[Any] = []
+
+    def one() -> None:
+        with suppress(StorageError, Crash):
+            receipts.append(overwrite(through(first, table), "a"))
+
+    threads = [in_thread(one)]
+    assert first.came.wait(60)
+    for store, commit in ((second, append), (third, overwrite)):
+        threads.append(in_thread(lambda s=store, c=commit: receipts.append(c(through(s, table), "b"))))  # type: ignore[misc]
+        assert store.prepared.wait(60), "its base list is put beside"
+    assert table.snapshot_ids() == [1, 2]
+    if end == "another engine was first":
+        append(through(Alone(table.store), table), "c")
+    first.go.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    rivals = int(end == "another engine was first")
+    assert len(receipts) == 2 + (end == "it lands") + rivals
+    assert all((r.attempts > 1) == (end != "it lands") for r in receipts)
+    ids = table.snapshot_ids()
+    assert ids == list(range(1, 3 + len(receipts) + rivals))
+    live = len(names(table))  # the append of "b" may come after the overwrite when they are planned again
+    assert live - rivals in ((2,) if end == "it lands" else (2, 3))
+    append(through(Far(table.store), table), "d")
+    is_whole(table, live + 1)
+
+
+def test_a_retry_is_planned_on_what_is_there(table: Table) -> None:
+    """So whoever meets others again and again is not told of snapshots that don't come each time."""
+    append(table, "a")
+    store, heads = FarHeld(table.store), []
+    first = in_thread(lambda: append(through(store, table), "a"))
+    assert store.came.wait(60)
+
+    def draft(at: HeadState) -> Draft:
+        heads.append((at.head.id if at.head else 0, table.snapshot_ids()[-1]))
+        return Draft(kind=CommitKind.APPEND, entries=entries, schema=at.schema, only_new=True)
+
+    entries = message(table, "d").entries()
+    second = in_thread(lambda: commit_at(through(Far(table.store), table), draft))
+    while (2, 1) not in heads:
+        assert second.is_alive()
+        second.join(0.01)
+    append(through(Alone(table.store), table), "c")
+    store.go.set()
+    for thread in (first, second):
+        thread.join(60)
+    assert heads[:2] == [(1, 1), (2, 1)], "planned on one that is not there yet"
+    assert all(head <= newest for head, newest in heads[2:])
+    is_whole(table, 4)
+
+
+def test_a_publish_waits_for_the_snapshot_before(table: Table) -> None:
+    """What may bring files back is planned on what is there."""
+    append(table, "a")
+    store, heads = FarHeld(table.store), []
+    first = in_thread(lambda: append(through(store, table), "a"))
+    assert store.came.wait(60)
+
+    def draft(at: HeadState) -> Draft:
+        heads.append((at.head.id if at.head else 0, table.snapshot_ids()[-1]))
+        if len(heads) == 1:
+            threading.Timer(0.1, store.go.set).start()
+        return Draft(kind=CommitKind.APPEND, entries=entries, schema=at.schema)
+
+    entries = message(table, "d").entries()
+    receipt = commit_at(through(Far(table.store), table), draft)
+    first.join(60)
+    assert (receipt.attempts, heads) == (1, [(1, 1), (2, 2)])
+    is_whole(table, 3)
+
+
+@pytest.mark.parametrize("kind", [Far, CountingStore])
+def test_a_snapshot_that_was_rolled_back_is_not_built_upon_though_it_was_told_of(
+    table: Table, kind: type[CountingStore]
+) -> None:
+    for dt in "abc":
+        append(through(kind(table.store), table), dt)
+    kept = {e.file.file_name for e in live_entries(table, table.snapshot(2)).values()}
+    table.store.delete(table.paths.snapshot(3))  # as Paimon's rollback does
+    table.store.replace(table.paths.latest_hint, b"2")
+    append(through(kind(table.store), table), "d")
+    assert kept < names(table)
+    is_whole(table, 3)
+
+
+def test_a_snapshot_that_is_rolled_back_before_the_next_one_looks_is_not_built_upon(table: Table) -> None:
+    """It was told of, it was put, and it is gone when the one that was planned on it comes."""
+    append(table, "a")
+    store = FarHeld(table.store)
+    first = in_thread(lambda: append(through(store, table), "b"))
+    assert store.came.wait(60)
+
+    class Late(Far):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            if method == "create" and "manifest-list" in path and path.endswith("-1") and not store.go.is_set():
+                found = super()._call(method, path, action)
+                store.go.set()
+                first.join(60)
+                table.store.delete(table.paths.snapshot(2))
+                table.store.replace(table.paths.latest_hint, b"1")
+                return found
+            return super()._call(method, path, action)
+
+    receipt = append(through(Late(table.store), table), "c")
+    assert receipt.snapshot is not None and receipt.snapshot.id == 2
+    is_whole(table, 2)
+
+
+def test_what_a_snapshot_refuses_that_is_not_there_yet_is_not_refused(table: Table) -> None:
+    """A bucket is rewritten twice at once: the second one must not lose to a commit that doesn't land."""
+    append(table, "a")
+    rewrite(through(Far(table.store), table), "a")
+    first, second = FarHeld(table.store, Crash()), FarWatched(table.store)
+    ends: list[Any] = []
+
+    def one() -> None:
+        with suppress(Crash):
+            rewrite(through(first, table), "a")
+
+    def two() -> None:
+        try:
+            ends.append(rewrite(through(second, table), "a").attempts)
+        except ConflictError as error:
+            ends.append(error)
+
+    before = in_thread(one)
+    assert first.came.wait(60)
+    after = in_thread(two)
+    after.join(0.2)
+    first.go.set()
+    before.join(60)
+    after.join(60)
+    assert len(ends) == 1 and isinstance(ends[0], int)
+    is_whole(table, 1)
+
+
+_WRITER = """
+import os, sys
+from airflow_paimon.core.store import local, turns
+from airflow_paimon.core.table.table import open_table
+from tests.core.tables import append
+
+def dies(of, method):
+    real = getattr(of, method)
+    def call(self, *given):
+        if of is turns.Turn or "snapshot-" in getattr(self, "_path", str(given[1:2])):
+            os.kill(os.getpid(), 9)
+        return real(self, *given)
+    setattr(of, method, call)
+
+dies(*{
+    "in turn": (turns.Turn, "announce"),
+    "announced": (local.LocalStore, "get_ready"),
+    "before the put": (local._LocalPut, "put"),
+    "after the put": (local._LocalPut, "settle"),
+}[sys.argv[3]])
+append(open_table(path=sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("dies_at", ["in turn", "announced", "before the put", "after the put"])
+def test_others_go_on_when_a_process_is_killed(table: Table, dies_at: str) -> None:
+    append(table, "a")
+    landed = int(dies_at == "after the put")
+    where = [sys.executable, "-c", _WRITER, str(table.store.uri).removeprefix("file://")]
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": str(REPO_ROOT)}
+    killed = subprocess.run([*where, "k", dies_at], env=environment, check=False, timeout=300)
+    assert killed.returncode == -9
+    left = [n for n in table.store.names("manifest") if n.startswith("manifest-list")]
+    assert len(left) == {"in turn": 3, "announced": 3}.get(dies_at, 4), "it was killed where it should be"
+    assert [append(table, "b").attempts for _ in range(2)] == [1, 1]
+    is_whole(table, 3 + landed)
+    files = sorted(p.name for p in (Path(tempfile.gettempdir()) / f"airflow-paimon-{os.getuid()}").iterdir())
+    assert len(files) == 1, "announcements go"

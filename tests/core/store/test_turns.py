@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.store import turns
-from airflow_paimon.core.store.turns import turn_at
+from airflow_paimon.core.store.turns import Awaited, turn_at
 from tests.conftest import REPO_ROOT
 
 _HOLDER = """
@@ -90,19 +90,74 @@ def test_nobody_waits_for_long(holder: subprocess.Popen[str], monkeypatch: pytes
         assert turn is not None
 
 
-def test_a_turn_that_comes_too_late_goes_to_the_next(
-    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+def test_who_waits_doesnt_give_up_while_others_go_on(
+    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setattr(turns, "WAIT_S", 0.01)
-    with turn_at("a") as turn:
-        assert turn is None
-    late = [t for t in threading.enumerate() if t.name == "airflow-paimon-turn"]
+    """However long the queue is: only who shows nothing is not waited for."""
+    monkeypatch.setattr(turns, "WAIT_S", 0.2)
+    (file,) = folder.iterdir()
+    found: list[bool] = []
+
+    def wait() -> None:
+        os.utime(file)
+        with turn_at("a") as turn:
+            found.append(turn is not None)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    for _ in range(40):
+        os.utime(file)
+        waiting.join(0.01)
+    assert found == []
     holder.communicate("\n")
-    for thread in late:
-        thread.join()
-    monkeypatch.setattr(turns, "WAIT_S", 60)
+    waiting.join()
+    assert found == [True]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_what_is_announced_is_waited_for(done: bool) -> None:
     with turn_at("a") as turn:
         assert turn is not None
+        mine = turn.announce()
+        assert mine is not None
+        turn.leave(mine.name.encode())
+        turn.end()
+        with turn_at("a") as nested:
+            assert nested is None, "what this thread has announced would never come"
+        found: list[Awaited] = []
+
+        def follow() -> None:
+            with turn_at("a") as then:
+                assert then is not None
+                before = then.announced(then.note().decode())
+                assert before.is_pending()
+                then.leave(b"")
+                before.remove()
+                found.append(before)
+
+        other = threading.Thread(target=follow)
+        other.start()
+        other.join()
+        (before,) = found
+        mine.end(done=done)
+        mine.end(done=not done)
+    assert before.wait(lambda: None) == done
+    assert not before.is_pending()
+    before.close()
+
+
+def test_what_was_announced_and_is_gone_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    with turn_at("a") as turn:
+        assert turn is not None
+        assert turn.announced("0").wait(lambda: None)
+        monkeypatch.setattr(turns, "WAIT_S", 0.01)
+        mine = turn.announce()
+        assert mine is not None
+        hangs = turn.announced(mine.name)
+        assert not hangs.wait(lambda: None), "it shows nothing"
+        mine.end(done=True)
+        assert not hangs.wait(lambda: None), "said once"
+        hangs.close()
 
 
 def test_a_thread_that_has_the_turn_waits_for_no_second_one() -> None:
