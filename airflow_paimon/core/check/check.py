@@ -106,7 +106,9 @@ def find_all(
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.operation_findings(view))
             findings += _guarded(view, check_keys.row_id_findings(view, duplicates if verify_files else None))
-            findings += _guarded(view, check_keys.hash_index_findings(view, verify_files=verify_files, keys=keys))
+            findings += _guarded(
+                view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
+            )
             if verify_files:
                 findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
                 findings += _guarded(view, check_keys.bucket_count_findings(view, states))

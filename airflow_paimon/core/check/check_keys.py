@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from airflow_paimon.core.check.id_ranges import files_to_check
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_moving_keys
 from airflow_paimon.core.errors import FormatError, NotFoundError
@@ -24,7 +25,7 @@ from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import live_columns, live_entries, read_index
+from airflow_paimon.core.table.scan import live_columns, read_index
 from airflow_paimon.core.table.table import Table
 
 HASH_INDEX = "hash-index"
@@ -33,9 +34,11 @@ KeyHashes = Callable[[Table, Snapshot, Collection[bytes] | None], Iterator[tuple
 ones included. Implemented by the data layer."""
 
 
-def hash_index_findings(view: Table, *, verify_files: bool, keys: KeyHashes | None = None) -> Iterator[Finding]:
+def hash_index_findings(
+    view: Table, known: LiveStates, *, verify_files: bool, keys: KeyHashes | None = None
+) -> Iterator[Finding]:
     """Check the head of a branch. Without ``verify_files`` the index files are not read, only their list; without
-    ``keys`` they are not compared with the rows.
+    ``keys`` they are not compared with the rows. ``known``: what was read of the table before.
     """
     schema, head = view.schema(), view.latest_snapshot()
     options = TableOptions(schema.options)
@@ -43,8 +46,8 @@ def hash_index_findings(view: Table, *, verify_files: bool, keys: KeyHashes | No
         return
     stored = StoredPartitions(schema)
     buckets: dict[bytes, set[int]] = {}
-    for file in live_entries(view, head).values():
-        buckets.setdefault(stored.canonical(file.partition), set()).add(file.bucket)
+    for partition, bucket in _live_buckets(view, head, known):
+        buckets.setdefault(stored.canonical(partition), set()).add(bucket)
     indexes: dict[bytes, list[IndexEntry]] = {p: [] for p in buckets}
     for entry in read_index(view, head):
         if entry.index_type == INDEX_TYPE:
@@ -75,6 +78,14 @@ def hash_index_findings(view: Table, *, verify_files: bool, keys: KeyHashes | No
             f"{name or '()'}: {why}",
             at_risk="reads return such a key twice; INSERT OVERWRITE of the partition's rows, each key once, helps",
         )
+
+
+def _live_buckets(view: Table, head: Snapshot, known: LiveStates) -> set[tuple[bytes, int]]:
+    found = known.buckets(view, head)
+    if found is None:
+        live = live_columns(view, head)
+        found = set(zip(live.partitions, live.buckets, strict=True))
+    return found
 
 
 def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
@@ -222,7 +233,7 @@ def row_id_findings(view: Table, duplicates: FindDuplicates | None) -> Iterator[
     options = TableOptions(schema.options)
     if head is None or not options.row_tracking:
         return
-    files = [e.file for e in live_entries(view, head).values()]
+    files = files_to_check(view, head)
     next_row_id = head.next_row_id or 0
     known = ranged(files, next_row_id)
     without = files_without_ids(files)

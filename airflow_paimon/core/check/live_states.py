@@ -113,6 +113,14 @@ class LiveStates:
                 found.setdefault(keys[folder][0], set()).update(fixed)
         return found
 
+    def buckets(self, view: Table, snapshot: Snapshot) -> set[tuple[bytes, int]] | None:
+        """Return the stored partitions and buckets that have live files; None: read them as values."""
+        state = self._state(view, all_manifests(view, snapshot))
+        if state is None:
+            return None
+        keys = list(self._folders)
+        return {keys[folder] for folder in state.totals}
+
     def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         names = _names(manifests)
         if self._newest is None or self._newest[0] != names:

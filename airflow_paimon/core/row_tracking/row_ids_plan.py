@@ -385,11 +385,12 @@ def files_without_ids(files: Sequence[DataFile]) -> list[str]:
 
 def ranged(files: Sequence[DataFile], next_row_id: int) -> list[Ranged]:
     """Return the files with ids and their ranges, in order; one whose statistics don't tell may hold any id."""
-    found = [Ranged(f, _ids_of(f, next_row_id)) for f in files if has_row_ids(f) and f.row_count]
+    found = [Ranged(f, ids_of(f, next_row_id)) for f in files if has_row_ids(f) and f.row_count]
     return sorted(found, key=lambda r: (r.ids, r.file.file_name))
 
 
-def _ids_of(file: DataFile, next_row_id: int) -> IdRange:
+def ids_of(file: DataFile, next_row_id: int) -> IdRange:
+    """Return the range that a file's ids are in; where its statistics don't tell, all that were given out."""
     if file.first_row_id is not None:
         return IdRange(file.first_row_id, file.first_row_id + file.row_count - 1)
     return stored_ids(file) or IdRange(0, max(0, next_row_id - 1))

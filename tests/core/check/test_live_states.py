@@ -86,6 +86,7 @@ def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None
                     if entry.total_buckets > 0:
                         counts.setdefault(entry.partition, set()).add(entry.total_buckets)
                 assert states.bucket_counts(view, snapshot) == counts
+                assert states.buckets(view, snapshot) == {(e.partition, e.bucket) for e in live}
         return found
 
     assert compare() == 0
