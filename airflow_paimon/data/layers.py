@@ -98,7 +98,8 @@ def plan_state_read(
     top_level: bool = False,
 ) -> list[Layer]:
     """Plan as ``plan_table_read`` does, what ``first_state`` gave of the table."""
-    plans = _plans(state, version, timestamp, partial(files_for, where=where, predicate=predicate))
+    select = partial(files_for, where=where, predicate=predicate)
+    plans = _plans(state, version, timestamp, select, statistics=where is not None or predicate is not None)
     travels = version is not None or timestamp is not None
     read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
     return _layers(_shown(plans), travels, read, top_level=top_level)
@@ -176,14 +177,19 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
 
 
 def _plans(
-    state: ScanPlan, version: int | str | None, timestamp: int | str | None, select: Select
+    state: ScanPlan,
+    version: int | str | None,
+    timestamp: int | str | None,
+    select: Select,
+    *,
+    statistics: bool = True,
 ) -> tuple[ScanPlan, ...]:
     """Plan the branches that are read, first the one whose partitions hide those of the other one.
 
     ``state``: see ``first_state``.
     """
     other = other_branch(state)
-    plan = plan_state(state, select(state.schema, by_bucket=is_alone(state.schema)))
+    plan = plan_state(state, select(state.schema, by_bucket=is_alone(state.schema)), statistics=statistics)
     if other is None:
         return (plan,)
     second = _plan_other(plan, state.table.branch(other), version, timestamp, select)

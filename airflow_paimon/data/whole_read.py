@@ -15,7 +15,6 @@ from zlib import crc32
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import (
-    EMPTY_STATS,
     DeletionVectorRange,
     IndexEntry,
     ManifestEntry,
@@ -35,6 +34,7 @@ from airflow_paimon.core.table.scan import (
     read_index,
     splits_of,
     without_collecting,
+    without_statistics,
 )
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.workers import WORTH_IT
@@ -178,7 +178,7 @@ def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[S
     group_of = _grouping(of.state.schema, groups)
     selection = files_for(of.state.schema, by_bucket=True, predicate=of.predicate)
     places = {one.manifest.file_name: one.place for one in listed if one.manifest is not None}
-    slim = _without_statistics if of.predicate is None else _as_it_is
+    slim = without_statistics if of.predicate is None else _as_it_is
     if any(one.manifest is None for one in listed):
         for group, found in _sorted_index(of, group_of).items():
             yield Sorted(group, 0, pickle.dumps(([], found), pickle.HIGHEST_PROTOCOL))
@@ -239,12 +239,6 @@ def _grouping(schema: TableSchema, groups: int) -> _GroupOf:
 
 def _as_it_is(entry: ManifestEntry) -> ManifestEntry:
     return entry
-
-
-def _without_statistics(entry: ManifestEntry) -> ManifestEntry:
-    return entry._replace(
-        file=entry.file._replace(key_stats=EMPTY_STATS, value_stats=EMPTY_STATS, value_stats_cols=None)
-    )
 
 
 def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:

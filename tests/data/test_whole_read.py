@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestFile
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry, ManifestFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
@@ -22,7 +22,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
-from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.scan import all_manifests, live_entries, without_statistics
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import whole_read, write_arrow
 from airflow_paimon.data.layers import Layer, pin_layers, plan_table_read
@@ -171,6 +171,17 @@ def test_the_driver_reads_lists_and_each_task_its_manifests() -> None:
     assert len(names) > 3 and not [uri for uri in read if any(n in uri for n in names)]
     assert len([uri for uri in read if head.base_manifest_list in uri]) == 1
     assert [one.manifest and one.manifest.file_name for one in whole.listed] == [None, *names]
+
+
+def test_entries_without_statistics() -> None:
+    table = used("append", random.Random(14))
+    entries = list(live_entries(table, table.latest_snapshot()).values())
+    slim = live_entries(table, table.latest_snapshot(), statistics=False)
+    assert [e.file.value_stats for e in slim.values()] == [EMPTY_STATS] * len(entries)
+    for entry in entries:
+        assert entry.file.value_stats != EMPTY_STATS
+        file = entry.file._replace(key_stats=EMPTY_STATS, value_stats=EMPTY_STATS, value_stats_cols=None)
+        assert slim[entry.identifier] == without_statistics(entry) == entry._replace(file=file)
 
 
 def test_a_pinned_state(monkeypatch: pytest.MonkeyPatch) -> None:
