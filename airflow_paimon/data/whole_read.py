@@ -119,11 +119,12 @@ def plan_pinned_or_whole(
     pinned: PinnedLayers, *, columns: Sequence[str] | None = None, predicate: Predicate | None = None
 ) -> list[Layer] | WholeRead:
     """Plan a read of a pinned state, as ``plan_or_whole``."""
-    if pinned.whole is None and len(pinned.states) == 1:
-        whole = _whole_read(pinned.states[0], pinned.travels, columns, predicate)
-        if whole is not None:
-            return whole
-    return plan_pinned(pinned, columns=columns, predicate=predicate)
+    with reading_once():
+        if pinned.whole is None and len(pinned.states) == 1:
+            whole = _whole_read(pinned.states[0], pinned.travels, columns, predicate)
+            if whole is not None:
+                return whole
+        return plan_pinned(pinned, columns=columns, predicate=predicate)
 
 
 def _whole_read(
