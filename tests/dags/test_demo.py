@@ -13,7 +13,6 @@ from tests.conftest import REPO_ROOT
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 
-@pytest.mark.turn("whole runs", few=2)
 def test_the_demo_corrects_three_days_and_proves_it(tmp_path: Path, java_home: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(REPO_ROOT / "dags" / "demo_flights.py")],
