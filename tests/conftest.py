@@ -18,9 +18,9 @@ from hypothesis import is_hypothesis_test, settings
 
 from tests.archives import unpack as extract
 from tests.class_archive import BARE_JVM
-from tests.randomness import VARIABLE, choose_seed, lives, not_drawn, thorough
+from tests.parts import leave_out
+from tests.randomness import VARIABLE, choose_seed, lives, thorough
 from tests.strict_metadata import damaged_on_purpose, findings
-from tests.turns import take_turns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,12 +127,8 @@ _LONG_FIRST = ("live", "dags", "oracles", "airflow", "spark", "stateful", "jobs"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks of `-m`
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    take_turns(items)
-    if not any("::" in arg for arg in config.args):  # who names a test gets it
-        left_out = _undrawn(items)
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = [item for item in items if item not in left_out]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    leave_out(items)
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("random")
@@ -142,18 +138,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return _LONG_FIRST.index(folder) if folder in _LONG_FIRST else len(_LONG_FIRST)
 
     items.sort(key=place)  # stable: the order within a file stays
-
-
-def _undrawn(items: list[pytest.Item]) -> set[pytest.Item]:
-    """What this run leaves out of the tests with the mark ``part``."""
-    groups: dict[str, tuple[int, list[pytest.Item]]] = {}
-    for item in items:
-        mark = item.get_closest_marker("part")
-        if mark is not None:
-            case = f"::{getattr(item, 'originalname', item.name)}"
-            group = item.nodeid.removesuffix(f"::{item.name}") + ("" if mark.kwargs.get("together") else case)
-            groups.setdefault(group, (mark.args[0], []))[1].append(item)
-    return {item for group, (every, cases) in groups.items() for item in not_drawn(group, cases, every)}
 
 
 # Folders whose files share something that is slow to start, so one worker gets all of them.

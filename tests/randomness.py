@@ -3,14 +3,14 @@
 The seed is chosen once, before xdist starts its workers, and stands in the report. ``make soak`` runs the tests that
 carry the mark ``random`` again and again, each time with a new seed and with all their lives; ``make test`` has few of
 each kind, others in each run. Of the products of what tables may be, and of the moments at which it kills an
-operation, it has a part as well (``some``, ``moments``, the mark ``part``), which the seed chooses; ``make thorough``
-has all of it, and the tests with the mark ``thorough``, which ``make test`` leaves out.
+operation, it has a part as well (``some``, ``moments``, the mark ``part`` of ``tests/parts.py``), which the seed
+chooses; ``make thorough`` has all of it, and the tests with the mark ``thorough``, which ``make test`` leaves out.
 """
 
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
@@ -68,14 +68,6 @@ def some(cases: Iterable[Case], few: int = 0, by: Callable[[Case], Any] = lambda
 def _values(case: Any) -> set[tuple[Any, str]]:
     named = case.items() if isinstance(case, Mapping) else enumerate(case) if isinstance(case, tuple) else ()
     return {(name, repr(value)) for name, value in named}
-
-
-def not_drawn(name: str, cases: Sequence[Case], every: int) -> list[Case]:
-    """Return those that ``make test`` leaves out where it runs one in ``every`` of cases, at least one."""
-    if thorough():
-        return []
-    drawn = set(chance(f"{name} {len(cases)}").sample(range(len(cases)), -(-len(cases) // every)))
-    return [case for at, case in enumerate(cases) if at not in drawn]
 
 
 def moments(end: int, every: int = 4) -> Iterator[int]:

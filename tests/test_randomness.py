@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.randomness import VARIABLE, moments, not_drawn, some
+from tests.randomness import VARIABLE, moments, some
 
 AXES = ("abcd", (1, 2, 3), (True, False))
 
@@ -56,19 +56,6 @@ def test_one_moment_of_each_few(monkeypatch: pytest.MonkeyPatch, every: int) -> 
         met |= set(found)
     assert met == set(range(1, 11))
     assert list(moments(1)) == []
-
-
-def test_at_least_one_case_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = {every: len(not_drawn("cases", "abcdefg", every)) for every in (1, 2, 3, 9)}
-    assert left == {1: 0, 2: 3, 3: 4, 9: 6}
-    assert not_drawn("cases", "a", 9) == []
-    met = set()
-    for seed in range(60):
-        monkeypatch.setenv(VARIABLE, str(seed))
-        met |= {*"abc"} - {*not_drawn("cases", "abc", 3)}
-    assert met == {*"abc"}
-    monkeypatch.setenv("AIRFLOW_PAIMON_THOROUGH", "1")
-    assert not_drawn("cases", "abc", 3) == []
 
 
 def test_loops_of_a_test_have_moments_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def corrected(spark, views):
 """
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_deferred_or_not_the_results_are_the_same(
     warehouse: Path,
@@ -167,7 +167,7 @@ def until_killed(cluster: Cluster, job: Submission) -> None:
 
 
 # Whoever ends a driver that hangs; each of these starts one.
-ends = pytest.mark.turn("ends of a driver", few=2)
+ends = pytest.mark.part(few=2, group="ends of a driver")
 
 
 @ends

@@ -26,7 +26,7 @@ def dag(name: str, build: Callable[[], Any]) -> DAG:
     return made
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     main = make_table(warehouse)
@@ -50,7 +50,7 @@ def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool
     assert (seen["caught_up"], seen["snapshot_id"], seen["table"], seen["branch"]) == (True, 2, "d.t", "main")
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     main = make_table(warehouse)
@@ -65,7 +65,7 @@ def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag
     assert (done.state, done.xcom("wait")["snapshot_id"]) == ("success", 1)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_for_a_partition_that_somebody_marks(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     main = make_table(warehouse)
@@ -80,7 +80,7 @@ def test_waits_for_a_partition_that_somebody_marks(warehouse: Path, run_dag: Run
     assert (done.state, done.xcom("wait")["waiting_for"]) == ("success", [])
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_what_will_never_come_true_fails_at_once(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     append(make_table(warehouse), "1")

@@ -125,7 +125,7 @@ def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_pat
     assert "engine=connector can't run through Spark Connect" in kinds["engine"]["message"]
 
 
-@pytest.mark.turn("Spark Connect")
+@pytest.mark.part(few=1, group="Spark Connect")
 def test_checks_through_a_connect_server(connected: Path, run_dag: RunDag) -> None:
     other = make_table(connected, "d.r")
     write_arrow(other, pa.table({"k": pa.array([1], pa.int64()), "v": ["a"], "dt": ["1"]}))
@@ -154,7 +154,7 @@ def make_view(warehouse: Path) -> pa.Table:
     return read_arrow(open_table(str(warehouse), "d.t", branch="fix"))
 
 
-@pytest.mark.turn("Spark Connect")
+@pytest.mark.part(few=1, group="Spark Connect")
 def test_killing_the_task_ends_what_runs_on_the_server(connected: Path, server: tuple[int, int]) -> None:
     sleeps = (
         "SELECT k, v, dt FROM branch WHERE dt = '1' AND java_method('java.lang.Thread', 'sleep', 100000L + k) IS NULL"

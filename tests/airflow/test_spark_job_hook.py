@@ -112,7 +112,7 @@ def test_options_are_those_of_airflows_hook(warehouse: Path) -> None:
         SparkJobHook(options={"deploy_mode": "cluster"})
 
 
-@pytest.mark.turn(few=3)
+@pytest.mark.part(few=3)
 @pytest.mark.parametrize(
     ("ending", "error", "retryable"),
     [

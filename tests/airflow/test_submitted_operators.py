@@ -104,7 +104,7 @@ def double(spark, views):
 """
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("then", ["compared", "replayed"])
 def test_rows_are_corrected_by_a_function_and_compared_or_replayed(
     warehouse: Path,

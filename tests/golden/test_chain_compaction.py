@@ -40,7 +40,7 @@ def copied(archive: Path, name: str, folder: Path) -> Table:
 
 
 @pytest.mark.parametrize("entry", FUZZ or [None], ids=lambda entry: entry["table"] if entry else "no-golden-tables")
-@pytest.mark.part(3)
+@pytest.mark.part(every=3)
 def test_random_tables(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] | None) -> None:
     archive = golden("chain-fuzz")
     assert entry is not None

@@ -84,7 +84,7 @@ def put(table: Table, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(("engine", "options"), some(CASES, by=engine_and_bucket), ids=str)
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]) -> None:
     chance = chance_of(f"appends/{engine}/{options}")
     life = life_of(chance, engine, options)
@@ -121,7 +121,7 @@ def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: 
 
 
 @pytest.mark.parametrize(("engine", "options"), some(CASES[3:], by=engine_and_bucket), ids=str)
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_our_upserts_on_branches_are_javas_writes(
     java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]
 ) -> None:
@@ -172,7 +172,7 @@ def stream(java: JavaOracle, reader: str) -> list[tuple[Any, ...]]:
     [INPUT, {**INPUT, **VECTORS, "bucket": "-1"}, {**INPUT, "sequence.field": "b", "ignore-delete": "true"}],
     ids=str,
 )
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_our_changelog_of_the_input_is_javas(java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]) -> None:
     """Of the same rows in two tables, one written by us, Java's streams tell the same changes in the same order."""
     chance = chance_of(f"input/{options}")

@@ -90,7 +90,7 @@ COMBINATIONS = [
 
 
 @pytest.mark.parametrize(("engine", "kind"), some(COMBINATIONS), ids=lambda part: str(part))
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_a_writer_goes_on_over_a_publish(java_oracle: JavaOracle, tmp_path: Path, engine: str, kind: str) -> None:
     case = start(java_oracle, tmp_path, engine, kind)
     world, given = case.world, theirs(case)

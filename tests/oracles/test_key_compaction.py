@@ -199,7 +199,7 @@ def told_rows(java: JavaOracle, reader: str, known: dict[int, dict[str, Any]], s
 @pytest.mark.random
 @pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
 @pytest.mark.parametrize("number", range(lives(1, 2)))
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int) -> None:
     """Our compaction changes no row that Java has read, shows the others as its own does, and tells streams as much.
 

@@ -201,7 +201,7 @@ CHOSEN = [LIVES[at] for at in some(range(len(LIVES)), 12)] or [None]
 
 
 @pytest.mark.parametrize("life", CHOSEN, ids=lambda life: life["table"] if life else "no-golden-tables")
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_a_life_again(
     golden: Callable[[str], GoldenArchive], java_oracle: JavaOracle, tmp_path: Path, life: Any
 ) -> None:

@@ -101,7 +101,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_nothing_is_lost_beside_java_and_what_it_lands_on_is_reported(
     java_oracle: JavaOracle, tmp_path: Path, kind: str
 ) -> None:

@@ -234,7 +234,7 @@ def test_requests_have_the_servers_headers_and_name_the_type_of_a_body_only(
 @pytest.mark.parametrize(
     "plan", [["lost"], ["503-done"], ["503"], ["reset"], ["reset", "503", "lost"]], ids=lambda plan: "-".join(plan)
 )
-@pytest.mark.part(3)
+@pytest.mark.part(every=3)
 def test_a_commit_lands_once_whatever_becomes_of_its_answer(
     server: RestServer, proxy: RestProxy, plan: list[str]
 ) -> None:

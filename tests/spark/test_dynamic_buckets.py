@@ -80,7 +80,7 @@ def test_tasks_of_every_way_to_write_agree(spark: SparkSession, tmp_path: Path) 
         check(table, model | new)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("place", ["here", "in tasks"])
 def test_statements_and_corrections_keep_each_key_in_its_bucket(
     spark: SparkSession, tmp_path: Path, place: str

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TRACKED = {"row-tracking.enabled": "true"}
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("by", ["id = 11", "_ROW_ID = 0"])
 def test_the_documented_example(spark: SparkSession, tmp_path: Path, by: str) -> None:
     """Create, insert, update, merge and delete as on Paimon's page *Row tracking*: all rows with ids and versions."""

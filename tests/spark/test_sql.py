@@ -86,7 +86,7 @@ def counts(result: dict[str, Any]) -> tuple[int, int, int]:
     return details["rows_updated"], details["rows_deleted"], details["rows_inserted"]
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_update_changes_rows_whose_condition_is_true(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     text = "UPDATE d.t SET v = concat(t.v, '!'), n = n + 1 WHERE dt = 'a' AND n > 2"
@@ -103,7 +103,7 @@ def test_update_changes_rows_whose_condition_is_true(spark: SparkSession, tmp_pa
     assert made_by(table.snapshot(3).properties)["sql"] == text
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_delete_keeps_rows_for_which_the_condition_is_null(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     result = sql(spark, str(tmp_path), "DELETE FROM d.t AS x WHERE NOT x.n > 5")
@@ -112,7 +112,7 @@ def test_delete_keeps_rows_for_which_the_condition_is_null(spark: SparkSession, 
     assert counts(result) == (0, 8, 0)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_merge_takes_the_first_clause_that_holds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     source = [(1, "a", 1), (2, "a", 2), (3, "a", None), (20, "a", 5), (21, "a", -1), (22, "c", 7)]
@@ -138,7 +138,7 @@ def test_merge_takes_the_first_clause_that_holds(spark: SparkSession, tmp_path: 
     assert counts(result) == (10, 3, 3)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_merge_with_stars(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     spark.createDataFrame(
@@ -210,7 +210,7 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
     assert rows_of(table) == expected(before())
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("place", ["here", "in tasks"])
 def test_append_refuses_a_row_matched_twice_even_if_one_match_does_nothing(
     spark: SparkSession, tmp_path: Path, place: str
@@ -352,7 +352,7 @@ def test_few_changes_of_large_files_are_evaluated_once(
     assert rows_of(table) == expected(rows)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     spark.createDataFrame([("a", 3), ("c", 4)], "dt string, k int").createOrReplaceTempView("gone")
@@ -371,7 +371,7 @@ def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path:
     assert rows_of(table) == []
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("producer", ["input", "full-compaction"])
 def test_streaming_readers_get_what_statements_change(spark: SparkSession, tmp_path: Path, producer: str) -> None:
     """On main, each change once; with full-compaction also the rows that no compaction has told, in the same bucket."""
@@ -435,7 +435,7 @@ def test_subqueries_views_and_with_see_other_tables_and_versions(spark: SparkSes
     assert {r["v"] for r in after if r["dt"] == "z"} == {"a4", "b4"}
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_other_tables_branches_and_versions_are_named_in_the_statement(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -480,7 +480,7 @@ def test_other_tables_branches_and_versions_are_named_in_the_statement(
     assert rows_of(table) == expected(rows)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 def test_values_that_differ_at_each_call_are_assigned(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     assert counts(sql(spark, str(tmp_path), "UPDATE d.t SET v = uuid(), n = 5 + 1000 * rand() WHERE dt = 'a'")) == (
@@ -499,7 +499,7 @@ def test_values_that_differ_at_each_call_are_assigned(spark: SparkSession, tmp_p
     assert len({r[1] for r in rows_of(table)}) == 22
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
 @pytest.mark.parametrize("kind_of_table", ["keyed", "append"])
 def test_statements_on_a_table_that_is_read_with_another_branch(
@@ -566,7 +566,7 @@ def test_fields_inside_columns_are_assigned(spark: SparkSession, tmp_path: Path)
         assert re.search(message, _refusal(spark, tmp_path, text)), text
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("name", ["d.t", "x"])
 def test_an_overwrite_of_what_it_reads_loses_no_commit(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Another writer commits while the rows are computed from the table's own: they are computed again."""

@@ -55,7 +55,7 @@ def arrow_rows(found: pa.Table) -> list[tuple[Any, ...]]:
     return sorted((tuple(r.values()) for r in found.to_pylist()), key=repr)
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_every_state_of_a_table_is_the_readers(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
     table, warehouse = make(tmp_path, keyed=keyed), str(tmp_path)
@@ -91,7 +91,7 @@ def test_a_tag_whose_name_is_a_number_comes_before_the_snapshot(spark: SparkSess
     assert sql(spark, str(tmp_path), "SELECT * FROM d.t VERSION AS OF 1").count() == 3
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_system_tables_of_every_branch(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
     table, warehouse = make(tmp_path, keyed=keyed), str(tmp_path)
@@ -202,7 +202,7 @@ QUERIES = (
 )
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_large_table_gives_the_same_rows_as_a_small_one(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
     make(tmp_path, keyed=keyed)

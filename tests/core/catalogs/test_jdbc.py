@@ -36,7 +36,7 @@ from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.database_servers import PASSWORD, USER, mariadb_program, mariadb_server, postgres_programs, postgres_server
 
 LOCK = "jdbc.d.t"
-pytestmark = pytest.mark.part(2)  # each test on one of the databases
+pytestmark = pytest.mark.part(every=2)  # each test on one of the databases
 
 
 @pytest.fixture(scope="module")

@@ -68,7 +68,7 @@ def is_create(request: Request) -> bool:
     return request.is_create
 
 
-@pytest.mark.part(2, together=True)
+@pytest.mark.part(every=2, together=True)
 class TestAzureStore(SharedStoreContract):
     @pytest.fixture
     def store(self, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Store:

@@ -69,7 +69,7 @@ def is_create(request: Request) -> bool:
     return request.method == "POST" and "ifGenerationMatch=0" in request.path
 
 
-@pytest.mark.part(2, together=True)
+@pytest.mark.part(every=2, together=True)
 class TestGcsStore(SharedStoreContract):
     @pytest.fixture
     def store(self, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Store:

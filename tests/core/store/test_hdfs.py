@@ -58,7 +58,7 @@ def store(proxy: NameNodeProxy, root: str) -> Store:
     return open_store(f"{proxy.uri}/{root}", QUICK)
 
 
-@pytest.mark.part(3, together=True)
+@pytest.mark.part(every=3, together=True)
 class TestHdfsStore(SharedStoreContract):
     keys = 10  # to close a file takes the client half a second where the data node's report comes after its question
 
@@ -96,7 +96,7 @@ def test_the_folders_of_a_level_are_listed_side_by_side(direct: Store, monkeypat
 
 @pytest.mark.parametrize("fault", ["lost", "reset"])
 @pytest.mark.parametrize("put", ["create", "replace"])
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_a_put_whose_answer_was_lost_is_found(
     store: Store, direct: Store, proxy: NameNodeProxy, fault: str, put: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_replacement_that_another_writer_replaced_before_it_was_looked_at_was_
 
 @pytest.mark.parametrize(("fault", "landed"), [("lost-down", True), ("down", False)])
 @pytest.mark.parametrize("put", ["create", "replace"])
-@pytest.mark.part(2)
+@pytest.mark.part(every=2)
 def test_a_name_node_that_goes_away_during_a_put(
     store: Store, direct: Store, proxy: NameNodeProxy, fault: str, landed: bool, put: str
 ) -> None:

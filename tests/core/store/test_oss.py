@@ -76,7 +76,7 @@ def client(**options: Any) -> oss_client.Client:
     return oss_client.client(store._options)
 
 
-@pytest.mark.part(2, together=True)
+@pytest.mark.part(every=2, together=True)
 class TestOssStore(SharedStoreContract):
     @pytest.fixture
     def store(self, server: OssServer) -> Store:

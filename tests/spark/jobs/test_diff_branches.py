@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.turn
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
 def test_counts_and_samples_by_partition(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
     main, _ = make_branch(tmp_path, primary=primary)
