@@ -206,13 +206,14 @@ def test_a_table_with_row_filters_is_listed_and_never_read(server: RestServer, j
 
 def test_data_tokens_are_asked_for_again_before_they_end(server: RestServer, proxy: RestProxy) -> None:
     made(server, "d.tokens")
-    soon, late = (int(time.time() * 1000) + wait for wait in (1_000, 7_200_000))
+    began = time.time()
+    soon, late = (int((began + wait) * 1000) for wait in (6, 7200))
     server.tell(f"data-token d.tokens {soon} key one")
     table = open_table("lake", "d.tokens", storage_options={**proxy.options(server), "data-token.enabled": "true"})
     append(table, (1, "a"))
     asked = sum(path.endswith("/token") for _, path in proxy.seen)
     server.tell(f"data-token d.tokens {late} key two")
-    time.sleep(0.6)
+    time.sleep(max(0.0, began + 3.2 - time.time()))  # half of its time
     append(table, (2, "b"))
     assert asked == 1
     assert sum(path.endswith("/token") for _, path in proxy.seen) == 2
