@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -31,7 +31,7 @@ from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
 from airflow_paimon.core.commit.relay import CommitTurn, takes_turns, turn_of
-from airflow_paimon.core.commit.seen import Seen
+from airflow_paimon.core.commit.seen import Seen, is_same
 from airflow_paimon.core.commit.staged import WRITER as WRITER
 from airflow_paimon.core.commit.staged import (
     Changes,
@@ -202,17 +202,25 @@ class _Commit:
     def _plan_in_turn(self, planned: _Planned, turn: CommitTurn, attempt: int) -> _Planned | Receipt:
         """Plan again if there is a newer head: at the first attempt also on one that is not there yet.
 
-        On such a one nothing else counts, neither a refusal nor that nothing is to do: it is planned again when the
-        head has come.
+        On such a one, and on one that is gone though it was told of, nothing else counts, neither a refusal nor that
+        nothing is to do: it is planned again on what is there.
         """
         head = planned.at.head
-        if attempt == 1 and _may_go_ahead(planned.draft):
-            newer = turn.newest(head, self.seen, ahead=True)
+        for ahead in (attempt == 1 and _may_go_ahead(planned.draft), False):
+            newer = turn.newest(head, self.seen, ahead=ahead)
             if newer is head:
                 return planned
-            with suppress(PaimonError) if turn.is_ahead() else nullcontext():
+            try:
                 again = self._plan(planned.at.on(newer), attempt)
-                if not turn.is_ahead() or (isinstance(again, _Planned) and _may_go_ahead(again.draft)):
+            except PaimonError:
+                if not turn.is_ahead() and turn.is_there(newer):
+                    raise
+            else:
+                if isinstance(again, _Planned):
+                    counts = not turn.is_ahead() or _may_go_ahead(again.draft)
+                else:
+                    counts = not turn.is_ahead() and turn.is_there(newer)
+                if counts:
                     return again
             self._forget()
         newer = turn.newest(head, self.seen, ahead=False)
@@ -266,10 +274,12 @@ class _Commit:
             turn.go_ahead(staged)
         waits = turn is not None and turn.is_ahead()  # looked at before the head is looked for
         ready, (branch, there, *fine) = get_ready(table, staged, written=written, beside=looks)
-        if not there and waits and turn is not None:
+        if there is None and waits and turn is not None:
             there = turn.has_come()
-            if not there:
-                self._forget()
+        if not there:
+            self._forget()
+            if turn is not None:
+                turn.leave(None)
         if not there or not all(fine) or not self._prepared(draft, staged, ready):
             ready.discard()
             discard(table, staged.files)
@@ -491,11 +501,12 @@ def _not_only_appended(
     return partitions & {form(e.partition) for e in written if e.kind == FileKind.ADD}
 
 
-def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
+def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool | None:
+    """Whether the head is there; None: no snapshot has its id."""
     if head is None:
         return table.store.exists(table.paths.schema(draft.schema.id))
     now = table.find_snapshot(head.id)
-    return now is not None and now.identity == head.identity
+    return None if now is None else is_same(now, head)
 
 
 def _read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: bool) -> bool:

@@ -159,6 +159,13 @@ class CommitTurn:
         before, self._before = self._before, None
         return before is not None and before.wait(self._beat)
 
+    def is_there(self, newest: Snapshot | None) -> bool:
+        """Whether a snapshot is in the storage now; if not, what was told of it is forgotten."""
+        if newest is None or self._is_there(newest):
+            return True
+        self._told, self._failed = Relay(), True
+        return False
+
     def _climbed(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
         """Look for the snapshots after ``head`` one by one: each is based on the one before if all of them are still
         there then. Another engine may have rolled the branch back meanwhile, and have given their ids to others.

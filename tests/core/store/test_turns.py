@@ -94,8 +94,8 @@ def test_who_waits_doesnt_give_up_while_others_go_on(
     holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """However long the queue is: only who shows nothing is not waited for."""
-    monkeypatch.setattr(turns, "WAIT_S", 0.2)
-    (file,) = folder.iterdir()
+    monkeypatch.setattr(turns, "WAIT_S", 0.3)
+    (file,) = names(folder)
     found: list[bool] = []
 
     def wait() -> None:
@@ -105,7 +105,7 @@ def test_who_waits_doesnt_give_up_while_others_go_on(
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    for _ in range(40):
+    for _ in range(50):
         os.utime(file)
         waiting.join(0.01)
     assert found == []
