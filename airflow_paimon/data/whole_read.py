@@ -22,6 +22,7 @@ from airflow_paimon.core.format.manifest import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_index
+from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
@@ -224,8 +225,9 @@ _GroupOf = Callable[[bytes, int, str], int]
 
 def _grouping(schema: TableSchema, groups: int) -> _GroupOf:
     if not schema.primary_keys:
-        return lambda partition, bucket, name: crc32(name.encode()) % groups
-    canonical = StoredPartitions(schema).canonical
+        return lambda partition, bucket, name: crc32(name.encode(errors=ANY_NAME)) % groups
+    # Files that a plan takes for one bucket (``scan.splits_of``): without partition columns whatever bytes are stored.
+    canonical = StoredPartitions(schema).canonical if schema.partition_keys else lambda _: b""
     known: dict[tuple[bytes, int], int] = {}
 
     def by_bucket(partition: bytes, bucket: int, name: str) -> int:

@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry, ManifestFile
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
@@ -294,3 +296,16 @@ def test_files_of_an_unpartitioned_table_are_spread() -> None:
     found: Sequence[Layer] = layers_of(_whole(table), random.Random(13), 4)
     assert len(found) > 1 and max(len(splits[0].bucket.files) for _, splits in found) < 12
     assert rows_of(found) == rows_of(plan_table_read(table))
+
+
+def test_a_bucket_of_an_unpartitioned_table_is_one_group() -> None:
+    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT NOT NULL"), ("v", "INT")],
+                         primary_keys=["k"], options={"bucket": "1"})  # fmt: skip
+    for v in range(2):
+        write_arrow(table, pa.table({"k": pa.array([1], pa.int32()), "v": pa.array([v], pa.int32())}))
+    stored = next(iter(live_entries(table, table.latest_snapshot()).values()))
+    other = stored._replace(partition=stored.partition + bytes(8))  # holds no columns either
+    draft = Draft(kind=CommitKind.OVERWRITE, entries=[stored.deleted(), other], schema=table.schema())
+    commit(table, lambda _: draft)
+    assert rows_of(plan_table_read(table)) == [(1, 1)]
+    assert rows_of(layers_of(_whole(table), random.Random(15), 1000)) == [(1, 1)]
