@@ -32,7 +32,7 @@ def rows_of_keys(read: TableRead, split: ReadSplit, keys: KeyValues) -> Iterator
     """Read the rows that have, in each of these columns, one of its values. ``read``: with ``POSITION_COLUMNS``."""
     tests = {name: _Members(values) for name, values in keys.items()}
     large = replace(read, batch_rows=max(read.batch_rows, _MASK_ROWS))
-    alone = set(read.columns) <= {*keys, *POSITION_COLUMNS}
+    alone = set(keys) <= set(read.columns) <= {*keys, *POSITION_COLUMNS}
     for part in split.divided():
         if alone:
             for batch in read_split(large, part):
