@@ -17,18 +17,22 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from airflow_paimon.core.commit.seen import Seen, is_same
 from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json, parse_snapshot
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.store.turns import Announced, Awaited, Turn, turn_at
 from airflow_paimon.core.table.table import Table
 
 _STEPS = 32
 _MOST_BYTES = 2**20
 _CLIMBS = 256
+_AT_ONCE = 16
 
 
 class Step(NamedTuple):
@@ -167,17 +171,29 @@ class CommitTurn:
         return False
 
     def _climbed(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
-        """Look for the snapshots after ``head`` one by one: each is based on the one before if all of them are still
-        there then. Another engine may have rolled the branch back meanwhile, and have given their ids to others.
+        """Look for the snapshots after ``head``: each is based on the one before if all of them are still there then.
+        Another engine may have rolled the branch back meanwhile, and have given their ids to others.
+
+        Where another machine puts one after the other, whoever reads one after the other never gets to the end: after
+        the first one several are asked for at once.
         """
         table = self._table
         found: list[Snapshot] = []
         number = head.id if head is not None else 0
-        while len(found) < _CLIMBS and (snapshot := table.find_snapshot(number + len(found) + 1)) is not None:
-            found.append(snapshot)
+        width = 1
+        while len(found) < _CLIMBS:
+            first = number + len(found) + 1
+            asked = side_by_side(table.store, [partial(table.find_snapshot, first + i) for i in range(width)])
+            new = [s for s in takewhile(lambda s: s is not None, asked) if s is not None]
+            found += new
+            if len(new) < width:
+                break
+            width = _AT_ONCE if table.store.remote else 1
         if not found:
             return head
-        if head is None or len(found) == _CLIMBS or not all(map(self._is_there, [head, *found[:-1]])):
+        if head is None or len(found) >= _CLIMBS:
+            return table.latest_snapshot()
+        if not all(side_by_side(table.store, [partial(self._is_there, s) for s in [head, *found[:-1]]])):
             return table.latest_snapshot()
         seen.add([head, *found])
         return found[-1]

@@ -18,7 +18,7 @@ import pytest
 from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.relay import Relay, Step
+from airflow_paimon.core.commit.relay import Relay, Step, turn_of
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import ConflictError, StorageError
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -320,6 +320,35 @@ def test_a_retry_is_planned_on_what_is_there(table: Table) -> None:
     assert heads[:2] == [(1, 1), (2, 1)], "planned on one that is not there yet"
     assert all(head <= newest for head, newest in heads[2:])
     is_whole(table, 4)
+
+
+def test_the_end_is_found_though_another_machine_goes_on_meanwhile(table: Table) -> None:
+    """Each request of the one that looks gives the other one the time for a commit."""
+    append(table, "a")
+    rival = through(Alone(table.store), table)
+    looking = threading.Event()
+
+    class Slow(Far):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            found = super()._call(method, path, action)
+            if looking.is_set() and method == "read" and threading.current_thread() is threading.main_thread():
+                append(rival, "c")
+            return found
+
+    slow = Slow(table.store)
+    head = table.latest_snapshot()
+    append(rival, "b")
+    with turn_at(turn_name(table)) as last:
+        assert last is not None
+        dead = last.announce()  # what it announced doesn't come
+        assert dead is not None
+        last.leave(Relay(announced=dead.name).to_note())
+        dead.end(done=False)
+    with turn_of(through(slow, table)) as turn:
+        assert turn is not None
+        looking.set()
+        newest = turn.newest(head, Seen(table), ahead=False)
+    assert newest is not None and 2 < newest.id < 8, "it doesn't run after the other one"
 
 
 def test_a_publish_waits_for_the_snapshot_before(table: Table) -> None:
