@@ -208,7 +208,7 @@ def _wait(descriptor: int, kind: int, beat: Callable[[], None] | None = None) ->
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
-        if time.time() - os.fstat(descriptor).st_mtime > WAIT_S:
+        if abs(time.time() - os.fstat(descriptor).st_mtime) > WAIT_S:  # in the future: the clock was set back
             return False
         now = time.monotonic()
         if beat is not None and now - beaten > _BEAT_S:

@@ -322,6 +322,24 @@ def test_a_retry_is_planned_on_what_is_there(table: Table) -> None:
     is_whole(table, 4)
 
 
+def test_an_announcement_that_somebody_deleted_keeps_nobody_from_committing(table: Table) -> None:
+    """Its file is gone as if what it says had been put: who doesn't go ahead meets that note again at each attempt."""
+    append(table, "a")
+    with turn_at(turn_name(table)) as dead:
+        assert dead is not None
+        note = Relay.from_note(dead.note())
+        never = replace(note.steps[-1].parsed(), id=2, base_manifest_list="never-0", delta_manifest_list="never-1")
+        step = Step(2, never.to_bytes().decode(), note.steps[-1].delta)
+        dead.leave(told(replace(note, announced="gone"), [*note.steps, step]).to_note())
+    entries = message(table, "d").entries()
+
+    def draft(at: HeadState) -> Draft:
+        return Draft(kind=CommitKind.APPEND, entries=entries, schema=at.schema)
+
+    assert commit_at(table, draft).attempts == 2
+    is_whole(table, 2)
+
+
 def test_the_end_is_found_though_another_machine_goes_on_meanwhile(table: Table) -> None:
     """Each request of the one that looks gives the other one the time for a commit."""
     append(table, "a")

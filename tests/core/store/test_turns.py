@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,9 +83,10 @@ def test_nobody_waits_for_long(holder: subprocess.Popen[str], monkeypatch: pytes
         assert turn is None
     monkeypatch.setattr(turns, "WAIT_S", 3600)
     (file,) = names(folder)
-    os.utime(file, (0, 0))  # the other one has had the turn for very long: nobody waits any more
-    with turn_at("a") as turn:
-        assert turn is None
+    for since in (0, time.time() + 7200):  # for very long, or before the clock was set back: nobody waits any more
+        os.utime(file, (since, since))
+        with turn_at("a") as turn:
+            assert turn is None
     holder.communicate("\n")
     with turn_at("a") as turn:
         assert turn is not None
