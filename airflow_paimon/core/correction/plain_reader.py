@@ -428,9 +428,21 @@ class Reader:
             raise NotPlain
 
     def _text_between(self, first: int, end: int) -> str:
-        """Return the text of words, ``end`` not among them."""
+        """Return the text of words, ``end`` not among them, without parentheses around all of it, as Spark shows it."""
+        while end - first > 1 and self._closes(first) == end - 1:
+            first, end = first + 1, end - 1
         starts = [*starts_of(self._text), len(self._text)]
         return self._text[starts[first] : starts[end]].strip()
+
+    def _closes(self, at: int) -> int | None:
+        """Return where the parenthesis that opens at a word is closed; None: none does."""
+        depth = 0
+        for number in range(at, len(self._tokens)):
+            mark = self._tokens[number]
+            depth += (mark == Token("mark", "(")) - (mark == Token("mark", ")"))
+            if depth <= 0:
+                return number if number > at else None
+        return None
 
 
 def refuse_rounding(field: DataField) -> None:
