@@ -189,7 +189,7 @@ def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
     assert "undone already" in again.xcom("check_params", "paimon_error")["message"]
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 @pytest.mark.slow
 def test_a_table_that_is_refused_takes_the_published_ones_back(
     mains: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

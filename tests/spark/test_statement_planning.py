@@ -77,6 +77,7 @@ def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> Ou
     return evaluate(spark, statement, table, warehouse_tables(spark, str(warehouse), None, text, table), dry_run=True)
 
 
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("kind", ["keyed", "append"])
 def test_manifests_of_other_partitions_are_not_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
