@@ -1,14 +1,16 @@
 """Dynamic buckets of primary-key tables in a write: what is known of each key, and the index files of a commit.
 
-The driver notes which index files a partition has; a task reads those of the partitions that it gets rows of; the
-driver writes the new index files when it has what all tasks wrote. See docs/format.md, Dynamic buckets.
+The driver notes which index files a partition has; a task that distributes rows reads those of the partitions that it
+gets rows of, and sends each known bucket along with its row, so the tasks that write need none; the driver writes the
+new index files when it has what all tasks wrote. See docs/format.md, Dynamic buckets.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +21,7 @@ from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import (
     INDEX_TYPE,
     Hashes,
+    extended_hash_index,
     hash_index_entry,
     read_hash_index,
     write_hash_index,
@@ -32,6 +35,8 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     BucketRules,
     Known,
     bucket_rules,
+    check_indexes,
+    check_known,
     known_hashes,
     sizes_of,
 )
@@ -47,6 +52,12 @@ _CACHED_BYTES = 1 << 30
 _cache: OrderedDict[tuple[str, ...], Known] = OrderedDict()
 """Indexes that this process has read, by the names of their files, which are never used again."""
 
+_checked: OrderedDict[tuple[str, ...], None] = OrderedDict()
+"""Which indexes this process has found to have no hash in two buckets."""
+
+_MOST_CHECKED = 1000
+_AT_ONCE_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBuckets:
@@ -54,6 +65,8 @@ class DynamicBuckets:
 
     ``indexes``: the hash indexes of each partition (in canonical form), one a bucket. ``unindexed``: buckets with files
     but without an index. ``places``: where the keys live whose partition may change; such a table has no index.
+    ``sizes``: of each partition, how many hashes each bucket has; then the known bucket of each row comes along with
+    it, and nothing is read. ``checks``: see ``assigner``.
     """
 
     store: Store
@@ -63,13 +76,28 @@ class DynamicBuckets:
     indexes: Mapping[bytes, tuple[IndexEntry, ...]] = field(default_factory=dict)
     unindexed: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)
     places: KeyPlaces | None = None
+    sizes: Mapping[bytes, Mapping[int, int]] | None = None
+    checks: bool = True
+
+    def after_look_up(self) -> DynamicBuckets:
+        """Return what the tasks have to know that get each row's known bucket with it: a few bytes a bucket."""
+        if self.sizes is not None:
+            return self
+        if self.places is not None:
+            sizes = self.places.sizes()
+        else:
+            sizes = {p: {e.bucket: e.row_count for e in entries} for p, entries in self.indexes.items()}
+        return replace(self, indexes={}, unindexed={}, places=None, sizes=sizes)
 
     def assigner(self, partition: bytes) -> Assigner:
-        """Return an assigner for a partition.
+        """Return an assigner for a partition. Without ``checks`` the driver has to call ``check`` before it commits: it
+        takes longer than all else here, and would be done in each process that assigns.
 
         Raises:
             FormatError: its index is damaged; a write could put a key into a second bucket.
         """
+        if self.sizes is not None:
+            return Assigner(np.empty(0, np.int64), self.sizes.get(partition, {}), self.rules)
         if self.places is not None:
             packed = self.places.packed(partition)
             return Assigner(packed, sizes_of(packed, self.places.numbers(partition)), self.rules)
@@ -77,6 +105,20 @@ class DynamicBuckets:
         if self.unindexed.get(partition):
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
         return Assigner(self._known(partition, entries), {e.bucket: e.row_count for e in entries}, self.rules)
+
+    def check(self, partition: bytes) -> None:
+        """See that no hash is in two buckets of a partition, unless this process has seen it before.
+
+        Raises:
+            FormatError: see ``assigner``.
+        """
+        entries = self.indexes.get(partition, ())
+        names = tuple(e.file_name for e in entries)
+        if len(entries) < 2 or names in _checked:
+            return
+        with self._whole(partition):
+            check_indexes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+        _note_checked(names)
 
     def shares(self, partition: bytes) -> int:
         """Return how many tasks can assign buckets of a partition; no index file is read."""
@@ -91,10 +133,11 @@ class DynamicBuckets:
         names = tuple(e.file_name for e in entries)
         found = _cache.pop(names, None)
         if found is None:
-            try:
-                found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
-            except FormatError as error:
-                raise self._damaged(partition, error.message) from None
+            found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+        if self.checks and names not in _checked:
+            with self._whole(partition):
+                check_known(found)
+            _note_checked(names)
         _cache[names] = found
         while len(_cache) > 1 and sum(p.nbytes for p in _cache.values()) > _CACHED_BYTES:
             _cache.popitem(last=False)
@@ -114,6 +157,13 @@ class DynamicBuckets:
         except FormatError as error:
             raise self._damaged(partition, error.message) from None
 
+    @contextmanager
+    def _whole(self, partition: bytes) -> Iterator[None]:
+        try:
+            yield
+        except FormatError as error:
+            raise self._damaged(partition, error.message) from None
+
     def _damaged(self, partition: bytes, why: str) -> FormatError:
         stored = StoredPartitions(self.schema)
         where = f"partition {stored.text(partition)}" if self.schema.partition_keys else "the table"
@@ -123,6 +173,12 @@ class DynamicBuckets:
             f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
             details={"partition": stored.text(partition)},
         )
+
+
+def _note_checked(names: tuple[str, ...]) -> None:
+    _checked[names] = None
+    while len(_checked) > _MOST_CHECKED:
+        _checked.popitem(last=False)
 
 
 def plan_dynamic_buckets(
@@ -201,6 +257,18 @@ class Assigners:
         return [replace(m, hashes=added[m.key]) if m.key in added else m for m in messages]
 
 
+def check_indexes_of(dynamic: DynamicBuckets | None, messages: Iterable[CommitMessage]) -> None:
+    """Check the indexes of the partitions that tasks have written to without ``checks``.
+
+    Raises:
+        FormatError: see ``DynamicBuckets.assigner``; nothing may be committed.
+    """
+    if dynamic is not None:
+        form = StoredPartitions(dynamic.schema).canonical
+        for partition in sorted({form(m.partition) for m in messages}):
+            dynamic.check(partition)
+
+
 def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
     """Write the index files of buckets with new hashes; return the messages with their entries, to be committed.
 
@@ -215,16 +283,23 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
             added.setdefault(BucketKey(form(message.partition), message.bucket), []).append(message.hashes)
     out: list[CommitMessage] = []
     stamp = uuid.uuid4()
+    files: dict[str, bytes] = {}
     for message in messages:
-        parts = added.pop(BucketKey(form(message.partition), message.bucket), None) if message.new_files else None
-        index = None if parts is None else _write(dynamic, message, parts, f"index-{stamp}-{len(out)}")
+        key = BucketKey(form(message.partition), message.bucket)
+        parts = added.pop(key, None) if message.new_files else None
+        index = None
+        if parts is not None:
+            name = f"index-{stamp}-{len(out)}"
+            data = files[f"{INDEX_DIR}/{name}"] = _extended(dynamic, key, parts)
+            index = hash_index_entry(message.partition, message.bucket, name, data)
         out.append(replace(message, hashes=b"", index=index))
+        if sum(map(len, files.values())) > _AT_ONCE_BYTES:
+            dynamic.store.create_many(files)
+            files = {}
+    dynamic.store.create_many(files)
     return out
 
 
-def _write(dynamic: DynamicBuckets, message: CommitMessage, added: Sequence[bytes], name: str) -> IndexEntry:
-    known = dynamic.hashes(StoredPartitions(dynamic.schema).canonical(message.partition), message.bucket)
+def _extended(dynamic: DynamicBuckets, key: BucketKey, added: Sequence[bytes]) -> bytes:
     new = [read_hash_index(part, len(part) // 4, name="a task") for part in added]
-    data = write_hash_index(np.concatenate([known, *new]))
-    dynamic.store.create(f"{INDEX_DIR}/{name}", data)
-    return hash_index_entry(message.partition, message.bucket, name, data)
+    return extended_hash_index(dynamic.hashes(key.partition, key.bucket), np.concatenate(new))

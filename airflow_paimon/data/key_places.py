@@ -102,6 +102,14 @@ class KeyPlaces:
         """Return the buckets that a partition has."""
         return [b.bucket for b in self.buckets if b.partition == partition]
 
+    def sizes(self) -> dict[bytes, dict[int, int]]:
+        """Count the keys of each bucket, by partition."""
+        out: dict[bytes, dict[int, int]] = {}
+        counts = np.bincount(self._at, minlength=len(self.buckets)).tolist()
+        for bucket, count in zip(self.buckets, counts, strict=True):
+            out.setdefault(bucket.partition, {})[bucket.bucket] = count
+        return out
+
     def twice(self, limit: int) -> list[tuple[str, BucketKey, BucketKey]]:
         """Return keys that are in two buckets, as texts, and the buckets; at most ``limit``."""
         same = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])

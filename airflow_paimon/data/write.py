@@ -24,6 +24,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem, hash_rows
+from airflow_paimon.core.table.dynamic_buckets_plan import Assigner
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
@@ -45,12 +46,17 @@ BUFFER_BYTES = 256 << 20
 
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
 _MOST_ROWS_TO_HASH = 20_000
+_BUCKET_BITS = 16
+_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
 
 PartitionsOfRows = Callable[[TableSchema], "frozenset[bytes] | None"]
 """Returns the partitions of the rows that come, in canonical form; None = unknown."""
 
 BucketsOfRows = Callable[[TableSchema], "frozenset[int] | None"]
 """Returns the buckets of the rows that come, out of as many as the option ``bucket`` says; None = unknown."""
+
+Known = npt.NDArray[np.int64]
+"""The bucket of each row whose key a look-up has found, else -1."""
 
 UNAWARE_BUCKET = 0
 UNAWARE_TOTAL = -1
@@ -96,6 +102,10 @@ class TableWrite:
     def partial(self) -> bool:
         """Whether rows may lack columns: see ``combines_rows``."""
         return not self.replaces and combines_rows(self.schema)
+
+    def after_look_up(self) -> TableWrite:
+        """Return what tasks need whose rows come with their ``Known`` buckets, if the table has dynamic ones."""
+        return self if self.dynamic is None else replace(self, dynamic=self.dynamic.after_look_up())
 
     @property
     def default_buckets(self) -> int:
@@ -285,10 +295,13 @@ class BucketRows(NamedTuple):
         return self.batch if self.indices is None else self.batch.take(pa.array(self.indices))
 
 
-def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) -> Iterator[BucketRows]:
+def distribute(
+    write: TableWrite, rows: pa.RecordBatch, assigners: Assigners, known: Known | None = None
+) -> Iterator[BucketRows]:
     """Distribute rows (as ``conform_rows`` returns them) to their buckets.
 
-    ``assigners``: the same for all rows of a task; only dynamic buckets need them.
+    ``assigners``: the same for all rows of a task; only dynamic buckets need them. ``known``: of rows that were looked
+    up before.
     """
     if not rows.num_rows:
         return
@@ -297,7 +310,7 @@ def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) ->
     if write.dynamic is None:
         buckets = _bucket_column(write, rows, codes, names)
     else:
-        buckets = _hashed(write, rows, codes, names, lambda p, *row: assigners.of(p).assign(*row))
+        buckets = _assigned(write, rows, codes, names, assigners, known)
     span = int(buckets.max()) + 1
     if len(partitions) == 1 and int(buckets.min()) == span - 1:
         yield BucketRows(*partitions[0], span - 1, rows, None)
@@ -313,20 +326,27 @@ def distribute(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) ->
         yield BucketRows(partition, values, int(ordered[start]) % span, rows, indices)
 
 
-def bucket_groups(write: TableWrite, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def bucket_groups(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) -> tuple[Known, Known | None]:
     """Return a number per row to distribute by, the same for all rows of a bucket, or of a share of dynamic ones (and,
-    rarely, for two of them)."""
+    rarely, for two of them); and the known buckets of rows with dynamic ones. ``assigners``: as in ``distribute``."""
     if not rows.num_rows:
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int64), None if write.dynamic is None else np.empty(0, np.int64)
     codes, partitions = _partition_codes(write.store, write.schema, write.label, rows)
     names = [p for p, _ in partitions]
-    stable = np.array([_stable_number(p) for p in names], np.int64)
+    known = None
     if write.dynamic is None:
-        buckets = _bucket_column(write, rows, codes, names)
+        shares = _bucket_column(write, rows, codes, names)
     else:
-        known = Assigners(write.dynamic)
-        buckets = _hashed(write, rows, codes, names, lambda p, *row: known.of(p).share_of(*row))
-    return (stable[codes] + buckets) & np.int64(0x7FFFFFFFFFFFFFFF)
+        shares = _hashed(write, rows, codes, names, lambda p, *row: _share_and_bucket(assigners.of(p), *row))
+        shares, known = shares >> _BUCKET_BITS, (shares & _BUCKET_MASK) - 1
+    stable = np.array([_stable_number(p) for p in names], np.int64)
+    return (stable[codes] + shares) & np.int64(0x7FFFFFFFFFFFFFFF), known
+
+
+def _share_and_bucket(assigner: Assigner, hashes: Hashes, known: Known | None) -> Known:
+    """Return both in one number: the share above 16 bits that hold the bucket plus one, 0 if it is unknown."""
+    found = assigner.find(hashes, known)
+    return assigner.share_of(hashes, found) << _BUCKET_BITS | (found + 1)
 
 
 def _stable_number(partition: bytes) -> int:
@@ -382,6 +402,29 @@ def _bucket_column(
     return out
 
 
+def _assigned(
+    write: TableWrite,
+    rows: pa.RecordBatch,
+    codes: npt.NDArray[np.int64],
+    partitions: Sequence[bytes],
+    assigners: Assigners,
+    known: Known | None,
+) -> Known:
+    """Return the bucket of each row: the known one, or one that is assigned now."""
+
+    def assigned(partition: bytes, hashes: Hashes, found: Known | None) -> Known:
+        return assigners.of(partition).assign(hashes, found)
+
+    if known is None:
+        return _hashed(write, rows, codes, partitions, assigned)
+    new = np.flatnonzero(known < 0)
+    if not len(new):
+        return known
+    buckets = known.copy()
+    buckets[new] = _hashed(write, rows.take(pa.array(new)), codes[new], partitions, assigned)
+    return buckets
+
+
 def _hashed(
     write: TableWrite,
     rows: pa.RecordBatch,
@@ -396,14 +439,17 @@ def _hashed(
     if places is not None:
         hashes, known = places.hashes(rows), places.known_buckets(rows, partitions, codes)
     else:
-        fields = [write.schema.field(n) for n in write.schema.trimmed_primary_keys]
+        schema = write.schema
+        names = schema.primary_keys if schema.crosses_partitions else schema.trimmed_primary_keys
+        fields = [schema.field(n) for n in names]
         hashes = hash_rows([rows.column(f.name) for f in fields], [f.type for f in fields])
     if len(partitions) == 1:
         return number(partitions[0], hashes, known)
     out = np.empty(rows.num_rows, np.int64)
     for code, partition in enumerate(partitions):
         mask = codes == code
-        out[mask] = number(partition, hashes[mask], known[mask] if known is not None else None)
+        if mask.any():
+            out[mask] = number(partition, hashes[mask], known[mask] if known is not None else None)
     return out
 
 
@@ -517,9 +563,9 @@ class RowsWriter:
         self._writers: dict[BucketKey, BucketWriter] = {}
         self._assigners = Assigners(write.dynamic)
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows as ``conform_rows`` returns them."""
-        for part in distribute(self._write, batch, self._assigners):
+    def add(self, batch: pa.RecordBatch, known: Known | None = None) -> None:
+        """Add rows as ``conform_rows`` returns them; ``known``: see ``distribute``."""
+        for part in distribute(self._write, batch, self._assigners, known):
             key = BucketKey(part.partition, part.bucket)
             if key not in self._writers:
                 self._writers[key] = BucketWriter(self._write, part.partition, part.values, part.bucket)
@@ -540,10 +586,15 @@ class RowsWriter:
 
 def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch]) -> list[CommitMessage]:
     """Write rows of any buckets as ``RowsWriter`` does. After a failure, the written files are deleted."""
+    return write_placed_rows(write, ((batch, None) for batch in batches))
+
+
+def write_placed_rows(write: TableWrite, batches: Iterable[tuple[pa.RecordBatch, Known | None]]) -> list[CommitMessage]:
+    """Like ``write_rows``, of rows that come with their known buckets."""
     writer = RowsWriter(write)
     with abandoned_on_failure([writer]):
-        for batch in batches:
-            writer.add(batch)
+        for batch, known in batches:
+            writer.add(batch, known)
         return writer.finish()
 
 

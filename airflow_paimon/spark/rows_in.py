@@ -8,24 +8,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.write import TableWrite, bucket_groups
+from airflow_paimon.data.write import Known, TableWrite, bucket_groups
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
 from airflow_paimon.spark.spark_types import shipped_type
-from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow
+from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 GROUP = "__airflow_paimon_group"
 """The column by which rows are distributed; tasks remove it again."""
+
+_BUCKET_BITS = 16
+_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
+_GROUP_MASK = (1 << 47) - 1
 
 BATCH_CONF = {
     # by default Spark estimates the size of every row, which takes longer than anything else in a write
@@ -118,18 +124,17 @@ def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
     grouped = _grouped_by_spark(frame, write)
     if grouped is None:
         group = _group_column(frame, write)
-        if group is None:
-            return _grouped_in_tasks(frame, write)
-        grouped = frame.withColumn(GROUP, group)
-    buckets = write.default_buckets
+        grouped = _grouped_in_tasks(frame, write) if group is None else frame.withColumn(GROUP, group)
+    from pyspark.sql import functions as sf
+
+    buckets, group = write.default_buckets, sf.col(GROUP)
+    if write.dynamic is not None:
+        group = sf.shiftright(group, _BUCKET_BITS)
     if write.dynamic is not None and not write.schema.partition_keys:
         buckets = write.dynamic.shares(encode_partition((), ()))
     if not write.schema.partition_keys and buckets > 0 and hasattr(grouped, "repartitionById"):
-        from pyspark.sql import functions as sf
-
-        number = sf.pmod(sf.col(GROUP), sf.lit(buckets)).cast("int")
-        return grouped.repartitionById(buckets, number)
-    return grouped.repartition(GROUP)
+        return grouped.repartitionById(buckets, sf.pmod(group, sf.lit(buckets)).cast("int"))
+    return grouped.repartition(group)
 
 
 def _grouped_by_spark(frame: DataFrame, write: TableWrite) -> DataFrame | None:
@@ -166,13 +171,14 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
     except ImportError:
         return None
     names = _group_columns(write)
-    schema, label = write.schema, write.label
 
     def groups(columns: Iterator[Any]) -> Iterator[pa.Array]:
+        set_imports_apart()
+        groups_of = _Groups(write).of
         with forgetting_zip_importers():
             for arrays in columns:
                 given = arrays if isinstance(arrays, tuple) else (arrays,)
-                yield pa.array(_groups(pa.table(list(given), names=names), write, schema, label))
+                yield pa.array(groups_of(pa.table(list(given), names=names)))
 
     groups.__annotations__ = (
         {"columns": Iterator[pa.Array], "return": Iterator[pa.Array]}
@@ -183,30 +189,45 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
     return column
 
 
-def _groups(rows: pa.Table, write: TableWrite, schema: TableSchema, label: str) -> Any:
-    fields = tuple(f for f in schema.fields if f.name in rows.schema.names)
-    part = replace(schema, fields=fields)
-    try:
-        return bucket_groups(write, conform(rows, part, label))
-    except InvalidInputError:  # the task that writes reports the error, and is not retried
-        return np.zeros(rows.num_rows, np.int64)
+class _Groups:
+    """Computes the column ``GROUP`` in one task. With dynamic buckets its lower bits hold the row's bucket plus one, 0
+    if its key is new, so that the task that writes doesn't look the key up again."""
+
+    def __init__(self, write: TableWrite) -> None:
+        self._write = write
+        self._assigners = Assigners(write.dynamic)
+
+    def of(self, rows: pa.Table) -> npt.NDArray[np.int64]:
+        write, schema = self._write, self._write.schema
+        part = replace(schema, fields=tuple(f for f in schema.fields if f.name in rows.schema.names))
+        try:
+            groups, known = bucket_groups(write, conform(rows, part, write.label), self._assigners)
+        except InvalidInputError:  # the task that writes reports the error, and is not retried
+            return np.zeros(rows.num_rows, np.int64)
+        return groups if known is None else (groups & _GROUP_MASK) << _BUCKET_BITS | (known + 1)
 
 
 def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
     from pyspark.sql import types as st
 
-    schema, label, names = write.schema, write.label, _group_columns(write)
+    names = _group_columns(write)
     target = st.StructType([*frame.schema.fields, st.StructField(GROUP, st.LongType())])
 
     def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        groups_of = _Groups(write).of
         for batch in batches:
             chosen = pa.Table.from_batches([batch]).select(names)
-            yield batch.append_column(GROUP, pa.array(_groups(chosen, write, schema, label)))
+            yield batch.append_column(GROUP, pa.array(groups_of(chosen)))
 
-    return map_in_arrow(frame, add, target).repartition(GROUP)
+    return map_in_arrow(frame, add, target)
 
 
-def without_group(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Remove the column ``GROUP``."""
+def without_group(write: TableWrite, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Known | None]:
+    """Remove the column ``GROUP``; return the known bucket of each row, if rows were distributed by dynamic ones."""
     at = batch.schema.get_field_index(GROUP)
-    return batch if at < 0 else batch.remove_column(at)
+    if at < 0:
+        return batch, None
+    rows = batch.remove_column(at)
+    if write.dynamic is None:
+        return rows, None
+    return rows, (np.asarray(batch.column(at).to_numpy()) & _BUCKET_MASK) - 1

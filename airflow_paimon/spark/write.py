@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,14 +13,15 @@ from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_operation_id, partition_argument
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
-from airflow_paimon.data.write import TableWrite, write_rows
+from airflow_paimon.data.dynamic_buckets import check_indexes_of
+from airflow_paimon.data.write import Known, TableWrite, discard_files, write_placed_rows
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
@@ -111,11 +113,26 @@ def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
     """Write the rows in tasks; return what the driver commits, for each task its successful attempt."""
 
+    placed, looking_up = write.after_look_up(), write
+    if write.dynamic is not None:
+        looking_up = replace(write, dynamic=replace(write.dynamic, checks=False))
+
+    def rows_in(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Known | None]]:
+        for batch in batches:
+            rows, known = without_group(placed, batch)
+            yield conform_for(placed, rows), known
+
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ship(lambda: write_rows(write, (conform_for(write, without_group(b)) for b in batches)))
+        return ship(lambda: write_placed_rows(placed, rows_in(batches)))
 
     with temporary_conf(frame.sparkSession, BATCH_CONF), task_errors():
-        return collect(map_in_arrow(distributed(frame, write), work, SCHEMA))
+        messages = collect(map_in_arrow(distributed(frame, looking_up), work, SCHEMA))
+    try:
+        check_indexes_of(write.dynamic, messages)
+    except FormatError:
+        discard_files(write, messages)
+        raise
+    return messages
 
 
 def _result(table: Table, mode: str, written: Written, started: float) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,11 +26,19 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.check_rows import key_hashes
 from airflow_paimon.data.drop import drop_partitions
-from airflow_paimon.data.dynamic_buckets import with_hash_indexes
+from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.rewrite import fold_buckets
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
+from airflow_paimon.data.write import (
+    TableWrite,
+    bucket_groups,
+    discard_files,
+    plan_write,
+    write_placed_rows,
+    write_rows,
+)
 from tests.core.tables import run
 from tests.data.hash_indexes import DYNAMIC, check_indexes, indexed
 from tests.data.tables import make_table, rows_of
@@ -143,6 +153,50 @@ def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> No
     discard_files(write, messages)
     live = {e.file_name for e in read_index(table, table.latest_snapshot())}
     assert index_files(table) & before - live != before - live
+
+
+@pytest.mark.parametrize("case", range(4))
+@pytest.mark.parametrize("keys", [["p", "k"], ["k"]])
+def test_tasks_that_get_known_buckets_with_their_rows_write_the_same(
+    tmp_path: Path, keys: list[str], case: int
+) -> None:
+    """As Spark's tasks do: one looks the keys up, another one writes, and is sent neither hashes nor keys."""
+    random = chance(f"placed {keys} {case}")
+    options = {"bucket": "-1", "dynamic_bucket__target_row_num": "5"}
+    table = make_table(tmp_path, COLUMNS, primary_keys=keys, partition_keys=["p"], **options)
+    homes = {k: random.choice("xy") for k in range(60)}
+
+    def some(v: str) -> pa.Table:
+        chosen = random.choices(list(homes), k=25)
+        return pa.concat_tables([rows([k], v, homes[k]) for k in chosen])
+
+    write_arrow(table, some("old"))
+    write_arrow(table, some("more"))
+    write = plan_write(table, tasks=3)
+    given = conform_rows(some("new"), write.schema, write.label)
+    groups, known = bucket_groups(write, given, Assigners(write.dynamic))
+    assert known is not None and 0 < (known >= 0).sum() < len(known)
+    told = pickle.loads(pickle.dumps(write.after_look_up()))
+    assert told.dynamic.places is None and not told.dynamic.indexes
+    looked_up, placed = [], []
+    for group in sorted(set(groups.tolist())):
+        at = np.flatnonzero(groups == group)
+        mine = given.take(pa.array(at))
+        looked_up += write_rows(write, [mine])
+        placed += write_placed_rows(told, [(mine, known[at])])
+
+    def what(messages: list[CommitMessage]) -> list[Any]:
+        return [
+            (m.partition, m.bucket, m.hashes, [(f.row_count, f.min_key, f.max_key) for f in m.new_files])
+            for m in messages
+        ]
+
+    assert what(placed) == what(looked_up)
+    messages = completed(table, write, placed, "append")
+    commit_write(table, write, messages, "append", None, CommitIdentity())
+    assert {k for (_, k), v in shown(table).items() if v == "new"} == set(given.column("k").to_pylist())
+    if keys == ["p", "k"]:
+        check_indexes(table)
 
 
 @pytest.mark.parametrize("case", range(3))

@@ -7,11 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.bucket import hash_rows
+from airflow_paimon.core.table.partitions import encode_partition
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.conform import conform_rows
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
+DT = [parse_type("STRING NOT NULL")]
 TASKS = {"spark.sql.shuffle.partitions": "5", "spark.sql.adaptive.enabled": "false"}
 Model = dict[tuple[int, str], str]
 
@@ -78,6 +84,30 @@ def test_tasks_of_every_way_to_write_agree(spark: SparkSession, tmp_path: Path) 
         rows, new = some(spark, random, "last")
         write_table(rows, **where)
         check(table, model | new)
+
+
+def test_a_hash_in_two_buckets_refuses_the_write_of_another_key(spark: SparkSession, tmp_path: Path) -> None:
+    """The driver sees it before it commits, as no task looks at hashes that it has no rows of."""
+    table = make(tmp_path)
+    given = pa.table({"k": list(range(8)), "v": ["old"] * 8, "dt": ["a"] * 8})
+    write_arrow(table, given)
+    write_arrow(table, given.set_column(2, "dt", pa.array(["b"] * 8)))
+    first, second = (
+        e for e in read_index(table, table.latest_snapshot()) if e.partition == encode_partition(("a",), DT)
+    )
+    hashes = table.store.read(f"index/{first.file_name}")
+    mine = table.store.read(f"index/{second.file_name}")
+    table.store.replace(f"index/{second.file_name}", hashes[:4] + mine[4:])
+    both = hash_rows([pa.array(range(8), pa.int64())], [parse_type("BIGINT NOT NULL")])
+    held = {int(h) for h in np.frombuffer(hashes[:4] + mine[:4], ">i4")}
+    key = next(k for k in range(8) if int(both[k]) not in held)
+    files = set(table.store.walk(""))
+    row = spark.createDataFrame([(key, "new", "a")], "k bigint, v string, dt string")
+    with pytest.raises(FormatError, match=r"dt=a can't be written.* two buckets, the first of them in 0 and 1"):
+        write_table(row, str(tmp_path), "d.t")
+    assert set(table.store.walk("")) == files
+    write_table(row.selectExpr("k", "v", "'b' AS dt"), str(tmp_path), "d.t")
+    assert (key, "new", "b") in rows_of(table)
 
 
 @pytest.mark.part(few=1)

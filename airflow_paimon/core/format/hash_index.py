@@ -39,6 +39,19 @@ def write_hash_index(hashes: Hashes) -> bytes:
     return distinct(hashes).astype(_STORED).tobytes()
 
 
+def extended_hash_index(known: Hashes, new: Hashes) -> bytes:
+    """Encode the hashes of a bucket together with new ones, each of them once.
+
+    What is sorted, as our own files are, is not sorted again: the new hashes are put into their places.
+    """
+    held, more = known if is_rising(known) else distinct(known), distinct(new)
+    at = np.searchsorted(held, more)
+    if len(held):
+        missing = held[np.minimum(at, len(held) - 1)] != more
+        at, more = at[missing], more[missing]
+    return np.insert(held, at, more).astype(_STORED).tobytes()
+
+
 def hash_index_entry(partition: bytes, bucket: int, file_name: str, data: bytes) -> IndexEntry:
     """Describe the file of a bucket's hashes, for the index manifest."""
     return IndexEntry(
@@ -55,6 +68,11 @@ def hash_index_entry(partition: bytes, bucket: int, file_name: str, data: bytes)
 def distinct(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:
     """Sort and return each number once; many times as fast as ``numpy.unique`` of many numbers, which hashes them."""
     return without_repeats(np.sort(numbers))
+
+
+def is_rising(numbers: npt.NDArray[_Int]) -> bool:
+    """Return whether numbers are sorted, and each of them is there once."""
+    return bool((numbers[1:] > numbers[:-1]).all())
 
 
 def without_repeats(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes, distinct, without_repeats
+from airflow_paimon.core.format.hash_index import Hashes, distinct, is_rising, without_repeats
 from airflow_paimon.core.table.options import TableOptions
 
 Packed = npt.NDArray[np.int64]
@@ -84,13 +84,17 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
         FormatError: a hash is in two buckets.
     """
     packed = pack_all(indexes)
+    _refuse_twice(packed)
+    return packed
+
+
+def _refuse_twice(packed: Packed) -> None:
     twice = np.flatnonzero((packed[1:] ^ packed[:-1]).view(np.uint64) <= _BUCKET_MASK)
     if len(twice):
         one, other = (int(packed[at]) & _BUCKET_MASK for at in (twice[0], twice[0] + 1))
         raise FormatError(
             f"{len(twice)} key hashes are in the index of two buckets, the first of them in {one} and {other}"
         )
-    return packed
 
 
 def pack_all(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
@@ -125,14 +129,31 @@ Known = Packed | ByBucket
 def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> Known:
     """Return what an ``Assigner`` looks the hashes of a partition up in, with the least work.
 
+    Of a hash that is in two buckets one is found; see ``check_known``.
+    """
+    parts = list(indexes)
+    return pack_all(parts) if len(parts) > _FEW_BUCKETS else _by_bucket(parts)
+
+
+def _by_bucket(parts: Iterable[tuple[int, Hashes]]) -> ByBucket:
+    return ByBucket(tuple((bucket, hashes if is_rising(hashes) else distinct(hashes)) for bucket, hashes in parts))
+
+
+def check_known(known: Known) -> None:
+    """Check the index of a partition. This takes five times as long as reading it.
+
     Raises:
         FormatError: a hash is in two buckets.
     """
-    parts = list(indexes)
-    if len(parts) > _FEW_BUCKETS:
-        return pack(parts)
-    parts = [(bucket, hashes if _is_rising(hashes) else distinct(hashes)) for bucket, hashes in parts]
-    return pack(parts) if _share_a_hash([hashes for _, hashes in parts]) else ByBucket(tuple(parts))  # which says which
+    if not isinstance(known, ByBucket):
+        _refuse_twice(known)
+    elif _share_a_hash([hashes for _, hashes in known.parts]):
+        pack(known.parts)  # which says which
+
+
+def check_indexes(indexes: Iterable[tuple[int, Hashes]]) -> None:
+    """Like ``check_known``, where nothing is looked up."""
+    check_known(_by_bucket(indexes))
 
 
 def _share_a_hash(buckets: Sequence[Hashes]) -> bool:
@@ -146,10 +167,6 @@ def _share_a_hash(buckets: Sequence[Hashes]) -> bool:
         if (together[1:] == together[:-1]).any():
             return True
     return False
-
-
-def _is_rising(hashes: Hashes) -> bool:
-    return bool((hashes[1:] > hashes[:-1]).all())
 
 
 def find_buckets(known: Known, hashes: Hashes) -> npt.NDArray[np.int64]:
@@ -195,14 +212,17 @@ class Assigner:
         self._filled: dict[int, int] = {}
         self._added: dict[int, list[Hashes]] = {}
 
-    def share_of(self, hashes: Hashes, known: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
-        """Return the share of each hash: that of its bucket, if it is known. ``known``: as in ``assign``."""
+    def find(self, hashes: Hashes, known: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
+        """Return the bucket of each hash that has one, else -1. ``known``: as in ``assign``."""
         if known is not None:
-            return self._where_unknown(hashes, known, known % self._shares, self.share_of)
+            return self._where_unknown(hashes, known, known, self.find)
         each = distinct(hashes)
-        found = self._look_up(each)
-        shares: Packed = np.where(found < 0, np.abs(each.astype(np.int64)), found) % self._shares
-        return shares[np.searchsorted(each, hashes)]
+        return self._look_up(each)[np.searchsorted(each, hashes)]
+
+    def share_of(self, hashes: Hashes, found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the share of each hash: that of its bucket, if it has one. ``found``: what ``find`` returns."""
+        shares: npt.NDArray[np.int64] = np.where(found < 0, np.abs(hashes.astype(np.int64)), found) % self._shares
+        return shares
 
     def assign(self, hashes: Hashes, known: npt.NDArray[np.int64] | None = None) -> npt.NDArray[np.int64]:
         """Return the bucket of each hash. ``known``: the buckets of those rows whose key was found, else -1; a key that

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -256,9 +257,10 @@ def _run_tasks(
 ) -> list[BucketResult]:
     """``few``: what ``_few_rows`` gave of the rows."""
     correction = correction_on(request, base)
+    placed = replace(correction, write=base.write.after_look_up())
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ship(lambda: correct_buckets(correction, batches))
+        return ship(lambda: correct_buckets(placed, batches))
 
     what = f"correct_branch {base.table.label}: {len(base.live.splits)} buckets live in what is to be corrected"
     expected = partial(_rows_to_read, request, base)

@@ -81,15 +81,16 @@ def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -
     """
     write = correction.write
     assigners = Assigners(write.dynamic)
-    conformed = (conform(without_group(b), write.schema, write.label) for b in batches)
+    placed = (without_group(write, b) for b in batches)
+    conformed = ((conform(rows, write.schema, write.label), known) for rows, known in placed)
     if not write.is_keyed and not correction.dry_run:
-        yield from _write_plain(correction, conformed)
+        yield from _write_plain(correction, (rows for rows, _ in conformed))
         return
     values: dict[BucketKey, tuple[Any, ...]] = {}
     kinds: dict[BucketKey, Counter[str]] = {}
     with RowSorter(write.schema, write.label, combines=correction.merges and combines_rows(write.schema)) as sorter:
-        for batch in conformed:
-            for part in distribute(write, batch, assigners):
+        for batch, known in conformed:
+            for part in distribute(write, batch, assigners, known):
                 check_partition(correction, part.values)
                 key = BucketKey(part.partition, part.bucket)
                 values.setdefault(key, part.values)

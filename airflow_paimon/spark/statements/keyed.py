@@ -226,9 +226,10 @@ def correction_on(
 def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: Correction) -> list[BucketResult]:
     """``few``: the rows, if they are few enough to be here."""
     write = correction.write
+    placed = replace(correction, write=write.after_look_up())
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ship(lambda: correct_buckets(correction, batches))
+        return ship(lambda: correct_buckets(placed, batches))
 
     def discard(results: Sequence[BucketResult]) -> None:
         discard_files(write, [r.message for r in results if r.message is not None])

@@ -7,7 +7,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes, distinct, read_hash_index, write_hash_index
+from airflow_paimon.core.format.hash_index import (
+    Hashes,
+    distinct,
+    extended_hash_index,
+    read_hash_index,
+    write_hash_index,
+)
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.dynamic_buckets_plan import (
@@ -15,6 +21,8 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     BucketRules,
     ByBucket,
     bucket_rules,
+    check_indexes,
+    check_known,
     find_buckets,
     known_hashes,
     look_up,
@@ -44,6 +52,16 @@ def test_the_index_file_is_that_of_paimon() -> None:
     assert read_hash_index(stored, 4, name="f").tolist() == found.tolist()
     written = write_hash_index(np.concatenate([found, found]))
     assert sorted(read_hash_index(written, 4, name="f").tolist()) == sorted(found.tolist())
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_new_hashes_are_put_into_the_index_of_a_bucket(case: int) -> None:
+    """Whether the file that is there is sorted, as ours are, or not, as another engine's may be."""
+    random = np.random.default_rng(chance(case).getrandbits(32))
+    held = distinct(random.integers(-(2**31), 2**31, int(random.integers(0, 60))).astype(np.int32))
+    given = random.permutation(held) if case % 2 else held
+    new = np.concatenate([random.integers(-(2**31), 2**31, int(random.integers(0, 9))).astype(np.int32), held[:3]])
+    assert extended_hash_index(given, new) == write_hash_index(np.concatenate([held, new]))
 
 
 @pytest.mark.parametrize(("size", "count"), [(8, 1), (8, 3), (7, 2), (0, 1)])
@@ -94,6 +112,8 @@ def test_few_buckets_are_looked_up_as_many_are(case: int) -> None:
     parts = np.array_split(distinct(random.integers(-(2**31), 2**31, 200).astype(np.int32)), int(random.integers(1, 9)))
     index = [(at, random.permutation(part) if at % 2 else part) for at, part in enumerate([*parts, hashes()])]
     known, packed = known_hashes(index), pack(index)
+    check_known(known)
+    check_indexes(index)
     assert isinstance(known, ByBucket)
     asked = np.sort(np.concatenate([*parts, random.integers(-(2**31), 2**31, 50).astype(np.int32)]))
     assert find_buckets(known, asked).tolist() == look_up(packed, asked).tolist()
@@ -101,10 +121,14 @@ def test_few_buckets_are_looked_up_as_many_are(case: int) -> None:
     assert not isinstance(known_hashes(many), ByBucket)
     index.append((77, hashes(random.choice(np.concatenate(parts)))))
     with pytest.raises(FormatError) as by_bucket:
-        known_hashes(index)
+        check_known(known_hashes(index))
+    with pytest.raises(FormatError) as alone:
+        check_indexes(index)
     with pytest.raises(FormatError) as together:
         pack(index)
-    assert by_bucket.value.message == together.value.message
+    assert by_bucket.value.message == together.value.message == alone.value.message
+    with pytest.raises(FormatError, match="the first of them in 3 and 20"):
+        check_known(known_hashes([*((at, hashes(at)) for at in range(17)), (20, hashes(3))]))
 
 
 @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1, 0, -1, 2**25, 2**25 - 1, 2**26])
@@ -112,12 +136,15 @@ def test_a_hash_in_two_buckets_is_found_at_the_ends_of_what_is_compared_at_once(
     others = np.arange(-50, 50, dtype=np.int32) * 40_000_000 + 3
     index = [(4, hashes(number)), (9, distinct(np.append(others, np.int32(number))))]
     with pytest.raises(FormatError, match="the first of them in 4 and 9"):
-        known_hashes(index)
+        check_known(known_hashes(index))
 
 
 @pytest.mark.parametrize("case", range(8))
 def test_tasks_that_know_nothing_of_each_other_give_a_hash_one_bucket(case: int) -> None:
-    """Rows of a share come to one task, each of which has its own assigner: no bucket and no hash is in two of them."""
+    """Rows of a share come to one task, each of which has its own assigner: no bucket and no hash is in two of them.
+
+    A task that gets the known buckets with the rows, and knows no hash, does the same as one that looks them up.
+    """
     random = np.random.default_rng(chance(case).getrandbits(32))
     draw = random.integers(-(2**31), 2**31, 400).astype(np.int32)
     use = rules(int(random.integers(5, 60)), int(random.integers(1, 9)), int(random.integers(1, 4)))
@@ -126,18 +153,22 @@ def test_tasks_that_know_nothing_of_each_other_give_a_hash_one_bucket(case: int)
     model: dict[int, int] = {}
     for _ in range(4):
         rows = random.choice(draw, 300)
-        share = assigner(index, use).share_of(rows)
+        one_task = assigner(index, use)
+        known = one_task.find(rows)
+        share = one_task.share_of(rows, known)
         owner: dict[int, int] = {}
-        later = dict(index)
+        later, counts = dict(index), {b: len(h) for b, h in index.items()}
         for number in np.unique(share).tolist():
-            task = assigner(index, use)
-            mine = rows[share == number]
-            for part in np.array_split(mine, 3):
-                for one, bucket in zip(part.tolist(), task.assign(part).tolist(), strict=True):
+            task, told = assigner(index, use), Assigner(hashes().astype(np.int64), counts, use)
+            for at in np.array_split(np.flatnonzero(share == number), 3):
+                part, found = rows[at], task.assign(rows[at])
+                assert told.assign(part, known[at]).tolist() == found.tolist()
+                for one, bucket in zip(part.tolist(), found.tolist(), strict=True):
                     assert model.setdefault(one, bucket) == bucket
                     assert owner.setdefault(bucket, number) == number
             for bucket, new in task.added().items():
                 later[bucket] = np.concatenate([later.get(bucket, hashes()), new])
+                assert told.added()[bucket].tolist() == new.tolist()
         index = later
         assert sorted(np.concatenate(list(index.values())).tolist()) == sorted(model)
         assert look_up(pack(index.items()), hashes(*model)).tolist() == list(model.values())
