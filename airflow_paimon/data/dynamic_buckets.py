@@ -38,7 +38,6 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     check_indexes,
     check_known,
     known_hashes,
-    sizes_of,
 )
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
@@ -84,7 +83,7 @@ class DynamicBuckets:
         if self.sizes is not None:
             return self
         if self.places is not None:
-            sizes = self.places.sizes()
+            sizes = self.places.sizes
         else:
             sizes = {p: {e.bucket: e.row_count for e in entries} for p, entries in self.indexes.items()}
         return replace(self, indexes={}, unindexed={}, places=None, sizes=sizes)
@@ -96,11 +95,10 @@ class DynamicBuckets:
         Raises:
             FormatError: its index is damaged; a write could put a key into a second bucket.
         """
-        if self.sizes is not None:
-            return Assigner(np.empty(0, np.int64), self.sizes.get(partition, {}), self.rules)
-        if self.places is not None:
-            packed = self.places.packed(partition)
-            return Assigner(packed, sizes_of(packed, self.places.numbers(partition)), self.rules)
+        # where keys are looked up, not hashes, a new key may go to another bucket than an old one with its hash
+        sizes = self.sizes if self.places is None else self.places.sizes
+        if sizes is not None:
+            return Assigner(np.empty(0, np.int64), sizes.get(partition, {}), self.rules)
         entries = self.indexes.get(partition, ())
         if self.unindexed.get(partition):
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.hash_index import Hashes, distinct
+from airflow_paimon.core.format.hash_index import Hashes
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.bucket import hash_rows
-from airflow_paimon.core.table.dynamic_buckets_plan import Packed, pack_all
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.masking import HIDDEN, masks_of
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -38,7 +37,10 @@ Places = npt.NDArray[np.int64]
 
 
 class KeyPlaces:
-    """The keys of a snapshot, or of files, and the bucket of each; ``buckets`` in canonical form. Picklable."""
+    """The keys of a snapshot, or of files, and the bucket of each; ``buckets`` in canonical form. Picklable.
+
+    ``sizes``: how many keys each bucket has, by partition.
+    """
 
     def __init__(self, schema: TableSchema, parts: Iterable[tuple[BucketKey, Sequence[pa.RecordBatch]]]) -> None:
         """``parts``: the key columns of the rows of each bucket; other columns are left out."""
@@ -54,6 +56,10 @@ class KeyPlaces:
         hashes = self.hashes(keys)
         order = np.argsort(hashes, kind="stable")
         self.buckets = tuple(buckets)
+        self.sizes: dict[bytes, dict[int, int]] = {}
+        for bucket, count in zip(buckets, counts, strict=True):
+            own = self.sizes.setdefault(bucket.partition, {})
+            own[bucket.bucket] = own.get(bucket.bucket, 0) + count
         self._hashes = hashes[order]
         self._keys = keys.take(pa.array(order)).combine_chunks()
         self._at = np.repeat(np.arange(len(buckets), dtype=np.int32), counts)[order]
@@ -92,23 +98,6 @@ class KeyPlaces:
         bucket = np.array([b.bucket for b in self.buckets] + [-1], np.int64)
         found = self.find(rows)
         return np.where(own[found] == codes, bucket[found], -1)
-
-    def packed(self, partition: bytes) -> Packed:
-        """Return the hashes of a partition's keys with their buckets; two keys of one hash may be in two."""
-        mine = {at: b.bucket for at, b in enumerate(self.buckets) if b.partition == partition}
-        return pack_all((bucket, distinct(self._hashes[self._at == at])) for at, bucket in mine.items())
-
-    def numbers(self, partition: bytes) -> list[int]:
-        """Return the buckets that a partition has."""
-        return [b.bucket for b in self.buckets if b.partition == partition]
-
-    def sizes(self) -> dict[bytes, dict[int, int]]:
-        """Count the keys of each bucket, by partition."""
-        out: dict[bytes, dict[int, int]] = {}
-        counts = np.bincount(self._at, minlength=len(self.buckets)).tolist()
-        for bucket, count in zip(self.buckets, counts, strict=True):
-            out.setdefault(bucket.partition, {})[bucket.bucket] = count
-        return out
 
     def twice(self, limit: int) -> list[tuple[str, BucketKey, BucketKey]]:
         """Return keys that are in two buckets, as texts, and the buckets; at most ``limit``."""

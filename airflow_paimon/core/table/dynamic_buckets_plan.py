@@ -193,12 +193,6 @@ def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
     return np.where(found >> _BUCKET_BITS == hashes, found & _BUCKET_MASK, -1)
 
 
-def sizes_of(packed: Packed, buckets: Iterable[int]) -> dict[int, int]:
-    """Count the hashes of each bucket; ``buckets``: all that there are."""
-    sizes = np.bincount(packed & _BUCKET_MASK) if len(packed) else np.empty(0, np.int64)
-    return dict.fromkeys(buckets, 0) | {b: int(n) for b, n in enumerate(sizes) if n}
-
-
 class Assigner:
     """Assigns the buckets of one partition and remembers the new hashes."""
 

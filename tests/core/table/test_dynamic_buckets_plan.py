@@ -27,7 +27,6 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     known_hashes,
     look_up,
     pack,
-    sizes_of,
 )
 from airflow_paimon.core.table.options import TableOptions
 from tests.randomness import chance
@@ -37,12 +36,16 @@ def hashes(*values: int) -> Hashes:
     return np.array(values, np.int32)
 
 
+def sizes_of(index: dict[int, Hashes]) -> dict[int, int]:
+    return {bucket: len(held) for bucket, held in index.items()}
+
+
 def rules(target: int = 5, most: int = 32767, shares: int = 1, *, apart: bool = False) -> BucketRules:
     return BucketRules(target_rows=target, max_buckets=most, shares=shares, apart=apart)
 
 
 def assigner(given: dict[int, Hashes], use: BucketRules) -> Assigner:
-    return Assigner(known_hashes(given.items()), sizes_of(pack(given.items()), given), use)
+    return Assigner(known_hashes(given.items()), sizes_of(given), use)
 
 
 def test_the_index_file_is_that_of_paimon() -> None:
@@ -97,7 +100,6 @@ def test_the_number_of_buckets_is_limited_and_a_hash_never_has_two() -> None:
 def test_hashes_of_several_buckets_are_found_on_both_sides_of_zero() -> None:
     packed = pack([(4, hashes(-1, -(2**31), 7)), (1, hashes(0, -2, 2**31 - 1)), (9, hashes())])
     assert look_up(packed, hashes(-(2**31), -2, -1, 0, 5, 7, 2**31 - 1)).tolist() == [4, 1, 4, 1, -1, 4, 1]
-    assert sizes_of(packed, [1, 4, 9]) == {1: 3, 4: 3, 9: 0}
 
 
 def test_a_hash_in_two_buckets_is_corrupt() -> None:
@@ -157,7 +159,7 @@ def test_tasks_that_know_nothing_of_each_other_give_a_hash_one_bucket(case: int)
         known = one_task.find(rows)
         share = one_task.share_of(rows, known)
         owner: dict[int, int] = {}
-        later, counts = dict(index), {b: len(h) for b, h in index.items()}
+        later, counts = dict(index), sizes_of(index)
         for number in np.unique(share).tolist():
             task, told = assigner(index, use), Assigner(hashes().astype(np.int64), counts, use)
             for at in np.array_split(np.flatnonzero(share == number), 3):
