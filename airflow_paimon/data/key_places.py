@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.hash_index import Hashes
+from airflow_paimon.core.format.hash_index import Hashes, sorting_order
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.bucket import hash_rows
@@ -54,7 +54,7 @@ class KeyPlaces:
             batches += [b.select(names) for b in rows]
         keys = pa.Table.from_batches(batches, arrow_schema(self._fields))
         hashes = self.hashes(keys)
-        order = np.argsort(hashes, kind="stable")
+        order = sorting_order(hashes)
         self.buckets = tuple(buckets)
         self.sizes: dict[bytes, dict[int, int]] = {}
         for bucket, count in zip(buckets, counts, strict=True):
@@ -75,18 +75,25 @@ class KeyPlaces:
     def find(self, rows: pa.RecordBatch | pa.Table) -> Places:
         """Return where the key of each row lives."""
         wanted = self.hashes(rows)
-        at = np.searchsorted(self._hashes, wanted, "left")
-        end = np.searchsorted(self._hashes, wanted, "right")
+        order = sorting_order(wanted)
+        at = np.empty(len(wanted), np.int64)
+        at[order] = np.searchsorted(self._hashes, wanted[order])  # those of sorted numbers lie close together
         found = np.full(len(wanted), -1, np.int64)
-        open_rows = np.flatnonzero(at < end)
+        open_rows = self._of_hash(at, wanted, np.arange(len(wanted)))
         while len(open_rows):  # once, and again only for keys of one hash
             same = self._equal(at[open_rows], rows, open_rows)
             hit = open_rows[same]
             found[hit] = self._at[at[hit]]
             open_rows = open_rows[~same]
             at[open_rows] += 1
-            open_rows = open_rows[at[open_rows] < end[open_rows]]
+            open_rows = self._of_hash(at, wanted, open_rows)
         return found
+
+    def _of_hash(self, at: Places, wanted: Hashes, rows: Places) -> Places:
+        """Return those of the rows whose hash the key at their position has."""
+        there: Places = rows[at[rows] < len(self._hashes)]
+        own: Places = there[self._hashes[at[there]] == wanted[there]]
+        return own
 
     def known_buckets(self, rows: pa.RecordBatch, partitions: Sequence[bytes], codes: Places) -> Places:
         """Return the bucket number of each row whose key lives in the row's own partition, else -1.

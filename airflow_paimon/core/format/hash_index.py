@@ -70,6 +70,13 @@ def distinct(numbers: npt.NDArray[_Int]) -> npt.NDArray[_Int]:
     return without_repeats(np.sort(numbers))
 
 
+def sorting_order(hashes: Hashes) -> npt.NDArray[np.int64]:
+    """Return the positions that sort hashes, equal ones as they come; many times as fast as ``numpy.argsort``."""
+    placed = (hashes.astype(np.int64) << 32) | np.arange(len(hashes))
+    placed.sort()
+    return placed & 0xFFFFFFFF
+
+
 def is_rising(numbers: npt.NDArray[_Int]) -> bool:
     """Return whether numbers are sorted, and each of them is there once."""
     return bool((numbers[1:] > numbers[:-1]).all())

@@ -12,6 +12,7 @@ from airflow_paimon.core.format.hash_index import (
     distinct,
     extended_hash_index,
     read_hash_index,
+    sorting_order,
     write_hash_index,
 )
 from airflow_paimon.core.format.types import parse_type
@@ -80,6 +81,12 @@ def test_known_hashes_stay_and_new_ones_fill_the_first_bucket_with_room() -> Non
     assert {b: h.tolist() for b, h in one.added().items()} == {0: [8, 10]}
     assert one.assign(hashes(12, 8)).tolist() == [0, 0]
     assert one.assign(hashes(14)).tolist() == [2], "bucket 0 is full, and 3 is not of this hash's share"
+
+
+def test_equal_hashes_keep_their_order() -> None:
+    given = hashes(7, -1, 7, -(2**31), 2**31 - 1, -1, 0)
+    assert sorting_order(given).tolist() == np.argsort(given, kind="stable").tolist()
+    assert not len(sorting_order(hashes()))
 
 
 def test_buckets_fill_up_one_after_the_other() -> None:
