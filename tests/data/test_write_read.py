@@ -418,3 +418,20 @@ def test_a_write_of_few_rows_looks_at_the_files_of_their_partitions_only(tmp_pat
         write_arrow(table, twice)
     write_arrow(table, few)
     assert [r[:3] for r in simple(table) if r[3] == "new"] == [(0.0, "a", 1), (7.0, "b", 1), (9.0, "z", 1)]
+
+
+@pytest.mark.parametrize("days", [4_000_000, -800_000])
+def test_dates_beyond_the_years_of_python_are_stored_but_not_in_keys_and_partitions(tmp_path: Path, days: int) -> None:
+    """Paimon's DATE is a number of days; statistics and names of partitions here are Python's dates."""
+    columns = {"k": "INT NOT NULL", "d": "DATE NOT NULL"}
+    dates = pa.array([days, 10], pa.int32()).cast(pa.date32())
+    data = pa.table({"k": pa.array([1, 2], pa.int32()), "d": dates})
+    plain = make_table(tmp_path / "plain", columns)
+    write_arrow(plain, data)
+    assert read_arrow(plain).column("d").cast(pa.int32()).to_pylist() == [days, 10]
+    assert read_arrow(plain, where=pc.field("d") == dates[0]).column("k").to_pylist() == [1]
+    for name, keys in {"key": {"primary_keys": ["d"]}, "partition": {"partition_keys": ["d"]}}.items():
+        table = make_table(tmp_path / name, columns, **keys)
+        with pytest.raises(InvalidInputError, match=r"d.t.*column 'd' .* date beyond the years 1 to 9999"):
+            write_arrow(table, data)
+        assert table.latest_snapshot_id() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL
 from airflow_paimon.core.format.stats import ColumnStats
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import AtomicType, DataType
@@ -72,6 +74,7 @@ def canonical(column: Column, data_type: DataType) -> Column:
         raise InvalidInputError(f"An Arrow column of type {column.type} can't be stored as {data_type}: {e}") from None
 
 
+_FIRST_DATE, _LAST_DATE = date.min.toordinal() - EPOCH_ORDINAL, date.max.toordinal() - EPOCH_ORDINAL
 _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
@@ -84,6 +87,13 @@ def to_values(column: Column, data_type: DataType) -> list[Any]:
         unit = _NANOS[column.type.unit]
         return [None if v is None else Timestamp.from_nanos(v * unit) for v in column.cast(pa.int64()).to_pylist()]
     return list(column.to_pylist())
+
+
+def date_beyond_python(column: Column) -> int | None:
+    """Return a DATE that lies outside of the years 1 to 9999, as days from 1970; None: there is none."""
+    extremes = pc.min_max(column.cast(pa.int32())).as_py()
+    found = [n for n in extremes.values() if n is not None and not _FIRST_DATE <= n <= _LAST_DATE]
+    return found[0] if found else None
 
 
 def null_count(column: Column) -> int:
@@ -99,7 +109,8 @@ def column_stats(column: Column, data_type: DataType) -> ColumnStats:
     files (docs/format.md, Statistics).
 
     Nested columns have no statistics at all. A column of floats with a NaN has no bounds, and zero bounds are widened
-    to -0.0 and 0.0: the order of these is not the same everywhere, so pruning by them could lose rows.
+    to -0.0 and 0.0: the order of these is not the same everywhere, so pruning by them could lose rows. Nor has a
+    column of dates beyond the years of Python.
 
     Raises:
         InvalidInputError: the column doesn't have that type.
@@ -118,6 +129,8 @@ def _bounds(column: Column, data_type: DataType) -> tuple[Any, Any]:
         return None, None
     extremes = pc.min_max(column)
     ends = pa.array([extremes["min"], extremes["max"]], column.type)
+    if data_type.root == "DATE" and date_beyond_python(ends) is not None:
+        return None, None
     low, high = to_values(ends, data_type)
     if data_type.root in ("FLOAT", "DOUBLE"):
         return (-0.0 if low == 0 else low), (0.0 if high == 0 else high)

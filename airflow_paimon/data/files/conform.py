@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.arrow_values import is_bytes, is_text
+from airflow_paimon.core.format.arrow_values import date_beyond_python, is_bytes, is_text
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.masking import listed
@@ -61,6 +61,9 @@ def conform_rows(
     keys = set(schema.primary_keys)
     masked = {name.lower() for name in listed(schema)}
     columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in schema.fields]
+    for field, column in zip(schema.fields, columns, strict=True):
+        if field.name in needed:
+            _check_date(column, field, label)
     columns.append(_kinds(rows, schema, columns, label))
     names = [*schema.field_names, VALUE_KIND]
     types = [*(arrow_type(f.type) for f in schema.fields), pa.int8()]
@@ -78,6 +81,9 @@ def some_columns(rows: pa.RecordBatch, schema: TableSchema, names: Sequence[str]
     keys = set(schema.primary_keys)
     fields = [schema.field(name) for name in names]
     columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in fields]
+    for field, column in zip(fields, columns, strict=True):
+        if field.name in keys or field.name in schema.partition_keys:
+            _check_date(column, field, label)
     return pa.RecordBatch.from_arrays(columns, names=[f.name for f in fields])
 
 
@@ -117,6 +123,16 @@ def _column(rows: pa.Table | pa.RecordBatch, field: DataField, label: str, requi
         raise InvalidInputError(f"{where} is part of the primary key and must not be null")
     _check_nulls(column, field.type, where)
     return column
+
+
+def _check_date(column: pa.Array, field: DataField, label: str) -> None:
+    """Refuse a key or partition that could not be read again from metadata."""
+    days = date_beyond_python(column) if field.type.root == "DATE" else None
+    if days is not None:
+        raise InvalidInputError(
+            f"{label}: column {field.name!r} is part of the key or partition and has a date beyond the years 1 to "
+            f"9999, which is not supported there: write another date, or use a column of type INT or TIMESTAMP"
+        )
 
 
 def _default(field: DataField, where: str) -> pa.Scalar:
