@@ -1,4 +1,5 @@
-"""The plan of a read of all files: in the driver, and by Spark's tasks, of the tables of ``planning``.
+"""The plan of a read of all files, of the tables of ``planning``: in the driver at once and group by group, by Spark's
+tasks, and what the data source's process does before its tasks.
 
 CPU seconds, of the driver (Python) and of the JVM and its workers, and by how much the memory of the driver and of
 the largest worker grew, each way in a process of its own. The files are manifest entries only, so nothing is read of
@@ -22,19 +23,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import whole_read
+from airflow_paimon.data import grouped_read, whole_read
+from airflow_paimon.data.grouped_read import plan_by_groups
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
 from airflow_paimon.spark.whole_read import grouped_files, planned_groups
 from benchmarks.large_tables import make_table_by_day
+from benchmarks.metadata import new_file
 from benchmarks.spark_read_write import cpu_of_processes, session
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 SIZES = [int(n) for n in os.environ.get("SIZES", "100000,1000000").split(",")]
-WAYS = ("driver", "tasks")
+ROWS_A_FILE = new_file(0, b"").row_count
+WAYS = ("driver", "groups", "tasks", "data source", "data source at once")
 
 
 def in_driver(table: Table) -> dict[str, float]:
@@ -44,6 +49,28 @@ def in_driver(table: Table) -> dict[str, float]:
         "files": sum(len(s.files) for s in splits),
         "driver_cpu": time.process_time() - used,
         "driver_mb": _peak_mb() - before,
+    }
+
+
+def in_groups(table: Table) -> dict[str, float]:
+    """As ``read_batches`` plans."""
+    before, used = _peak_mb(), time.process_time()
+    grouped_read.MANY_ENTRIES = 0
+    files = sum(len(s.files) for _, splits in plan_by_groups(table).layers for s in splits)
+    return {"files": files, "driver_cpu": time.process_time() - used, "driver_mb": _peak_mb() - before}
+
+
+def in_data_source(table: Table, *, at_once: bool) -> dict[str, float]:
+    grouped_read.MANY_ENTRIES = 1 << 62 if at_once else 0
+    reader = PaimonReader(table, None, None, list(table.schema().field_names), None, "empty", None)
+    before, used = _peak_mb(), time.process_time()
+    parts = reader.partitions()
+    return {
+        "files": table.snapshot(1).total_record_count // ROWS_A_FILE,
+        "tasks": len(parts),
+        "driver_cpu": time.process_time() - used,
+        "driver_mb": _peak_mb() - before,
+        "mb_for_the_jvm": sum(len(part.value) for part in parts) / (1 << 20),
     }
 
 
@@ -102,7 +129,13 @@ def main() -> int:
 
 def measure(warehouse: Path, way: str) -> None:
     table = open_table(str(warehouse), "d.big")
-    print(json.dumps(in_driver(table) if way == "driver" else in_tasks(table, warehouse.parent / "spark")))
+    if way == "tasks":
+        found = in_tasks(table, warehouse.parent / "spark")
+    elif way.startswith("data source"):
+        found = in_data_source(table, at_once=way != "data source")
+    else:
+        found = in_driver(table) if way == "driver" else in_groups(table)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -21,7 +21,8 @@ from airflow_paimon.data.chain.scan import (
     plan_chain,
     plan_pinned_chain,
 )
-from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, pinned_schema, plan_pinned, plan_table_read
+from airflow_paimon.data.grouped_read import plan_by_groups, plan_pinned_by_groups
+from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, pinned_schema
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
@@ -71,7 +72,8 @@ def read_batches(
     and no further file is opened.
 
     Raises:
-        PaimonError: as ``read_arrow``; a missing or corrupt file when its batch is asked for.
+        PaimonError: as ``read_arrow``; a missing or corrupt file when its batch is asked for, and where a read has more
+            than 50,000 files, what is wrong with the entry of one.
     """
     schema, batches = _planned(table, version, timestamp, columns, where, gap_policy, chain_read)
     return pa.RecordBatchReader.from_batches(schema, batches if limit is None else _first(batches, limit))
@@ -97,8 +99,8 @@ def count_rows(
         _, batches = _planned(table, version, moment, keys, where, gap_policy, chain_read)
         return sum(batch.num_rows for batch in batches)
     parse_gap_policy(gap_policy)
-    layers = plan_table_read(table, version=version, timestamp=moment, where=where)
-    return sum(_rows_of(read, part) for read, splits in layers for split in splits for part in split.divided())
+    planned = plan_by_groups(table, version=version, timestamp=moment, where=where)
+    return sum(_rows_of(read, part) for read, splits in planned.layers for split in splits for part in split.divided())
 
 
 def _rows_of(read: TableRead, split: ReadSplit) -> int:
@@ -137,8 +139,8 @@ class PinnedRows:
         if isinstance(self.state, PinnedChain):
             chain = plan_pinned_chain(self.state, columns=columns, where=where)
             return pa.RecordBatchReader.from_batches(chain.inputs.main.output_schema, read_chain(chain))
-        layers = plan_pinned(self.state, columns=columns, where=where)
-        return pa.RecordBatchReader.from_batches(layers[0][0].output_schema, _batches(layers))
+        planned = plan_pinned_by_groups(self.state, columns=columns, where=where)
+        return pa.RecordBatchReader.from_batches(planned.read.output_schema, _batches(planned.layers))
 
 
 def pin_rows(table: Table, version: int | str | None = None) -> PinnedRows:
@@ -153,7 +155,7 @@ def pin_rows(table: Table, version: int | str | None = None) -> PinnedRows:
     return PinnedRows(pin_layers(table, version))
 
 
-def _batches(layers: Sequence[Layer]) -> Iterator[pa.RecordBatch]:
+def _batches(layers: Iterable[Layer]) -> Iterator[pa.RecordBatch]:
     return (batch for read, splits in layers for split in splits for batch in read_split(read, split))
 
 
@@ -183,5 +185,5 @@ def _planned(
             gap_policy=policy,
         )
         return chain.inputs.main.output_schema, read_chain(chain)
-    layers = plan_table_read(table, version=version, timestamp=moment, columns=columns, where=where)
-    return layers[0][0].output_schema, _batches(layers)
+    planned = plan_by_groups(table, version=version, timestamp=moment, columns=columns, where=where)
+    return planned.read.output_schema, _batches(planned.layers)

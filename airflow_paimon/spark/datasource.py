@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -38,16 +38,25 @@ from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.layers import Layer, plan_table_read
+from airflow_paimon.data.grouped_read import GroupedRead, bytes_of, group_or_plan
+from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where_text import parse_condition, to_expression
+from airflow_paimon.data.whole_read import packed, unpacked
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
-from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
+from airflow_paimon.spark.shares import (
+    chain_groups,
+    layer_groups,
+    read_chain_rows,
+    read_group,
+    read_rows,
+    split_groups,
+)
 from airflow_paimon.spark.source_api import (
     DataSource,
     DataSourceArrowWriter,
@@ -63,6 +72,7 @@ from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
 from airflow_paimon.spark.tasks import forgetting_zip_importers, set_imports_apart
+from airflow_paimon.spark.whole_read import FILES_A_TASK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +100,8 @@ _NAMED = (
     f"CREATE TEMPORARY VIEW orders USING {NAME} OPTIONS (warehouse '...', table 'sales.orders'), which "
     f"spark.read.table and INSERT take"
 )
+_MOST_BYTES = 1 << 30
+"""Of a task that plans its files itself, about."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -315,29 +327,42 @@ class PaimonReader(DataSourceReader):
             "where": expression,
             "predicate": predicate,
         }
-        shares: list[Any] = []
+        shares: Iterable[Any] = []
+        layers: Sequence[Layer] = []
         if self._mode is not None:
-            chain = plan_chain(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
-            layers: Sequence[Layer] = chain.layers
-            shares += [(read_chain_rows, chain.inputs, g) for g in chain_groups(chain.inputs, chain.splits)]
+            chained = plan_chain(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
+            layers = chained.layers
+            shares = [(read_chain_rows, chained.inputs, g) for g in chain_groups(chained.inputs, chained.splits)]
         elif self._system is not None:
             layers = plan_system_table(table, self._system, **asked_for)
         else:
-            layers = plan_table_read(table, **asked_for)
-        for read, splits in layers:
-            groups = split_groups([part for s in splits for part in s.divided()])
-            shares += [(read_rows, read, g) for g in groups]
-        pickled = [pickle.dumps(share, pickle.HIGHEST_PROTOCOL) for share in shares]
-        return [InputPartition(share) for share in pickled] or [InputPartition(None)]
+            found = group_or_plan(table, **asked_for, files=FILES_A_TASK, most_bytes=_MOST_BYTES)
+            if isinstance(found, GroupedRead):
+                shares = _group_shares(found)
+            else:
+                layers = found
+        of_layers = (
+            (read_rows, read, group)
+            for read, splits in layers
+            for group in split_groups([part for s in splits for part in s.divided()])
+        )
+        return [InputPartition(packed(share)) for share in chain(shares, of_layers)] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return
         set_imports_apart()
         with forgetting_zip_importers():
-            run, read, splits = pickle.loads(partition.value)
+            run, read, splits = unpacked(partition.value)
             for split in splits:
                 yield from run(read, split)
+
+
+def _group_shares(found: GroupedRead) -> Iterator[Any]:
+    """Let each task plan a group; where a filter may leave little of them, plan them here."""
+    if found.of.has_filter:
+        return ((read_rows, read, splits) for read, splits in layer_groups(found.layers()))
+    return ((read_group, found.of, [bytes_of(parts)]) for parts in found.groups)
 
 
 class PushdownPaimonReader(PaimonReader):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.data.chain.read import read_chain_split
 from airflow_paimon.data.chain.scan import Inputs
 from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, divide_split
+from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.whole_read import GroupRead, plan_group
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, pack, share_of
 
@@ -26,6 +29,18 @@ def read_rows(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
     target = shipped_schema(read.fields)
     for batch in read_split(read, split):
         yield to_shipped(batch, target)
+
+
+def read_layer(layer: Layer) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a planned read in Spark's types."""
+    read, splits = layer
+    for part in (part for split in splits for part in split.divided()):
+        yield from read_rows(read, part)
+
+
+def read_group(of: GroupRead, parts: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Plan a group of files, and return its rows in Spark's types."""
+    return read_layer(plan_group(of, parts))
 
 
 def read_chain_rows(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:
@@ -43,6 +58,24 @@ def weight(split: ReadSplit | ChainSplit) -> int:
 def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
     """Return the splits of each task."""
     return pack([slim_split(s) for s in splits], weight, share_of(sum(map(weight, splits))))
+
+
+def layer_groups(layers: Iterable[Layer]) -> Iterator[tuple[TableRead, list[ReadSplit]]]:
+    """Return the splits of each task of a read in many layers, which differ in nothing but their files."""
+    held: list[ReadSplit] = []
+    schemas: dict[int, TableSchema] = {}
+    size, last = 0, None
+    for read, splits in layers:
+        for split in (slim_split(part) for s in splits for part in s.divided()):
+            if held and size + weight(split) > TASK_BYTES:
+                yield replace(read, schemas=schemas), held
+                held, size, schemas = [], 0, {}
+            held.append(split)
+            size += weight(split)
+            schemas |= read.schemas
+        last = read
+    if held and last is not None:
+        yield replace(last, schemas=schemas), held
 
 
 def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_paimon.core.table.scan import without_collecting
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.whole_read import GroupRead, Listed, WholeRead, entries_of, plan_group, sort_out
-from airflow_paimon.spark.shares import read_rows
+from airflow_paimon.spark.shares import read_layer
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.tasks import (
     cores_of,
@@ -42,9 +43,8 @@ def whole_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_imports_apart()
         with forgetting_zip_importers():
-            for read, splits in planned_groups(of, batches):
-                for part in (part for split in splits for part in split.divided()):
-                    yield from read_rows(read, part)
+            for layer in planned_groups(of, batches):
+                yield from read_layer(layer)
 
     return map_in_arrow(grouped_files(spark, whole), rows, spark_schema(whole.read.fields))
 
@@ -56,7 +56,8 @@ def grouped_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
     of = whole.of
 
     def sorted_out(listed: Sequence[Listed]) -> Iterator[pa.RecordBatch]:
-        return _batches(sort_out(of, listed, groups))
+        with without_collecting():
+            yield from _batches(sort_out(of, listed, groups))
 
     most = max(1, min(_MOST_ENTRIES, sum(map(_entries, whole.listed)) // (_MANIFEST_TASKS * cores)))
     pieces = pack(whole.listed, _entries, most)

@@ -33,10 +33,12 @@ from airflow_paimon.data.read import read_split
 from airflow_paimon.data.whole_read import (
     Sorted,
     WholeRead,
+    packed,
     plan_group,
     plan_or_whole,
     plan_pinned_or_whole,
     sort_out,
+    unpacked,
 )
 from tests.core.tables import alter_table, run
 from tests.data.chain.examples import mark_deleted
@@ -213,7 +215,7 @@ def test_what_a_condition_selects_may_be_few_files() -> None:
         if isinstance(whole, list):
             return None
         assert parts_of(layers_of(whole, random.Random(1), 3)) == parts_of(plan_table_read(table, predicate=predicate))
-        entries = [e for one in sort_out(whole.of, whole.listed, 1) for e in pickle.loads(one.data)[0]]
+        entries = [e for one in sort_out(whole.of, whole.listed, 1) for e in unpacked(one.data)[0]]
         return sorted({StoredPartitions(table.schema()).values(e.partition)[0] for e in entries})
 
     assert days(Condition("dt", ">=", "b")) == ["b", "c"]
@@ -273,8 +275,8 @@ def test_a_file_that_was_never_added_or_is_added_twice() -> None:
     parts = list(sort_out(whole.of, whole.listed, 1))
     with pytest.raises(FormatError, match="is added twice"):
         plan_group(whole.of, [p.data for p in [*parts, parts[0]]])
-    entries, index = pickle.loads(parts[0].data)
-    gone = pickle.dumps(([e.deleted() for e in entries], index))
+    entries, index = unpacked(parts[0].data)
+    gone = packed(([e.deleted() for e in entries], index))
     with pytest.raises(FormatError, match="which it never added"):
         plan_group(whole.of, [gone])
 

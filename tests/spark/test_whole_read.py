@@ -1,4 +1,4 @@
-"""Reads that Spark's tasks plan: the rows of ``read_arrow``."""
+"""Reads that Spark's tasks plan, also those of the data source: the rows of ``read_arrow``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pyspark.sql import functions as sf
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
-from airflow_paimon.data import layers, read_arrow, whole_read
-from airflow_paimon.spark import read_table, sql
+from airflow_paimon.data import grouped_read, layers, read_arrow, whole_read
+from airflow_paimon.spark import datasource, read_table, shares, sql
 from airflow_paimon.spark import whole_read as in_tasks
+from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.failures import task_errors
-from tests.data.test_whole_read import make, put, used
+from tests.data.test_whole_read import KINDS, NO_KEYS, make, put, used
 from tests.randomness import chance
 
 if TYPE_CHECKING:
@@ -51,3 +52,27 @@ def test_each_group_has_its_task(spark: SparkSession, tmp_path: Path, monkeypatc
     table.store.delete(data_file_path(table.schema(), splits[0].values, splits[0].bucket, splits[0].files[0]))
     with pytest.raises(FormatError, match=splits[0].files[0].file_name), task_errors():
         frame.collect()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasource, "FILES_A_TASK", 2)
+    monkeypatch.setattr(shares, "TASK_BYTES", 2 * shares.OPEN_COST_BYTES + 1)
+    draw = chance(f"data source {kind}")
+    table = used(kind, draw)
+
+    def read(where: str | None, columns: list[str], many: int = 0) -> tuple[int, list[str]]:
+        monkeypatch.setattr(grouped_read, "MANY_ENTRIES", many)
+        reader = PaimonReader(table, None, None, columns, where, "empty", None)
+        tasks = reader.partitions()
+        batches = [batch for task in tasks for batch in reader.read(task)]
+        return len(tasks), sorted(repr(row) for b in batches for row in b.to_pylist())
+
+    filters = [f"v > {draw.randint(0, 99)}", f"dt >= 'b' AND k < {draw.randint(5, 20)}", "k < 0"]
+    for where in (None, *filters):
+        columns = draw.sample(["dt", "k", "v"], draw.randint(1, 3))
+        assert read(where, columns)[1] == read(where, columns, many=1 << 30)[1], where
+    if kind in NO_KEYS:
+        tasks, rows = read(None, ["k"])
+        assert tasks > 1 and rows
+        assert read("k < 0", ["v"]) == (1, [])  # a task without files

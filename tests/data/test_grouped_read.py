@@ -1,0 +1,116 @@
+"""Reads that one process plans group by group: the rows of a plan of all files."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.table.predicate import Condition
+from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import count_rows, grouped_read, read_arrow, read_batches, whole_read
+from airflow_paimon.data.arrow_read import pin_rows
+from airflow_paimon.data.grouped_read import GroupedRead, group_or_plan, plan_by_groups
+from airflow_paimon.data.layers import plan_table_read
+from tests.data.test_whole_read import KINDS, parts_of, put, rows_of, used
+from tests.randomness import chance, lives
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped_read, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(whole_read, "_AT_ONCE", 2)
+
+
+def rows_in(found: pa.Table) -> list[Any]:
+    return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
+
+
+def grouped(table: Table, **given: Any) -> GroupedRead:
+    found = group_or_plan(table, **given)
+    assert isinstance(found, GroupedRead)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("life", range(lives(1, 20)))
+def test_the_same_rows(kind: str, life: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = chance(f"grouped {kind} {life}")
+    monkeypatch.setattr(grouped_read, "_FILES", draw.choice([1, 3, 50]))
+    monkeypatch.setattr(grouped_read, "_MEMORY_BYTES", draw.choice([0, 1000, 1 << 20]))
+    table = used(kind, draw)
+    ids = ["_ROW_ID", "k", "_SEQUENCE_NUMBER"] if kind == "append" else ["v", "k"]
+    asked: list[dict[str, Any]] = [
+        {},
+        {"columns": ids},
+        {"version": "then"},
+        {"where": pc.field("v") > draw.randint(0, 99), "columns": ["k", "v"]},
+        {"where": (pc.field("dt") >= draw.choice(" ab")) & (pc.field("v") < draw.randint(0, 99))},
+    ]
+    for given in asked:
+        expected = plan_table_read(table, **given)
+        found = plan_by_groups(table, **given)
+        assert found.read.output_schema == expected[0][0].output_schema
+        assert parts_of(list(found.layers)) == parts_of(expected), given
+        rows = rows_of(expected)
+        assert rows_in(read_arrow(table, **given)) == rows
+        about = {key: value for key, value in given.items() if key != "columns"}
+        assert count_rows(table, **about) == len(rows)
+        assert read_batches(table, **given, limit=3).read_all().num_rows == min(3, len(rows))
+    assert len(grouped(table, files=1).groups) > 1 or kind in ("dynamic buckets", "hidden level 0")
+
+
+def test_large_files_make_small_groups() -> None:
+    table = used("append", random.Random(1))
+    sizes = [f.file_size for s in plan_scan(table).splits for f in s.files]
+    assert len(grouped(table).groups) == 1
+    assert len(grouped(table, most_bytes=1).groups) > 2
+    assert len(grouped(table, most_bytes=sum(sizes) * 2).groups) == 1
+
+
+def test_the_files_are_chosen_when_a_read_is_planned() -> None:
+    table = used("keyed", random.Random(2))
+    expected, batches, pinned = read_arrow(table), read_batches(table), pin_rows(table)
+    put(table, random.Random(3))
+    assert rows_in(batches.read_all()) == rows_in(pinned.batches().read_all()) == rows_in(expected)
+    assert rows_in(read_arrow(table)) != rows_in(expected)
+
+
+def test_a_pinned_state_of_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_paimon.data.layers.FEW_FILES", 0)
+    table = used("keyed", random.Random(4))
+    pinned, expected = pin_rows(table, version="then"), rows_in(read_arrow(table, version="then", columns=["v"]))
+    put(table, random.Random(5))
+    assert rows_in(pinned.batches(columns=["v"]).read_all()) == expected
+    some = pinned.batches(columns=["v"], where=pc.field("v") < 50).read_all()
+    assert rows_in(some) == [row for row in expected if row[0] < 50]
+
+
+def test_what_is_wrong_with_a_file_is_said_when_its_group_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = used("append", random.Random(6))
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnsupportedFeatureError("not this file")
+
+    batches = read_batches(table)
+    split = plan_scan(table).splits[0]
+    table.store.delete(data_file_path(table.schema(), split.values, split.bucket, split.files[0]))
+    with pytest.raises(FormatError, match=split.files[0].file_name):
+        batches.read_all()
+    monkeypatch.setattr("airflow_paimon.data.scan.check_file", refuse)
+    for ask in (read_arrow, count_rows):
+        with pytest.raises(UnsupportedFeatureError, match="not this file"):
+            ask(table)
+
+
+def test_few_files_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = used("append", random.Random(7))
+    monkeypatch.setattr(grouped_read, "MANY_ENTRIES", 1000)
+    assert isinstance(group_or_plan(table), list)
+    found = group_or_plan(table, predicate=Condition("v", ">", 10))
+    assert isinstance(found, list)
