@@ -1,5 +1,6 @@
 """The live files of many states of a table as numbers: each manifest is read once, each folder listed once, for all
-branches and tags, with 25 bytes for an entry and 8 for a file, of which a part is in memory at a time.
+branches and tags, with 25 bytes for an entry or a file beside its own, and 8 for a listed file, of which a part is in
+memory at a time.
 
 What the numbers can't tell is left to whoever reads the files as values: ``None`` says so. They are digests (see
 ``name_digests``); entries that contradict each other, or whose digests are the same, are among what is left.
@@ -23,6 +24,7 @@ from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import is_file_name
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places
 from airflow_paimon.core.table.table import Table
@@ -37,12 +39,20 @@ _A_RUN = 1 << 18
 _TYPES = (np.uint64, np.uint64, bool, np.int32, np.int32)
 _Mask = npt.NDArray[np.bool_]
 _Naming = tuple[object, ...]
-_Key = tuple[bytes, int]
+
+
+class _Key(NamedTuple):
+    """A partition and bucket. ``is_elsewhere``: of files outside of the table, for which no look is taken."""
+
+    partition: bytes
+    bucket: int
+    is_elsewhere: bool
 
 
 class _Entries(NamedTuple):
-    """The entries of one manifest. ``places``: digests of folder and name; ``files``: with the level as well.
-    ``folders``: positions in ``keys``, the partitions and buckets.
+    """The entries of one manifest, and after them the files that lie beside theirs. ``places``: digests of folder and
+    name; ``files``: of what identifies the entry as well. ``folders``: positions in ``keys``. ``entries``: numbers of
+    the entries.
     """
 
     places: Digests
@@ -51,6 +61,7 @@ class _Entries(NamedTuple):
     folders: npt.NDArray[np.int32]
     totals: npt.NDArray[np.int32]
     keys: list[_Key]
+    entries: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,7 @@ class LiveStates:
             return None
         listed = self._listed.setdefault(naming, _Listed(self._runs))
         self._list_new(schema, state, listed)
-        lost = _lost(state, listed)
+        lost = _lost(state, listed, np.array([key.is_elsewhere for key in self._folders], bool))
         if len(lost):
             return missing_at(view, schema, list(_chosen(view, state, lost)))
         self._whole.add((naming, names))
@@ -110,7 +121,7 @@ class LiveStates:
         keys = list(self._folders)
         for folder, totals in state.totals.items():
             if fixed := {total for total in totals if total > 0}:
-                found.setdefault(keys[folder][0], set()).update(fixed)
+                found.setdefault(keys[folder].partition, set()).update(fixed)
         return found
 
     def buckets(self, view: Table, snapshot: Snapshot) -> set[tuple[bytes, int]] | None:
@@ -119,7 +130,7 @@ class LiveStates:
         if state is None:
             return None
         keys = list(self._folders)
-        return {keys[folder] for folder in state.totals}
+        return {(keys[folder].partition, keys[folder].bucket) for folder in state.totals}
 
     def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         names = _names(manifests)
@@ -161,14 +172,12 @@ class LiveStates:
 
     def _list_new(self, schema: TableSchema, state: _State, listed: _Listed) -> None:
         """List the folders of live files that were not listed before. Those of one partition are listed at once."""
-        new = sorted(state.totals.keys() - listed.folders)
-        listed.folders.update(new)
         values, keys = StoredPartitions(schema).values, list(self._folders)
+        new = sorted(n for n in state.totals.keys() - listed.folders if not keys[n].is_elsewhere)
+        listed.folders.update(new)
         of_parent: dict[str, dict[str, int]] = {}
-        for (partition, bucket), digest in zip(
-            (keys[n] for n in new), _folder_digests([keys[n] for n in new]).tolist(), strict=True
-        ):
-            path = bucket_folder(schema, values(partition), bucket)
+        for n, digest in zip(new, _folder_digests([keys[n] for n in new]).tolist(), strict=True):
+            path = bucket_folder(schema, values(keys[n].partition), keys[n].bucket)
             of_parent.setdefault(path.rpartition("/")[0], {})[path] = digest
         groups: list[dict[str, int]] = []
         for parent, some in of_parent.items():
@@ -213,26 +222,58 @@ def _read_entries(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[t
 
 
 def entries_of(c: EntryPlaces) -> _Entries | None:
-    """Return entries as numbers. None: a file has further files beside it, or lies elsewhere."""
+    """Return entries as numbers. None: a file lies where only reading it as a value tells."""
     number = len(c.kinds)
-    if any(c.extra_files) or {c.external_paths.count(None), c.embedded_file_indexes.count(None)} != {number}:
+    special = _special(c)
+    if any(not _is_plain(c.extra_files[at], c.external_paths[at]) for at in special):
         return None
-    keys = list(zip(c.partitions, c.buckets, strict=True))
+    keys = list(map(_Key, c.partitions, c.buckets, (path is not None for path in c.external_paths)))
     positions = {key: at for at, key in enumerate(dict.fromkeys(keys))}
     folders = np.fromiter(map(positions.__getitem__, keys), np.int32, number)
-    places = _places(digests_of(c.file_names), _folder_digests(list(positions))[folders])
+    folder_digests = _folder_digests(list(positions))
+    places = _places(digests_of(c.file_names), folder_digests[folders])
+    files = places ^ (np.array(c.levels, np.int64).astype(np.uint64) + np.uint64(1)) * _LEVEL
+    if special:
+        more = [repr((c.extra_files[at], c.embedded_file_indexes[at], c.external_paths[at])) for at in special]
+        files[special] ^= digests_of(more)
+    added, totals = np.array(c.kinds, np.int8) == FileKind.ADD, np.array(c.total_buckets, np.int32)
+    found = _Entries(places, files, added, folders, totals, list(positions), np.arange(number, dtype=np.int32))
+    beside = [(at, name) for at in special if c.external_paths[at] is None for name in c.extra_files[at]]
+    return _with_files_beside(found, beside, folder_digests) if beside else found
+
+
+def _special(c: EntryPlaces) -> list[int]:
+    """Return which entries have further files beside theirs, lie elsewhere, or hold an index."""
+    number = len(c.kinds)
+    if not any(c.extra_files) and c.external_paths.count(None) == c.embedded_file_indexes.count(None) == number:
+        return []
+    fields = enumerate(zip(c.extra_files, c.external_paths, c.embedded_file_indexes, strict=True))
+    return [at for at, (extra, path, index) in fields if extra or path is not None or index is not None]
+
+
+def _is_plain(extra_files: Sequence[str], external_path: str | None) -> bool:
+    """Whether ``reachability`` looks for the files in the folder of their bucket, or for none of them."""
+    return (external_path is None or "://" in external_path) and all(map(is_file_name, extra_files))
+
+
+def _with_files_beside(found: _Entries, beside: Sequence[tuple[int, str]], folder_digests: Digests) -> _Entries:
+    """Add the files beside others: each comes and goes with the entry that names it."""
+    owners = np.array([at for at, _ in beside], np.int32)
+    names = digests_of([name for _, name in beside])
+    rows = np.r_[np.arange(len(found.files), dtype=np.int32), owners]
     return _Entries(
-        places=places,
-        files=places ^ (np.array(c.levels, np.int64).astype(np.uint64) + np.uint64(1)) * _LEVEL,
-        added=np.array(c.kinds, np.int8) == FileKind.ADD,
-        folders=folders,
-        totals=np.array(c.total_buckets, np.int32),
-        keys=list(positions),
+        places=np.r_[found.places, _places(names, folder_digests[found.folders[owners]])],
+        files=np.r_[found.files, _places(names, found.files[owners])],
+        added=found.added[rows],
+        folders=found.folders[rows],
+        totals=found.totals[rows],
+        keys=found.keys,
+        entries=rows,
     )
 
 
 def _folder_digests(keys: Sequence[_Key]) -> Digests:
-    return digests_of_bytes([partition + bucket.to_bytes(4, "little", signed=True) for partition, bucket in keys])
+    return digests_of_bytes([key.partition + key.bucket.to_bytes(4, "little", signed=True) for key in keys])
 
 
 def _places(names: Digests, folders: Digests) -> Digests:
@@ -277,15 +318,15 @@ def live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
     return live
 
 
-def _lost(state: _State, listed: _Listed) -> Digests:
-    """Return the live files that no listing has."""
-    ranges, there = Ranges(state.parts, state.cuts, columns=(0, 1)), Ranges(listed.runs, state.cuts)
+def _lost(state: _State, listed: _Listed, elsewhere: _Mask) -> Digests:
+    """Return the live files that no listing has. ``elsewhere``: folders for which no look is taken."""
+    ranges, there = Ranges(state.parts, state.cuts, columns=(0, 1, 3)), Ranges(listed.runs, state.cuts)
     lost: list[Digests] = [np.zeros(0, np.uint64)]
     for at, bits in enumerate(state.live):
-        places, files = joined(ranges.parts(at), _TYPES[:2])
+        places, files, folders = joined(ranges.parts(at), (*_TYPES[:2], _TYPES[3]))
         found = np.sort(joined(there.parts(at), _TYPES[:1])[0])
         live = np.unpackbits(bits, count=len(places)).view(bool)
-        lost.append(files[live & ~_is_in(places, found)])
+        lost.append(files[live & ~elsewhere[folders] & ~_is_in(places, found)])
     return np.concatenate(lost)
 
 
@@ -305,7 +346,8 @@ def _chosen(view: Table, state: _State, lost: Digests) -> Iterator[FilePlace]:
     for _, columns in each_entry_places(view, state.manifests):
         entries = entries_of(columns)
         assert entries is not None, "it was read so before"
-        chosen = _is_in(entries.files, wanted) & entries.added
+        chosen = np.zeros(len(columns.kinds), bool)
+        chosen[entries.entries[_is_in(entries.files, wanted) & entries.added]] = True
         if chosen.any():
             yield from _some(column_places(columns), chosen)
 

@@ -102,13 +102,18 @@ def manifest_path(name: str) -> str:
     return f"{MANIFEST_DIR}/{checked_name(name)}"
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name stays in its folder."""
+    return "/" not in name and name not in ("", ".", "..")
+
+
 def checked_name(name: str) -> str:
     """Check the name of a file that metadata names.
 
     Raises:
         FormatError: it leads out of its folder.
     """
-    if "/" in name or name in ("", ".", ".."):
+    if not is_file_name(name):
         raise FormatError(f"Metadata names the file {name!r}, which is no name of a file; run check_table")
     return name
 

@@ -9,15 +9,20 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.check.live_states import LiveStates, entries_of, live_entries_of
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryPlaces, ManifestEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_places, write_manifest
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.live_files import net_change
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.workers import Workers
-from tests.core.tables import append, make_table, overwrite, run
+from tests.core.tables import append, make_table, message, overwrite, run
 from tests.core.whole_table.pieces import shuffled
+from tests.stores import CountingStore
 
 WORKERS = {
     "here": Workers(),
@@ -28,6 +33,10 @@ WORKERS = {
 
 def _entry(chance: random.Random) -> ManifestEntry:
     file = DataFile(chance.choice("abc"), 10, 1, b"k", b"k", EMPTY_STATS, EMPTY_STATS, 0, 0, 0, chance.randint(0, 1))
+    if chance.random() < 0.3:
+        file = file._replace(extra_files=chance.choice([(), ("x",), ("x", "a")]),
+                             external_path=chance.choice([None, None, "s3://b/x", "s3://b/y"]),
+                             embedded_file_index=chance.choice([None, b"i"]))  # fmt: skip
     return ManifestEntry(chance.randint(0, 1), chance.choice([b"", b"p"]), chance.randint(0, 1), 2, file)
 
 
@@ -48,11 +57,18 @@ def test_which_entries_are_live() -> None:
         except FormatError:
             expected = None
         parts = [part for group in groups if (part := entries_of(_columns(group))) is not None]
+        assert len(parts) == 2
         live = live_entries_of(np.concatenate([p.files for p in parts]), np.concatenate([p.added for p in parts]))
         outcomes.add(expected is None)
         assert (live is None) == (expected is None)
         if live is not None and expected is not None:
-            assert [e.identifier for e, there in zip(entries, live.tolist(), strict=True) if there] == sorted(
+            rows = [(g, at) for g, part in enumerate(parts) for at in part.entries.tolist()]
+            of_entries: dict[tuple[int, int], set[bool]] = {}
+            for row, there in zip(rows, live.tolist(), strict=True):
+                of_entries.setdefault(row, set()).add(there)  # the file and those beside it
+            found = [groups[g][at].identifier for g, at in sorted(of_entries) if of_entries[g, at] == {True}]
+            assert all(len(there) == 1 for there in of_entries.values())
+            assert found == sorted(
                 expected, key=lambda key: max(at for at, e in enumerate(entries) if e.identifier == key)
             )
     assert outcomes == {True, False}
@@ -63,6 +79,8 @@ def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None
     chance = random.Random(seed)
     table = make_table(tmp_path)
     for number in range(8):
+        if chance.random() < 0.5:
+            append_beside(table, chance)
         write = overwrite if chance.random() < 0.4 else append
         write(table, chance.choice("abc"), chance.randint(0, 1))
         if chance.random() < 0.3:
@@ -90,15 +108,46 @@ def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None
         return found
 
     assert compare() == 0
+    assert sum(part is not None for part in states._parts.values()) == len(states._parts) > 8
     for path in [p for p in table.store.walk("") if "bucket-" in p and chance.random() < 0.6]:
         table.store.delete(path)
     states = LiveStates(table, WORKERS[workers])
     assert compare() > 0
 
 
-def test_files_beside_files_are_left_to_whoever_reads_values() -> None:
+def append_beside(table: Table, chance: random.Random) -> None:
+    """Append a file that lies elsewhere, or has files beside it, or both."""
+    new = message(table, chance.choice("abe"), chance.randint(0, 1))
+    file = new.new_files[0]
+    folder = f"dt={StoredPartitions(table.schema()).values(new.partition)[0]}/bucket-{new.bucket}"
+    extra = tuple(f"{file.file_name}.{n}" for n in range(chance.randint(0, 2)))
+    elsewhere = chance.choice([None, f"s3://bucket/{file.file_name}"])
+    for name in () if elsewhere else extra:
+        table.store.create(f"{folder}/{name}", b"placeholder")
+    if elsewhere:
+        table.store.delete(f"{folder}/{file.file_name}")
+    file = file._replace(extra_files=extra, external_path=elsewhere, embedded_file_index=chance.choice([None, b"i"]))
+    entry = ManifestEntry(0, new.partition, new.bucket, new.total_buckets, file)
+    commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=[entry], schema=table.schema()))
+
+
+def test_no_folder_is_listed_for_files_elsewhere(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    schema, new = table.schema(), message(table, "a")
+    table.store.delete(f"dt=a/bucket-0/{new.new_files[0].file_name}")
+    file = new.new_files[0]._replace(external_path="s3://b/x", extra_files=("y",))
+    entry = ManifestEntry(0, new.partition, new.bucket, new.total_buckets, file)
+    commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=[entry], schema=schema))
+    store = CountingStore(table.store)
+    view, head = Table(store, table.name), table.latest_snapshot()
+    assert head is not None
+    assert LiveStates(view).missing(view, schema, head) == []
+    assert not [path for _, path in store.tally.log if "dt=a" in path]
+
+
+def test_names_that_lead_elsewhere_are_left_to_whoever_reads_values() -> None:
     plain = _entry(random.Random(0))
-    for beside in ({"extra_files": ("x",)}, {"external_path": "s3://b/x"}, {"embedded_file_index": b"i"}):
+    for beside in ({"extra_files": ("../x",)}, {"external_path": "x/y"}):
         entry = plain._replace(file=plain.file._replace(**beside))  # type: ignore[arg-type]
         assert entries_of(_columns([plain, entry])) is None
     assert entries_of(_columns([plain])) is not None
