@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.check.live_states import live_entries_of
-from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids, ids_of
+from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids, ids_of, stored_ids
+from airflow_paimon.core.table.manifest_cache import ROW_IDS
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests, digests_of_bytes
+from airflow_paimon.core.table.paths import MANIFEST_DIR
 from airflow_paimon.core.table.scan import all_manifests, each_entries, live_entries
 from airflow_paimon.core.table.table import Table
 
@@ -20,10 +23,12 @@ _Longs = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
 _NO_IDS = (0, -1)
 """The range of a file without ids, or without rows."""
+_ANY = -2
+"""The last id of a file with any of those that were given out."""
 
 
 class _Entries(NamedTuple):
-    """``files``: digests of what identifies them. ``without``: files without ids."""
+    """``files``: digests of what identifies them. ``without``: files without ids. ``last``: may be ``_ANY``."""
 
     files: Digests
     added: _Mask
@@ -40,17 +45,14 @@ def files_to_check(view: Table, head: Snapshot) -> list[DataFile]:
         FormatError: as ``live_entries`` does.
     """
     next_row_id = head.next_row_id or 0
-    parts = [_numbers(entries, next_row_id) for entries in _blocks(view, head)]
-    if not parts:
-        return []
-    known = _Entries(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    del parts
+    known = _joined(_known(view, all_manifests(view, head)))
     live = live_entries_of(known.files, known.added)
     if live is None:
         return [e.file for e in live_entries(view, head).values()]
-    wanted = known.files[live & (known.without | (known.last >= next_row_id))]
-    ranged = live & (known.last >= known.first)
-    shared = known.files[ranged][sharing(known.first[ranged], known.last[ranged])]
+    last = np.where(known.last == _ANY, max(0, next_row_id - 1), known.last)
+    wanted = known.files[live & (known.without | (last >= next_row_id))]
+    ranged = live & (last >= known.first)
+    shared = known.files[ranged][sharing(known.first[ranged], last[ranged])]
     names = set(np.concatenate([wanted, shared]).tolist())
     found: dict[int, DataFile] = {}
     for entries in _blocks(view, head) if names else ():
@@ -75,9 +77,30 @@ def _blocks(view: Table, head: Snapshot) -> Iterator[list[ManifestEntry]]:
     return (entries for _, entries in each_entries(view, all_manifests(view, head)))
 
 
-def _numbers(entries: Sequence[ManifestEntry], next_row_id: int) -> _Entries:
+def _known(view: Table, manifests: Sequence[ManifestFile]) -> list[_Entries]:
+    """Read manifests, one after the other, as numbers. A process that lives long keeps these, but sees what is gone."""
+    read = partial(_read_numbers, view)
+    if view.kept_manifests is None:
+        return read(manifests)
+    there = set(view.store.names(MANIFEST_DIR))
+    read([m for m in manifests if m.file_name not in there])
+    return view.kept_manifests.read(ROW_IDS, manifests, read)
+
+
+def _read_numbers(view: Table, manifests: Sequence[ManifestFile]) -> list[_Entries]:
+    parts: dict[str, list[_Entries]] = {m.file_name: [] for m in manifests}
+    for manifest, entries in each_entries(view, manifests):
+        parts[manifest.file_name].append(_numbers(entries))
+    return [_joined(parts[m.file_name]) for m in manifests]
+
+
+def _joined(parts: Sequence[_Entries]) -> _Entries:
+    return _Entries(*(np.concatenate(column) for column in zip(*(parts or [_numbers([])]), strict=True)))
+
+
+def _numbers(entries: Sequence[ManifestEntry]) -> _Entries:
     files = [e.file for e in entries]
-    ranges = [ids_of(f, next_row_id) if has_row_ids(f) and f.row_count else _NO_IDS for f in files]
+    ranges = [_range_of(f) if has_row_ids(f) and f.row_count else _NO_IDS for f in files]
     return _Entries(
         files=_digests(entries),
         added=np.array([e.kind == FileKind.ADD for e in entries], bool),
@@ -85,6 +108,11 @@ def _numbers(entries: Sequence[ManifestEntry], next_row_id: int) -> _Entries:
         first=np.array([low for low, _ in ranges], np.int64),
         last=np.array([high for _, high in ranges], np.int64),
     )
+
+
+def _range_of(file: DataFile) -> tuple[int, int]:
+    """Return what ``ids_of`` gives, also where that depends on the ids that were given out."""
+    return ids_of(file, 0) if file.first_row_id is not None else stored_ids(file) or (0, _ANY)
 
 
 def _digests(entries: Sequence[ManifestEntry]) -> Digests:

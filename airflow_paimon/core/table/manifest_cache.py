@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 ENTRIES: Final = "entries"
 COLUMNS: Final = "columns"
-_WEIGHTS: Final[Mapping[str, tuple[int, int]]] = {ENTRIES: (1100, 8), COLUMNS: (400, 0)}
+ROW_IDS: Final = "row ids"
+_WEIGHTS: Final[Mapping[str, tuple[int, int]]] = {ENTRIES: (1100, 8), COLUMNS: (400, 0), ROW_IDS: (30, 0)}
 """Bytes in memory for each entry, and for each byte of the file, which holds statistics; measured on 100,000 files."""
 
 
@@ -81,7 +82,8 @@ class ScopedManifests:
     ) -> list[T]:
         """Return decoded manifests, in order; ``decode`` reads those that aren't kept. Change none of what it returns.
 
-        ``form``: ``ENTRIES`` or ``COLUMNS``. ``is_whole``: what ``decode`` gives is all of a manifest, and is kept.
+        ``form``: ``ENTRIES``, ``COLUMNS`` or ``ROW_IDS``. ``is_whole``: what ``decode`` gives is all of a manifest, and
+        is kept.
         """
         keys = [(self.scope, form, m.file_name, m.file_size) for m in manifests]
         found: dict[Hashable, T] = self.cache.find(keys)
