@@ -1,5 +1,6 @@
 """What every test stands on: a pinned environment, the golden tables, one local Spark, and no process left behind."""
 
+import gc
 import os
 import re
 import shutil
@@ -142,6 +143,16 @@ def _tables_fit_into_memory() -> bool:
         found = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
         return found is not None and int(found[1]) > 14e6
     return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Spare the garbage collector the modules, functions and tests, which stay to the end: millions of objects."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result  # type: ignore[return-value]
 
 
 # Folders whose files take long go first: a file is one worker's, and a long one at the end leaves the other one idle.
