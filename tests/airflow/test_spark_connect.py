@@ -97,6 +97,7 @@ def corrected(spark, views):
 """
 
 
+@pytest.mark.part(few=1, group="Spark Connect")
 def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(RULES)
     common: dict[str, Any] = {"table": "d.t", "branch": "fix", "spark_conn_id": "connect"}

@@ -105,6 +105,12 @@ def shots() -> Path:
     return Path(os.environ.get("AIRFLOW_PAIMON_SCREENSHOTS") or os.environ["AIRFLOW_HOME"]) / "screenshots"
 
 
+def keep_picture(page: Page, name: str) -> None:
+    """Keep a picture for whoever asks for it: to draw a whole page once more is much work for the browser."""
+    if os.environ.get("AIRFLOW_PAIMON_SCREENSHOTS") or thorough():
+        page.screenshot(shots() / f"{name}.png")
+
+
 def picture(page: Page, name: str, address: str, *texts: str, size: tuple[int, int], framed: bool = False) -> None:
     """Take a picture of the documentation, in the light theme. `make screenshots` keeps it, in docs/_static.
 
@@ -148,7 +154,7 @@ def read_log(demo: Demo, page: Page, task_id: str, until: str, run_id: str | Non
     """Give the records that somebody sees who opens a task's log and unfolds nothing."""
     page.open(f"{demo.address}/dags/{DAG}/runs/{run_id or demo.run_id}/tasks/{task_id}")
     said = page.wait_for("Pre Execute", "Post Execute", until)
-    page.screenshot(shots() / f"log_{task_id}.png")
+    keep_picture(page, f"log_{task_id}")
     assert "Traceback" not in said
     _, between = said.split("Pre Execute", 1)
     return re.findall(r"(?:INFO|WARNING|ERROR) - (.*)", between.split("Post Execute", 1)[0])
@@ -164,17 +170,17 @@ def test_the_connection_form_opens_on_the_warehouse_and_requires_it(demo: Demo, 
     page.wait_for("Select Connection Type")
     page.choose("Apache Paimon")
     said = page.wait_for("Warehouse", "This field is required", "Access key")
-    page.screenshot(shots() / "connection.png")
+    keep_picture(page, "connection")
     assert "Results folder" not in said, "what few need is closed"
 
 
 def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/dags/{DAG}")
     page.wait_for(DAG, "Trigger")
-    page.screenshot(shots() / "dag.png")
+    keep_picture(page, "dag")
     page.click("Trigger")
     said = page.wait_for("Table", "SQL", "Partitions", "Ask for approval", "More:")
-    page.screenshot(shots() / "form.png")
+    keep_picture(page, "form")
     assert "UPDATE, DELETE, MERGE or INSERT on" in said
     assert "Spark settings" not in said, "what few need is closed"
 
@@ -185,6 +191,7 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     (triggered,) = [run for run in runs(demo) if run["dag_run_id"] != demo.run_id]
     assert triggered["conf"]["table"] == "demo.fligths"
     assert triggered["conf"]["partitions"] is None
+    page.open("about:blank")  # a page of Airflow's is drawn and asked for anew all the time
     states = demo.until(lambda tasks: tasks["how_to_go_on"] == "failed", run_id=triggered["dag_run_id"])
     assert states["check_params"] == "failed"
     lines = read_log(demo, page, "how_to_go_on", "What helps: ", run_id=triggered["dag_run_id"])
@@ -212,7 +219,7 @@ def click_in_frame(page: Page, text: str) -> None:
 
 def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> None:
     """From the navigation to the table, what waits for whom, and from there to the approval, out of the frame."""
-    page.open("about:blank")  # a page of Airflow's is drawn and asked for anew all the time
+    page.open("about:blank")
     wait_until_parked(demo, 1)
     address = f"{demo.address}/paimon/paimon_default/demo/flights?tab=corrections"
     picture(page, "page-corrections", address, demo.run_id, "waits, asked", "Correct this table", size=(1280, 620))
@@ -226,7 +233,7 @@ def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> Non
     click_in_frame(page, "Corrections")
     said = in_frame(page, demo.run_id, "an approval", "waits, asked", "Correct this table")
     assert _flights().REASON in said
-    page.screenshot(shots() / "page_corrections.png")
+    keep_picture(page, "page_corrections")
     click_in_frame(page, demo.run_id)
     page.until(
         lambda: page.run("location.pathname").endswith(f"/runs/{demo.run_id}"), "the run's page, without a frame"
@@ -257,6 +264,8 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
         page.open(approval)
         page.wait_for("Publish the correction of demo.flights", "Approve")
     page.click("Approve")
+    demo.until(lambda tasks: tasks["approve"] == "success")
+    page.open("about:blank")
     demo.until(lambda tasks: tasks["delete_tag"] == "success")
     (publish,) = publishes(table)
     assert publish.snapshot.properties["airflow-paimon.approved-by"]
@@ -273,7 +282,7 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
     assert "Traceback" not in page.text()
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
     page.wait_for(demo.run_id, "how_to_go_on")
-    page.screenshot(shots() / "run.png")
+    keep_picture(page, "run")
 
 
 def reject_then_clear(demo: Demo, page: Page, table: Table) -> None:
@@ -315,7 +324,7 @@ def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, pa
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")
     in_frame(page, "publish of fix_", "primary-key table")
-    page.screenshot(shots() / "page_history.png")
+    keep_picture(page, "page_history")
     titles = str(page.run("document.querySelector('iframe').contentDocument.querySelector('svg').textContent"))
     assert "approved by: " in titles
     assert "undo point" in titles
@@ -329,7 +338,7 @@ def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, pa
         page.open(f"{table}?tab=partitions&q=2013-07")
         page.wait_for("2013-07-10", "Average file")
         assert page.run("getComputedStyle(document.body).backgroundColor") == colour
-        page.screenshot(shots() / f"page_partitions_{theme}.png")
+        keep_picture(page, f"page_partitions_{theme}")
     page.call("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=True)
     for tab in ("history", "branches", "tags", "schemas", "files", "options", "corrections", "check"):
         page.open(f"{table}?tab={tab}")
@@ -339,7 +348,7 @@ def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, pa
         )
         width = page.run("document.documentElement.scrollWidth")
         assert width <= 400, f"{tab} is {width} pixels wide"
-        page.screenshot(shots() / f"page_{tab}_narrow.png")
+        keep_picture(page, f"page_{tab}_narrow")
     page.open(f"{table}?tab=files")
     page.wait_for("Search")
     page.call("Input.dispatchKeyEvent", type="keyDown", key="/", code="Slash", text="/")

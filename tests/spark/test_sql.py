@@ -303,6 +303,7 @@ def test_merge_evaluates_its_source_once_and_reads_only_files_that_can_hold_its_
     assert late == dict.fromkeys(range(100, 110), "late") | {105: "x", 106: "x", 110: None, 111: None, 112: None}
 
 
+@pytest.mark.part(few=1)
 @pytest.mark.parametrize("vectors", [False, True])
 def test_merge_reads_rows_that_have_its_sources_keys_and_columns_that_it_uses(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool

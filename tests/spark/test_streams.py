@@ -97,6 +97,7 @@ class Pipe:
         (self.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
 
 
+@pytest.mark.part(few=2, group="streams")
 def test_an_append_stream_into_a_branch(spark: SparkSession, tmp_path: Path) -> None:
     columns = [("k", "BIGINT"), ("v", "STRING")]
     source = create_table(str(tmp_path), "d.src", columns)

@@ -32,4 +32,4 @@ class TestSeaweedFS(SharedStoreContract):
         return open_store(f"s3://bucket/{uuid.uuid4()}/ware house%3A", storage_options(seaweed))
 
     def test_processes_commit_at_the_same_time(self, store: Store) -> None:
-        assert_commits_race(store)
+        assert_commits_race(store, commits=2)

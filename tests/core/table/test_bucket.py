@@ -64,7 +64,7 @@ def _batches(draw: st.DrawFn) -> tuple[list[DataType], list[list[Any]]]:
 
 
 @given(_batches(), st.integers(1, 1000), st.integers(0, 5))
-@settings(max_examples=lives(100, 600))
+@settings(max_examples=lives(40, 600))
 @example(
     ([AtomicType("DECIMAL", (38, 0))], [[Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(-(2**63)), None]]), 7, 0
 )

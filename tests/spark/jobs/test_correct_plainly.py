@@ -223,7 +223,7 @@ def told(result: OperationResult) -> dict[str, Any]:
     return {"changed": about["changed"], "after": about["snapshot_after"], **details}
 
 
-@pytest.mark.part(few=4)
+@pytest.mark.part(few=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_statements_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     own = chance(f"plain statements {kind}")
@@ -244,6 +244,7 @@ def test_statements_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path
     assert done
 
 
+@pytest.mark.part(few=3)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("dynamic", "marked")])
 def test_queries_do_what_they_do_in_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     own = chance(f"plain queries {kind}")
