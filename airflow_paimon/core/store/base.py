@@ -5,11 +5,14 @@ Names are literal: ``dt=12%3A00`` is the name of the folder as stored.
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
@@ -216,6 +219,10 @@ class Store(Protocol):
 
 AT_ONCE = 64
 """How many small files are read at once."""
+_SHARED = 8
+"""Up to so many calls at once share their threads with others."""
+_NO_NAME = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
+"""An empty, ``.`` or ``..`` part of a path, also before a first or after a last ``/``."""
 FEW = 1000
 """How many names ``few_names`` gives at most, about: what storages of objects give in one answer."""
 
@@ -227,9 +234,25 @@ def side_by_side(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """
     if not store.remote or len(calls) < 2:
         return [call() for call in calls]
-    with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
-        running = [pool.submit(copy_context().run, call) for call in calls]
-    return [call.result() for call in running]
+    if len(calls) > _SHARED:
+        with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
+            running = [pool.submit(copy_context().run, call) for call in calls]
+        return [call.result() for call in running]
+    running = [_threads(os.getpid()).submit(copy_context().run, call) for call in calls[1:]]
+    try:
+        first = calls[0]()
+    finally:
+        wait(running)
+    return [first, *(call.result() for call in running)]
+
+
+@lru_cache(maxsize=1)
+def _threads(pid: int) -> ThreadPoolExecutor:
+    """Return threads of this process that are used again: to start one takes as long as some requests.
+
+    There are as many as ever were busy at once, so that calls which make calls don't wait for each other.
+    """
+    return ThreadPoolExecutor(sys.maxsize, "airflow-paimon")
 
 
 def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
@@ -268,7 +291,7 @@ def object_name(path: str) -> str:
     """
     if not path:
         raise InvalidInputError("An object needs a path below the store's root, not ''")
-    if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+    if _NO_NAME.search(path):
         raise InvalidInputError(
             f"The path {path!r} must be relative to the store's root, without empty, '.' or '..' parts"
         )

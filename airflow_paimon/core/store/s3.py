@@ -34,7 +34,7 @@ class S3Store(ProbedStore):
 
     @property
     def _client(self) -> s3_client.Client:
-        return s3_client.Client(s3_client.file_system(self._options))
+        return s3_client.client_of(self._options)
 
     def delete_tree(self, path: str) -> None:
         """Delete the objects, and then the folder where a server goes on listing it, as SeaweedFS does for minutes."""
