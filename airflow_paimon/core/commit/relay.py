@@ -65,6 +65,13 @@ class Relay:
         fits = [s.id for s, _ in found] == list(range(head.id, head.id + len(found)))
         return [(head, found[0][1]), *found[1:]] if found and fits and is_same(found[0][0], head) else None
 
+    def ends_with(self, newest: Snapshot) -> bool:
+        """Whether the newest snapshot that was told of is this one."""
+        try:
+            return is_same(self.steps[-1].parsed(), newest)
+        except PaimonError:
+            return False
+
     def lists(self, found: Sequence[tuple[Snapshot, str]]) -> Mapping[str, bytes]:
         """Return the content of manifest lists by name, of those that are what their snapshot says."""
         newest = found[-1][0]
@@ -134,10 +141,12 @@ class CommitTurn:
     def _looked_up(self, head: Snapshot | None, seen: Seen) -> Snapshot | None:
         """Return the newest snapshot where nothing that was told helps."""
         self._settle()
-        outdated = head is None or not self._told.steps or self._told.steps[-1].id < head.id
-        self._told = Relay()
-        if not outdated:
-            return self._table.latest_snapshot()
+        told, self._told = self._told, Relay()
+        if head is not None and told.steps and told.steps[-1].id >= head.id:
+            newest = self._table.latest_snapshot()
+            if newest is not None and told.ends_with(newest):
+                self._told = told  # or all whose head is older than this commit would have to look, one after the other
+            return newest
         certain = self._table.store.remote and not (self.waited or self._failed)
         return head if head is not None and certain else self._climbed(head, seen)
 

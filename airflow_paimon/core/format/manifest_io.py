@@ -39,6 +39,8 @@ _VERSIONS, _INDEX_VERSIONS = (2,), (1,)
 _SAMPLE = 1000
 _FEW = 1500
 """Entries that are decoded in the time that learning to step over them takes."""
+_SMALL = 100
+"""A table with no more entries is read without learning to step over them."""
 _STATS = ("_MIN_VALUES bytes", "_MAX_VALUES bytes", "_NULL_COUNTS ?[?long]")
 
 
@@ -109,13 +111,13 @@ def in_partitions(
     Some of them may come all the same. One serves all manifests of a read.
     """
     if in_buckets is None:
-        return EntryFilter(RecordFilter(("_PARTITION",), wanted, _ENTRIES.allowed), may_be_in)
+        return EntryFilter(RecordFilter(("_PARTITION",), wanted, _ENTRIES.allowed, _SMALL), may_be_in)
 
     def holds(partition: bytes, bucket: int, total_buckets: int) -> bool:
         return in_buckets(bucket, total_buckets) and wanted(partition)
 
     names = ("_PARTITION", "_BUCKET", "_TOTAL_BUCKETS")
-    return EntryFilter(RecordFilter(names, holds, _ENTRIES.allowed), may_be_in)
+    return EntryFilter(RecordFilter(names, holds, _ENTRIES.allowed, _SMALL), may_be_in)
 
 
 @dataclass(frozen=True, slots=True)

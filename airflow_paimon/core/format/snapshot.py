@@ -169,7 +169,8 @@ def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:
     for key, attribute in _KEYS.items():
         value = raw.get(key)
         if value is not None:
-            values[attribute] = _checked(attribute, key, value, name)
+            plain = type(value) is str and attribute in _TEXTS
+            values[attribute] = value if plain else _checked(attribute, key, value, name)
     unknown = {k: v for k, v in raw.items() if k not in _KEYS}
     return Snapshot(**values, unknown=unknown)
 

@@ -9,6 +9,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import (
@@ -105,14 +106,13 @@ class LocalStore(Store):
             raise self._failed(error, "listing", path) from error
 
     def few_names(self, path: str) -> list[str] | None:
-        found = []
+        found: list[str] = []
         try:
             with os.scandir(self._folder(path)) as entries:
-                for entry in entries:
-                    if not entry.is_dir():
-                        found.append(entry.name)
-                        if len(found) > _FEW:
-                            return None
+                while some := list(islice(entries, _FEW + 1)):
+                    found += [entry.name for entry in some if not entry.is_dir()]
+                    if len(found) > _FEW:
+                        return None
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:

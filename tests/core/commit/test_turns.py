@@ -107,6 +107,25 @@ def test_a_commit_of_who_takes_no_turns_makes_what_was_told_old(table: Table, fo
     is_whole(table, 3 + foreign)
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_what_was_told_goes_on_after_a_commit_that_it_did_not_help(table: Table, foreign: bool) -> None:
+    """Its head was older than all that was told: the next ones, whose heads are not, still need what came before."""
+    first = append(table, "a").snapshot
+    append(table, "a")
+    append(table, "a")
+    if foreign:
+        append(through(Alone(table.store), table), "a")
+    with turn_at(turn_name(table)) as turn:
+        assert turn is not None
+        relay = Relay.from_note(turn.note())
+        turn.leave(told(relay, relay.steps[-2:]).to_note())
+    with turn_of(table) as commit_turn:
+        assert commit_turn is not None
+        newest = commit_turn.newest(first, Seen(table), ahead=False)
+        assert newest == table.latest_snapshot()
+        assert [step.id for step in commit_turn._told.steps] == ([] if foreign else [2, 3])
+
+
 def lie(relay: Relay) -> Relay:
     """Another commit under the newest id."""
     step = relay.steps[-1]

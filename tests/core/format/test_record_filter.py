@@ -73,6 +73,14 @@ def test_a_value_of_another_field_is_no_partition() -> None:
     assert [e for e in read if e.partition == wanted.partition] == [wanted]
 
 
+def test_few_entries_are_not_worth_learning_to_step_over_them() -> None:
+    few, many = entries(40), entries(300)
+    nothing = in_partitions(lambda _: False)
+    assert [len(read_manifest(write_manifest(few), only=nothing)) for _ in range(2)] == [40, 40]
+    assert len(read_manifest(write_manifest(many), only=nothing)) < 60
+    assert len(read_manifest(write_manifest(entries(80)), only=nothing)) < 60, "it has learnt"
+
+
 def test_damaged_blocks_are_refused() -> None:
     data = write_manifest(entries(300))
     schema, (number, block) = read_container(data).schema, one_block(data)

@@ -38,10 +38,13 @@ class RecordFilter:
 
     For the files of one read, as it learns the sizes of their fields. The fields are bytes or numbers, one after
     another; ``wanted`` is asked once for their values. A field in ``fixed`` must have one of these numbers in a record
-    that is stepped over.
+    that is stepped over. The first ``few`` records are all kept, as it takes time to learn.
     """
 
-    def __init__(self, names: Sequence[str], wanted: Callable[..., bool], fixed: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self, names: Sequence[str], wanted: Callable[..., bool], fixed: Mapping[str, tuple[int, ...]], few: int = 0
+    ) -> None:
+        self._few = few
         self._names = tuple(names)
         self._wanted = wanted
         self._fixed = fixed
@@ -59,6 +62,9 @@ class RecordFilter:
         if shape is None:
             shape = self._by_schema[schema] = RecordShape(parse_avro_schema(schema), self._names, self._fixed)
         if not shape.is_known or (self._seen > _ENOUGH and self._kept * 2 > self._seen):
+            return number, block
+        if self._few >= number:
+            self._few -= number
             return number, block
         parts: list[bytes] = []
         at, end, verdicts = 0, len(block), self._verdicts
