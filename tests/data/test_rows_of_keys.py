@@ -98,3 +98,20 @@ def test_no_row_has_a_key_and_no_key_is_asked_for(tmp_path: Path) -> None:
         assert [b.num_rows for b in rows_of_keys(with_positions(read), split, keys) if b.num_rows] == []
         assert share_of_rows(read, split, keys) == 0
     assert share_of_rows(read, split, {"k": pa.array([1], pa.int32())}) == 0.5
+
+
+def test_many_texts_are_looked_up_in_splits_of_few_rows(tmp_path: Path) -> None:
+    """The same keys for all splits, and then others: what was made for the former must not answer for the latter."""
+    draw = chance("many texts")
+    table = create_table(str(tmp_path), "d.t", [("k", "STRING"), ("v", "INT")], options={"bucket": "-1"})
+    given = [[draw.choice([None, "", f"k{draw.randint(0, 300)}"]) for _ in range(12)] for _ in range(3)]
+    for texts in given:
+        write_arrow(table, pa.table({"k": pa.array(texts, pa.string()), "v": pa.array(range(12), pa.int32())}))
+    read, splits = plan_read(plan_scan(table), columns=["v"])
+    for _ in range(3):
+        values = draw.sample([f"k{n}" for n in range(300)], 100) + [""] * draw.randint(0, 1)
+        keys = {"k": pa.array(values, pa.string())}
+        parts = [part for s in splits for part in s.divided()]
+        found = [b.column("v").to_pylist() for p in parts for b in rows_of_keys(with_positions(read), p, keys)]
+        wanted = [[at for at, text in enumerate(texts) if text in values] for texts in given]
+        assert sorted(filter(None, found)) == sorted(filter(None, wanted))
