@@ -12,14 +12,21 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import each_entries, without_collecting
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
-from airflow_paimon.data.layers import Layer, PinnedLayers, first_state, plan_pinned, plan_state_read
+from airflow_paimon.data.layers import Layer, PinnedLayers
 from airflow_paimon.data.scan import TableRead
-from airflow_paimon.data.whole_read import GroupRead, WholeRead, entries_of, large_read, plan_group, sort_out
+from airflow_paimon.data.whole_read import (
+    GroupRead,
+    WholeRead,
+    entries_of,
+    plan_group,
+    plan_or_whole,
+    plan_pinned_or_whole,
+    sort_out,
+)
 
 MANY_ENTRIES = 50_000
 """Entries of manifests above which one process plans group by group: as objects with their splits they take 1 kB each,
@@ -44,7 +51,6 @@ class GroupedRead:
     """The files of a read in groups, none of which is empty, each in parts for ``plan_group``."""
 
     of: GroupRead
-    read: TableRead
     groups: Sequence[Sequence[Kept]]
 
     def layers(self) -> Iterator[Layer]:
@@ -64,79 +70,53 @@ def plan_by_groups(
     timestamp: int | str | None = None,
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
 ) -> PlannedRead:
     """Plan a read as ``layers.plan_table_read`` does. The files are chosen now; what is wrong with one of very many is
     raised when its group is planned.
     """
-    found = group_or_plan(
-        *(table, version, timestamp), columns=columns, where=where, predicate=predicate, memory_bytes=_MEMORY_BYTES
+    return by_groups(
+        plan_or_whole(table, version=version, timestamp=timestamp, columns=columns, where=where, more_than=MANY_ENTRIES)
     )
-    return _planned(found)
-
-
-def group_or_plan(
-    table: Table,
-    version: int | str | None = None,
-    timestamp: int | str | None = None,
-    *,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    memory_bytes: int | None = None,
-    files: int = _FILES,
-    most_bytes: int | None = None,
-) -> GroupedRead | list[Layer]:
-    """Sort the files of a read into groups where they are very many, else plan it as ``layers.plan_table_read`` does.
-
-    ``memory_bytes``: what is kept in memory of them; None: all. A group has about so many ``files``, or fewer if they
-    are so large that it has ``most_bytes``, but whole buckets where rows of several files are merged.
-    """
-    with reading_once():
-        state = first_state(table, version, timestamp)
-        travels = version is not None or timestamp is not None
-        whole = large_read(state, travels, columns, where, predicate, more_than=MANY_ENTRIES)
-        if whole is not None:
-            return _grouped(whole, memory_bytes, files, most_bytes)
-        return plan_state_read(
-            *(state,), version=version, timestamp=timestamp, columns=columns, where=where, predicate=predicate
-        )
 
 
 def plan_pinned_by_groups(
-    pinned: PinnedLayers,
-    *,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
+    pinned: PinnedLayers, *, columns: Sequence[str] | None = None, where: pc.Expression | None = None
 ) -> PlannedRead:
     """Plan a read of a pinned state, as ``plan_by_groups``."""
-    with reading_once():
-        if pinned.whole is None and len(pinned.states) == 1:
-            [state] = pinned.states
-            whole = large_read(state, pinned.travels, columns, where, predicate, more_than=MANY_ENTRIES)
-            if whole is not None:
-                return _planned(_grouped(whole, _MEMORY_BYTES, _FILES, None))
-        return _planned(plan_pinned(pinned, columns=columns, where=where, predicate=predicate))
+    return by_groups(plan_pinned_or_whole(pinned, columns=columns, where=where, more_than=MANY_ENTRIES))
 
 
-def _planned(found: GroupedRead | list[Layer]) -> PlannedRead:
-    if isinstance(found, GroupedRead):
-        return PlannedRead(found.read, found.layers())
+def by_groups(found: WholeRead | list[Layer]) -> PlannedRead:
+    """Return what was planned, or what this process plans group by group."""
+    if isinstance(found, WholeRead):
+        return PlannedRead(found.read, grouped(found, memory_bytes=_MEMORY_BYTES).layers())
     return PlannedRead(found[0][0], found)
 
 
-def _grouped(whole: WholeRead, memory_bytes: int | None, files: int, most_bytes: int | None) -> GroupedRead:
-    if most_bytes is not None:
-        files = max(1, min(files, int(most_bytes / (_size_of_files(whole) or 1))))
-    number = max(1, min(_MOST_GROUPS, -(-whole.files // files)))
-    kept = SortedRuns((1 << 63) if memory_bytes is None else memory_bytes)
-    groups: dict[int, list[tuple[int, Kept]]] = {}
-    with without_collecting():
-        for group, place, data in sort_out(whole.of, whole.listed, number):
-            groups.setdefault(group, []).append((place, kept.keep(data)))
+def grouped(
+    whole: WholeRead, *, memory_bytes: int | None = None, files: int | None = None, most_bytes: int | None = None
+) -> GroupedRead:
+    """Sort the files of a read into groups.
+
+    ``memory_bytes``: what is kept in memory of them; None: all. A group has about so many ``files``, or fewer if they
+    are so large that it has ``most_bytes``, but whole buckets where rows of several files are merged.
+
+    Raises:
+        FormatError: a manifest is missing or corrupt. UnsupportedFeatureError: an index file that is not read here.
+        StorageError: the disk of temporary files is full.
+    """
+    each = _FILES if files is None else files
+    with reading_once():
+        if most_bytes is not None:
+            each = max(1, min(each, int(most_bytes / (_size_of_files(whole) or 1))))
+        number = max(1, min(_MOST_GROUPS, -(-whole.files // each)))
+        kept = SortedRuns((1 << 63) if memory_bytes is None else memory_bytes)
+        groups: dict[int, list[tuple[int, Kept]]] = {}
+        with without_collecting():
+            for group, place, data in sort_out(whole.of, whole.listed, number):
+                groups.setdefault(group, []).append((place, kept.keep(data)))
     in_order = [[part for _, part in sorted(groups[g], key=lambda one: one[0])] for g in sorted(groups)]
-    return GroupedRead(of=whole.of, read=whole.read, groups=in_order)
+    return GroupedRead(of=whole.of, groups=in_order)
 
 
 def _size_of_files(whole: WholeRead) -> float:

@@ -230,11 +230,12 @@ def pinned_schema(pinned: PinnedLayers) -> pa.Schema:
 def _layers(
     plans: Sequence[ScanPlan], travels: bool, read: Callable[..., Layer], *, top_level: bool = False
 ) -> list[Layer]:
-    chosen = [_top_level(plan) for plan in plans] if top_level else plans
+    chosen = [top_level_only(plan) for plan in plans] if top_level else plans
     return [read(plan, time_travel=travels, layered=len(plans) > 1) for plan in chosen]
 
 
-def _top_level(plan: ScanPlan) -> ScanPlan:
+def top_level_only(plan: ScanPlan) -> ScanPlan:
+    """Leave out the files that a read of ``$ro`` leaves out."""
     if not plan.schema.primary_keys or hides_level_zero(plan.schema):
         return plan
     top = TableOptions(plan.schema.options).num_levels - 1

@@ -19,13 +19,16 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
 from airflow_paimon.data.chain.scan import is_chain_read
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD
-from airflow_paimon.data.layers import PinnedLayers, pin_layers, plan_pinned
+from airflow_paimon.data.grouped_read import MANY_ENTRIES, by_groups
+from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, plan_pinned
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.scan import KIND_FIELD, ReadSplit, TableRead
+from airflow_paimon.data.scan import KIND_FIELD, TableRead
+from airflow_paimon.data.whole_read import WholeRead, whole_of_pinned
 
 AUDIT_LOG, READ_OPTIMIZED = "audit_log", "ro"
 _WITH_NUMBERS = "table-read.sequence-number.enabled"
@@ -50,17 +53,17 @@ def read_system_table(
     """
     check_table(table)
     check_columns(table, columns)
-    layers = plan_system_table(
-        table, name, version=version, timestamp=timestamp_argument(timestamp), columns=columns, where=where
-    )
-    batches = [batch for read, splits in layers for split in splits for batch in read_split(read, split)]
-    return pa.Table.from_batches(batches, layers[0][0].output_schema)
+    at = {"version": version, "timestamp": timestamp_argument(timestamp)}
+    planned = by_groups(plan_system_table(table, name, columns=columns, where=where, more_than=MANY_ENTRIES, **at))
+    batches = (batch for read, splits in planned.layers for split in splits for batch in read_split(read, split))
+    return pa.Table.from_batches(batches, planned.read.output_schema)
 
 
 def plan_system_table(
     table: Table, name: str, *, columns: Sequence[str] | None = None, **asked: Any
-) -> list[tuple[TableRead, list[ReadSplit]]]:
-    """Plan a read of ``$audit_log`` or ``$ro``; ``asked``: the other arguments of ``plan_table_read``.
+) -> list[Layer] | WholeRead:
+    """Plan a read of ``$audit_log`` or ``$ro``, or leave that to tasks; ``asked``: the other arguments of
+    ``plan_or_whole``.
 
     Raises:
         InvalidInputError: see ``read_system_table``.
@@ -71,9 +74,28 @@ def plan_system_table(
 
 
 def plan_pinned_system_table(
-    pinned: PinnedLayers, kind: str, *, columns: Sequence[str] | None = None, **asked: Any
-) -> list[tuple[TableRead, list[ReadSplit]]]:
-    """Plan a read of ``audit_log`` or ``ro`` of a pinned state; ``asked``: the other arguments of ``plan_pinned``."""
+    pinned: PinnedLayers,
+    kind: str,
+    *,
+    columns: Sequence[str] | None = None,
+    more_than: int | None = None,
+    **asked: Any,
+) -> list[Layer] | WholeRead:
+    """Plan a read of ``audit_log`` or ``ro`` of a pinned state, or leave that to tasks; ``asked``: the other arguments
+    of ``plan_pinned_or_whole``.
+    """
+    with reading_once():
+        named = columns if kind == READ_OPTIMIZED else None
+        whole = whole_of_pinned(pinned, columns=named, more_than=more_than, **asked)
+        if whole is None:
+            return _plan_all(pinned, kind, columns, **asked)
+    if kind == READ_OPTIMIZED:
+        return replace(whole, of=replace(whole.of, top_level=True))
+    read = _with_kinds(whole.read, columns)
+    return replace(whole, of=replace(whole.of, kinds=read.columns), read=read)
+
+
+def _plan_all(pinned: PinnedLayers, kind: str, columns: Sequence[str] | None, **asked: Any) -> list[Layer]:
     if kind == READ_OPTIMIZED:
         return plan_pinned(pinned, columns=columns, top_level=True, **asked)
     return [(_with_kinds(read, columns), splits) for read, splits in plan_pinned(pinned, **asked)]

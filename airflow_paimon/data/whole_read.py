@@ -50,6 +50,7 @@ from airflow_paimon.data.layers import (
     is_alone,
     plan_pinned,
     plan_state_read,
+    top_level_only,
 )
 from airflow_paimon.data.scan import TableRead, plan_read
 
@@ -87,13 +88,18 @@ class Sorted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRead:
-    """What a group of files is planned with. Picklable. ``state``: the snapshot and the columns, without files."""
+    """What a group of files is planned with. Picklable. ``state``: the snapshot and the columns, without files.
+    ``top_level``: see ``layers.plan_table_read``. ``kinds``: the columns of ``$audit_log`` to give instead; None: it is
+    another read.
+    """
 
     state: ScanPlan
     columns: tuple[str, ...]
     where: pc.Expression | None
     predicate: Predicate | None
     time_travel: bool
+    top_level: bool = False
+    kinds: tuple[str, ...] | None = None
 
     @property
     def has_filter(self) -> bool:
@@ -120,43 +126,64 @@ def plan_or_whole(
     version: int | str | None = None,
     timestamp: int | str | None = None,
     columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
     predicate: Predicate | None = None,
+    more_than: int | None = None,
 ) -> list[Layer] | WholeRead:
-    """Plan a read as ``layers.plan_table_read`` does, which also says what is raised, or leave that to tasks."""
+    """Plan a read as ``layers.plan_table_read`` does, which also says what is raised, or leave that to tasks where
+    there are ``more_than`` so many entries (None: ``MANY_ENTRIES``).
+    """
     with reading_once():
         state = first_state(table, version, timestamp)
         travels = version is not None or timestamp is not None
-        whole = large_read(state, travels, columns, None, predicate, more_than=MANY_ENTRIES)
+        whole = _whole_read(state, travels, columns, where, predicate, more_than)
         if whole is not None:
             return whole
-        return plan_state_read(state, version=version, timestamp=timestamp, columns=columns, predicate=predicate)
+        return plan_state_read(
+            *(state,), version=version, timestamp=timestamp, columns=columns, where=where, predicate=predicate
+        )
 
 
 def plan_pinned_or_whole(
-    pinned: PinnedLayers, *, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+    pinned: PinnedLayers,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    more_than: int | None = None,
 ) -> list[Layer] | WholeRead:
     """Plan a read of a pinned state, as ``plan_or_whole``."""
     with reading_once():
-        if pinned.whole is None and len(pinned.states) == 1:
-            whole = large_read(pinned.states[0], pinned.travels, columns, None, predicate, more_than=MANY_ENTRIES)
-            if whole is not None:
-                return whole
-        return plan_pinned(pinned, columns=columns, predicate=predicate)
+        whole = whole_of_pinned(pinned, columns=columns, where=where, predicate=predicate, more_than=more_than)
+        return plan_pinned(pinned, columns=columns, where=where, predicate=predicate) if whole is None else whole
 
 
-def large_read(
+def whole_of_pinned(
+    pinned: PinnedLayers,
+    *,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    more_than: int | None = None,
+) -> WholeRead | None:
+    """Return the read that ``plan_pinned_or_whole`` leaves to tasks; None: it plans it."""
+    if pinned.whole is not None or len(pinned.states) > 1:
+        return None
+    return _whole_read(pinned.states[0], pinned.travels, columns, where, predicate, more_than)
+
+
+def _whole_read(
     state: ScanPlan,
     travels: bool,
     columns: Sequence[str] | None,
     where: pc.Expression | None,
     predicate: Predicate | None,
-    *,
-    more_than: int,
+    more_than: int | None,
 ) -> WholeRead | None:
     """Return the read of very many files of a state; None where those that the filter selects have no ``more_than`` so
     many entries, and of tables whose files can't be planned one bucket at a time.
     """
-    schema = state.schema
+    schema, more_than = state.schema, MANY_ENTRIES if more_than is None else more_than
     if state.snapshot is None or not is_alone(schema) or TableOptions(schema.options).data_evolution:
         return None
     selection = files_for(schema, by_bucket=True, where=where, predicate=predicate)
@@ -294,4 +321,8 @@ def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
             index += vectors
         live = live_of_entries(state.table, state.snapshot, entries).values()
         plan = replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
-    return plan_read(plan, columns=of.columns, where=of.where, predicate=of.predicate, time_travel=of.time_travel)
+    plan = top_level_only(plan) if of.top_level else plan
+    read, splits = plan_read(
+        plan, columns=of.columns, where=of.where, predicate=of.predicate, time_travel=of.time_travel
+    )
+    return (read if of.kinds is None else replace(read, columns=of.kinds, kinds=True)), splits

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,12 @@ from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
+from airflow_paimon.data import grouped_read
 from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.grouped_read import GroupedRead, bytes_of, group_or_plan
+from airflow_paimon.data.grouped_read import GroupedRead, bytes_of, grouped
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.read_schema import read_schema
@@ -46,7 +48,7 @@ from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where_text import parse_condition, to_expression
-from airflow_paimon.data.whole_read import packed, unpacked
+from airflow_paimon.data.whole_read import WholeRead, packed, plan_or_whole, unpacked
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import (
@@ -333,12 +335,11 @@ class PaimonReader(DataSourceReader):
             chained = plan_chain(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
             layers = chained.layers
             shares = [(read_chain_rows, chained.inputs, g) for g in chain_groups(chained.inputs, chained.splits)]
-        elif self._system is not None:
-            layers = plan_system_table(table, self._system, **asked_for)
         else:
-            found = group_or_plan(table, **asked_for, files=FILES_A_TASK, most_bytes=_MOST_BYTES)
-            if isinstance(found, GroupedRead):
-                shares = _group_shares(found)
+            plan = plan_or_whole if self._system is None else partial(plan_system_table, name=self._system)
+            found = plan(table, **asked_for, more_than=grouped_read.MANY_ENTRIES)
+            if isinstance(found, WholeRead):
+                shares = _group_shares(grouped(found, files=FILES_A_TASK, most_bytes=_MOST_BYTES))
             else:
                 layers = found
         of_layers = (

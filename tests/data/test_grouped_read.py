@@ -9,15 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.table.predicate import Condition
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import count_rows, grouped_read, read_arrow, read_batches, whole_read
+from airflow_paimon.data import count_rows, grouped_read, read_arrow, read_batches, system_tables, whole_read
 from airflow_paimon.data.arrow_read import pin_rows
-from airflow_paimon.data.grouped_read import GroupedRead, group_or_plan, plan_by_groups
+from airflow_paimon.data.grouped_read import grouped, plan_by_groups
 from airflow_paimon.data.layers import plan_table_read
-from tests.data.test_whole_read import KINDS, parts_of, put, rows_of, used
+from airflow_paimon.data.system_tables import plan_system_table, read_system_table
+from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from tests.data.test_whole_read import KINDS, compacted, parts_of, put, rows_of, used
 from tests.randomness import chance, lives
 
 
@@ -31,10 +33,10 @@ def rows_in(found: pa.Table) -> list[Any]:
     return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
-def grouped(table: Table, **given: Any) -> GroupedRead:
-    found = group_or_plan(table, **given)
-    assert isinstance(found, GroupedRead)
-    return found
+def groups_of(table: Table, **given: Any) -> int:
+    found = plan_or_whole(table, more_than=0)
+    assert isinstance(found, WholeRead)
+    return len(grouped(found, **given).groups)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,15 +64,15 @@ def test_the_same_rows(kind: str, life: int, monkeypatch: pytest.MonkeyPatch) ->
         about = {key: value for key, value in given.items() if key != "columns"}
         assert count_rows(table, **about) == len(rows)
         assert read_batches(table, **given, limit=3).read_all().num_rows == min(3, len(rows))
-    assert len(grouped(table, files=1).groups) > 1 or kind in ("dynamic buckets", "hidden level 0")
+    assert groups_of(table, files=1) > 1 or kind in ("dynamic buckets", "hidden level 0")
 
 
 def test_large_files_make_small_groups() -> None:
     table = used("append", random.Random(1))
     sizes = [f.file_size for s in plan_scan(table).splits for f in s.files]
-    assert len(grouped(table).groups) == 1
-    assert len(grouped(table, most_bytes=1).groups) > 2
-    assert len(grouped(table, most_bytes=sum(sizes) * 2).groups) == 1
+    assert groups_of(table) == 1
+    assert groups_of(table, most_bytes=1) > 2
+    assert groups_of(table, most_bytes=sum(sizes) * 2) == 1
 
 
 def test_the_files_are_chosen_when_a_read_is_planned() -> None:
@@ -108,9 +110,32 @@ def test_what_is_wrong_with_a_file_is_said_when_its_group_is_read(monkeypatch: p
             ask(table)
 
 
-def test_few_files_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_are_planned_at_once() -> None:
     table = used("append", random.Random(7))
-    monkeypatch.setattr(grouped_read, "MANY_ENTRIES", 1000)
-    assert isinstance(group_or_plan(table), list)
-    found = group_or_plan(table, predicate=Condition("v", ">", 10))
-    assert isinstance(found, list)
+    assert isinstance(plan_or_whole(table, more_than=1000), list)
+    assert isinstance(plan_or_whole(table, predicate=Condition("v", ">", 10), more_than=1000), list)
+
+
+@pytest.mark.parametrize("kind", ["keyed", "hidden level 0", "deletion vectors"])
+def test_system_tables(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_paimon.data.layers.FEW_FILES", 0)
+    draw = chance(f"system tables {kind}")
+    table = used(kind, draw)
+    compacted(table, 2)
+    put(table, draw)
+    asked: list[dict[str, Any]] = [
+        {},
+        {"version": "then", "columns": ["v"]},
+        {"where": pc.field("v") > draw.randint(0, 99)},
+    ]
+    for name in ("audit_log", "ro"):
+        for given in asked:
+            monkeypatch.setattr(system_tables, "MANY_ENTRIES", 1 << 30)
+            expected = read_system_table(table, name, **given)
+            monkeypatch.setattr(system_tables, "MANY_ENTRIES", 0)
+            assert isinstance(plan_system_table(table, name, **given, more_than=0), WholeRead)
+            found = read_system_table(table, name, **given)
+            assert found.schema == expected.schema
+            assert rows_in(found) == rows_in(expected), (name, given)
+    with pytest.raises(InvalidInputError, match="has no column 'x'"):
+        read_system_table(table, "audit_log", columns=["x"])

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.data import grouped_read, layers, read_arrow, whole_read
+from airflow_paimon.data.system_tables import read_system_table
 from airflow_paimon.spark import datasource, read_table, shares, sql
 from airflow_paimon.spark import whole_read as in_tasks
 from airflow_paimon.spark.datasource import PaimonReader
@@ -28,10 +29,14 @@ def test_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(layers, "FEW_FILES", 0)
     for kind in ("keyed", "deletion vectors"):
         warehouse = str(tmp_path / kind.replace(" ", "_"))
-        expected = read_arrow(used(kind, chance(f"spark {kind}"), warehouse))
+        table = used(kind, chance(f"spark {kind}"), warehouse)
+        expected = read_arrow(table)
         found = read_table(spark, warehouse, "d.t", columns=["dt", "v"], where="v > 40 AND k >= 0")
         high = [(r["dt"], r["v"]) for r in expected.to_pylist() if r["v"] > 40]
         assert sorted(map(tuple, found.collect())) == sorted(high)
+        audit = read_system_table(table, "audit_log", columns=["rowkind", "v"]).to_pylist()
+        rows = read_table(spark, warehouse, "d.t$audit_log", columns=["rowkind", "v"]).collect()
+        assert sorted(map(tuple, rows)) == sorted((r["rowkind"], r["v"]) for r in audit)
     [row] = sql(spark, warehouse, "SELECT count(*), sum(v) FROM d.t WHERE v > 40").collect()
     assert tuple(row) == (len(high), sum(v for _, v in high) or None)
 
@@ -61,9 +66,11 @@ def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytes
     draw = chance(f"data source {kind}")
     table = used(kind, draw)
 
-    def read(where: str | None, columns: list[str], many: int = 0) -> tuple[int, list[str]]:
+    monkeypatch.setattr(layers, "FEW_FILES", 0)
+
+    def read(where: str | None, columns: list[str], many: int = 0, system: str | None = None) -> tuple[int, list[str]]:
         monkeypatch.setattr(grouped_read, "MANY_ENTRIES", many)
-        reader = PaimonReader(table, None, None, columns, where, "empty", None)
+        reader = PaimonReader(table, None, None, columns, where, "empty", None, system)
         tasks = reader.partitions()
         batches = [batch for task in tasks for batch in reader.read(task)]
         return len(tasks), sorted(repr(row) for b in batches for row in b.to_pylist())
@@ -72,6 +79,8 @@ def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytes
     for where in (None, *filters):
         columns = draw.sample(["dt", "k", "v"], draw.randint(1, 3))
         assert read(where, columns)[1] == read(where, columns, many=1 << 30)[1], where
+    for system in ("audit_log", "ro"):
+        assert read(None, ["v"], system=system)[1] == read(None, ["v"], many=1 << 30, system=system)[1]
     if kind in NO_KEYS:
         tasks, rows = read(None, ["k"])
         assert tasks > 1 and rows
