@@ -192,7 +192,7 @@ def _plans(
     plan = plan_state(state, select(state.schema, by_bucket=is_alone(state.schema)), statistics=statistics)
     if other is None:
         return (plan,)
-    second = _plan_other(plan, state.table.branch(other), version, timestamp, select)
+    second = _plan_other(plan, state.table.branch(other), version, timestamp, select, statistics=statistics)
     if timestamp is not None and plan.snapshot is None and second.snapshot is None:
         raise none_as_early(state.table, timestamp)
     if version is not None or timestamp is not None:
@@ -255,7 +255,13 @@ def other_branch(plan: ScanPlan) -> str | None:
 
 
 def _plan_other(
-    plan: ScanPlan, table: Table, version: int | str | None, timestamp: int | str | None, select: Select
+    plan: ScanPlan,
+    table: Table,
+    version: int | str | None,
+    timestamp: int | str | None,
+    select: Select,
+    *,
+    statistics: bool = True,
 ) -> ScanPlan:
     label = plan.table.label
     whole = partial(select, by_bucket=False)  # a partition hides that of the first branch, whatever rows it has
@@ -266,12 +272,14 @@ def _plan_other(
         )
     if isinstance(version, int) and plan.snapshot is not None:
         found = snapshot_at_time_of(table, plan.snapshot)
-        return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found, select=whole)
+        if found is None:
+            return ScanPlan(table, None, table.schema())
+        return plan_scan(table, version=found, select=whole, statistics=statistics)
     if isinstance(version, str) and plan.snapshot is not None and ("/" in version or table.find_tag(version) is None):
         version, timestamp = None, plan.snapshot.time_millis
     if timestamp is not None and held_nothing_at(table, timestamp):
         return ScanPlan(table, None, table.schema())
-    return plan_scan(table, version=version, timestamp=timestamp, select=whole)
+    return plan_scan(table, version=version, timestamp=timestamp, select=whole, statistics=statistics)
 
 
 def first_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:

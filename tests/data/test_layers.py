@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.format.manifest import EMPTY_STATS
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read_schema import read_schema
 from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of
@@ -61,6 +63,15 @@ def test_the_first_branch_hides_whole_partitions(pair: tuple[Table, Table]) -> N
     assert seen(main, where=pc.field("k") == 3) == [("b", 3, "other")]
     write_arrow(main, rows_of(COLUMNS, []), mode="overwrite", partition={"dt": "a"})
     assert [r[1] for r in seen(main)] == [1, 2, 3, 4]
+
+
+def test_statistics_are_kept_only_for_a_filter(pair: tuple[Table, Table]) -> None:
+    main, _ = pair
+    put(main, "main", a=[9])
+    alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
+    for where, is_kept in ((None, False), (pc.field("k") > 0, True)):
+        layers = [[f for s in splits for f in s.files] for _, splits in plan_table_read(main, where=where)]
+        assert [{f.value_stats != EMPTY_STATS for f in files} for files in layers] == [{is_kept}, {is_kept}]
 
 
 def test_the_primary_branch_comes_first(pair: tuple[Table, Table]) -> None:

@@ -90,8 +90,9 @@ def gather_chain(table: Table) -> ChainState:
     return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
 
 
-def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
-    """Plan the newest snapshots of branches such that all of them were the newest at one moment.
+def pin_together(views: Sequence[Table], *, statistics: bool = True) -> list[ScanPlan]:
+    """Plan the newest snapshots of branches such that all of them were the newest at one moment. ``statistics``: see
+    ``scan.live_entries``.
 
     Read one after the other, a branch might miss rows that another branch no longer holds.
 
@@ -102,7 +103,8 @@ def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
         heads = [view.latest_snapshot() for view in views]
         again = [view.latest_snapshot() for view in views[:-1]]
         if [_identity(h) for h in again] == [_identity(h) for h in heads[:-1]]:
-            return [plan_snapshot(view, head, view.schema()) for view, head in zip(views, heads, strict=True)]
+            pairs = zip(views, heads, strict=True)
+            return [plan_snapshot(view, head, view.schema(), statistics=statistics) for view, head in pairs]
     label = views[0].label
     raise ConflictError(
         f"{label}: the branches were committed to in each of {_MAX_LOOKS} tries to read them together; run it again "

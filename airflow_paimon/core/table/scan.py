@@ -409,14 +409,15 @@ def plan_scan(
     timestamp: int | str | None = None,
     selection: Selection | None = None,
     select: Callable[[TableSchema], Selection | None] | None = None,
+    statistics: bool = True,
 ) -> ScanPlan:
     """Plan a read of one snapshot, of some of its files only: of a ``selection``, or what ``select`` gives for the
-    columns of the read.
+    columns of the read. ``statistics``: see ``live_entries``.
 
     Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
     """
     state = choose_state(table, version, timestamp)
-    return plan_state(state, selection if select is None else select(state.schema))
+    return plan_state(state, selection if select is None else select(state.schema), statistics=statistics)
 
 
 def choose_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:

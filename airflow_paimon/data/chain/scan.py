@@ -115,7 +115,7 @@ def plan_chain(
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     return plan_pinned_chain(
-        pin_chain(table, version, timestamp),
+        pin_chain(table, version, timestamp, statistics=where is not None or predicate is not None),
         columns=columns,
         where=where,
         predicate=predicate,
@@ -133,15 +133,22 @@ class PinnedChain:
     travels: bool
 
 
-def pin_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
-    """Choose the state of a chain table that ``plan_pinned_chain`` plans reads of.
+def pin_chain(
+    table: Table,
+    version: int | str | None = None,
+    timestamp: int | str | None = None,
+    *,
+    statistics: bool = True,
+) -> PinnedChain:
+    """Choose the state of a chain table that ``plan_pinned_chain`` plans reads of. Without ``statistics``, which take
+    a third of the memory, no read of it has a filter.
 
     Raises:
         PaimonError: as ``plan_chain``.
     """
     layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
-    pinned = _pinned(table, others, version, timestamp)
+    pinned = _pinned(table, others, version, timestamp, statistics)
     main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
     for plan in (snapshot, delta):
         check_types(table.label, plan.table.label, main.schema, plan.schema)
@@ -230,32 +237,38 @@ def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
 
 
 def _pinned(
-    table: Table, others: Sequence[Table], version: int | str | None, timestamp: int | str | None
+    table: Table,
+    others: Sequence[Table],
+    version: int | str | None,
+    timestamp: int | str | None,
+    statistics: bool,
 ) -> list[ScanPlan]:
     if timestamp is not None:
-        plans = [_plan_or_nothing(t, timestamp) for t in (table, *others)]
+        plans = [_plan_or_nothing(t, timestamp, statistics) for t in (table, *others)]
         if all(p.snapshot is None for p in plans):
             raise none_as_early(table, timestamp)
         return plans
     if version is None:
-        return pin_together((table, *others))
-    main = plan_scan(table, version=version)
+        return pin_together((table, *others), statistics=statistics)
+    main = plan_scan(table, version=version, statistics=statistics)
     if main.snapshot is None:
-        return [main, *pin_together(others)]
-    return [main, *(_plan_then(t, main.snapshot) for t in others)]
+        return [main, *pin_together(others, statistics=statistics)]
+    return [main, *(_plan_then(t, main.snapshot, statistics) for t in others)]
 
 
-def _plan_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
+def _plan_or_nothing(table: Table, timestamp: int | str, statistics: bool) -> ScanPlan:
     """Plan a branch that may be newer than that time, or empty, as main often is."""
     try:
-        return plan_scan(table, timestamp=timestamp)
+        return plan_scan(table, timestamp=timestamp, statistics=statistics)
     except NotFoundError:
         return ScanPlan(table, None, table.schema())
 
 
-def _plan_then(table: Table, snapshot: Snapshot) -> ScanPlan:
+def _plan_then(table: Table, snapshot: Snapshot, statistics: bool) -> ScanPlan:
     found = snapshot_at_time_of(table, snapshot)
-    return ScanPlan(table, None, table.schema()) if found is None else plan_scan(table, version=found)
+    if found is None:
+        return ScanPlan(table, None, table.schema())
+    return plan_scan(table, version=found, statistics=statistics)
 
 
 def _wanted(rows: Filter, schema: TableSchema) -> Choose:

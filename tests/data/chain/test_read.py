@@ -15,7 +15,7 @@ import pytest
 from airflow_paimon.core.chain.read_plan import Source
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -59,6 +59,13 @@ def test_daily_chain(days: Table) -> None:
     assert seen(days, where=day_is("20250812") & (pc.field("k") == 7)) == []
     assert seen(days, where=day_is("20250811") & (pc.field("k") == 4)) == [(4, 1, "1", "20250811")]
     assert seen(days, where=pc.field("dt") == "20990101") == []
+
+
+def test_statistics_are_kept_only_for_a_filter(days: Table) -> None:
+    for where, is_kept in ((None, False), (pc.field("k") > 0, True)):
+        read = plan_chain(days, where=where)
+        files = [f for split in read.splits for f in split.files]
+        assert files and {f.value_stats != EMPTY_STATS for f in files} == {is_kept}
 
 
 def test_columns_come_in_the_order_asked_for(days: Table) -> None:
