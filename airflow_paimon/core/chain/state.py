@@ -18,7 +18,7 @@ from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_snapshot
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_snapshot, plan_state
 from airflow_paimon.core.table.table import Table
 
 _MAX_LOOKS = 20
@@ -90,9 +90,18 @@ def gather_chain(table: Table) -> ChainState:
     return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
 
 
-def pin_together(views: Sequence[Table], *, statistics: bool = True) -> list[ScanPlan]:
-    """Plan the newest snapshots of branches such that all of them were the newest at one moment. ``statistics``: see
-    ``scan.live_entries``.
+def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
+    """Plan the newest snapshots of branches such that all of them were the newest at one moment.
+
+    Raises:
+        ConflictError: as ``heads_together``.
+    """
+    return list(map(plan_state, heads_together(views)))
+
+
+def heads_together(views: Sequence[Table]) -> list[ScanPlan]:
+    """Choose the newest snapshots of branches, without their files, such that all of them were the newest at one
+    moment.
 
     Read one after the other, a branch might miss rows that another branch no longer holds.
 
@@ -103,8 +112,7 @@ def pin_together(views: Sequence[Table], *, statistics: bool = True) -> list[Sca
         heads = [view.latest_snapshot() for view in views]
         again = [view.latest_snapshot() for view in views[:-1]]
         if [_identity(h) for h in again] == [_identity(h) for h in heads[:-1]]:
-            pairs = zip(views, heads, strict=True)
-            return [plan_snapshot(view, head, view.schema(), statistics=statistics) for view, head in pairs]
+            return [ScanPlan(view, head, view.schema()) for view, head in zip(views, heads, strict=True)]
     label = views[0].label
     raise ConflictError(
         f"{label}: the branches were committed to in each of {_MAX_LOOKS} tries to read them together; run it again "

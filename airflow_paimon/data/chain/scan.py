@@ -5,8 +5,9 @@ Partitions of main and of the snapshot branch are read directly, the others are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow.compute as pc
@@ -20,21 +21,24 @@ from airflow_paimon.core.chain.read_plan import (
     every_partition,
     plan_reads,
 )
-from airflow_paimon.core.chain.state import ChainState, chain_views, pin_together
+from airflow_paimon.core.chain.state import ChainState, chain_views, heads_together
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import ScanPlan, plan_scan
+from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, choose_state, count_live, live_columns, plan_state
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.layers import Layer, check_types, none_as_early, read_as_one, snapshot_at_time_of
+from airflow_paimon.data.layers import FEW_FILES, Layer, check_types, none_as_early, read_as_one, snapshot_at_time_of
 from airflow_paimon.data.scan import TableRead, plan_read
 
 
@@ -114,41 +118,55 @@ def plan_chain(
             a partition that belongs to a chain is without a partition time.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    return plan_pinned_chain(
-        pin_chain(table, version, timestamp, statistics=where is not None or predicate is not None),
-        columns=columns,
-        where=where,
-        predicate=predicate,
-        mode=mode,
-        gap_policy=gap_policy,
-        batch_rows=batch_rows,
-    )
+    with reading_once():
+        pinned = _choose(table, version, timestamp)
+        has_filter = where is not None or predicate is not None
+        if has_filter and sum(count_live(p.table, p.snapshot) for p in pinned.state.plans) > FEW_FILES:
+            pinned = pinned.planned(partial(_partitions_only, LiveStates(table)), has_files=False)
+        else:
+            pinned = pinned.planned(partial(plan_state, statistics=has_filter))
+        return plan_pinned_chain(
+            pinned,
+            columns=columns,
+            where=where,
+            predicate=predicate,
+            mode=mode,
+            gap_policy=gap_policy,
+            batch_rows=batch_rows,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedChain:
-    """The three branches at one time, from which any number of reads can be planned. ``travels``: an earlier one."""
+    """The three branches at one time, from which any number of reads can be planned. ``travels``: an earlier one.
+    ``has_files``: else a read plans those of its partitions.
+    """
 
     state: ChainState
     travels: bool
+    has_files: bool = True
+
+    def planned(self, plan: Callable[[ScanPlan], ScanPlan], *, has_files: bool = True) -> PinnedChain:
+        """Plan each branch."""
+        main, snapshot, delta = map(plan, self.state.plans)
+        state = ChainState(layout=self.state.layout, main=main, snapshot=snapshot, delta=delta)
+        return PinnedChain(state, self.travels, has_files)
 
 
-def pin_chain(
-    table: Table,
-    version: int | str | None = None,
-    timestamp: int | str | None = None,
-    *,
-    statistics: bool = True,
-) -> PinnedChain:
-    """Choose the state of a chain table that ``plan_pinned_chain`` plans reads of. Without ``statistics``, which take
-    a third of the memory, no read of it has a filter.
+def pin_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
+    """Choose the state of a chain table that ``plan_pinned_chain`` plans reads of.
 
     Raises:
         PaimonError: as ``plan_chain``.
     """
+    return _choose(table, version, timestamp).planned(plan_state)
+
+
+def _choose(table: Table, version: int | str | None, timestamp: int | str | None) -> PinnedChain:
+    """Choose the state without files."""
     layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
-    pinned = _pinned(table, others, version, timestamp, statistics)
+    pinned = _pinned(table, others, version, timestamp)
     main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
     for plan in (snapshot, delta):
         check_types(table.label, plan.table.label, main.schema, plan.schema)
@@ -169,9 +187,10 @@ def plan_pinned_chain(
     state, schema = pinned.state, pinned.state.main.schema
     rows = bind_where(where, predicate, arrow_schema(schema.fields), state.main.table.label)
     wanted = _wanted(rows, schema)
+    reads = plan_reads(state.layout, state.partitions, wanted, mode=mode, gap_policy=gap_policy)
     return plan_partitions(
-        state,
-        plan_reads(state.layout, state.partitions, wanted, mode=mode, gap_policy=gap_policy),
+        _with_files(pinned, reads),
+        reads,
         columns=columns,
         where=where,
         predicate=predicate,
@@ -237,38 +256,64 @@ def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
 
 
 def _pinned(
-    table: Table,
-    others: Sequence[Table],
-    version: int | str | None,
-    timestamp: int | str | None,
-    statistics: bool,
+    table: Table, others: Sequence[Table], version: int | str | None, timestamp: int | str | None
 ) -> list[ScanPlan]:
     if timestamp is not None:
-        plans = [_plan_or_nothing(t, timestamp, statistics) for t in (table, *others)]
+        plans = [_state_or_nothing(t, timestamp) for t in (table, *others)]
         if all(p.snapshot is None for p in plans):
             raise none_as_early(table, timestamp)
         return plans
     if version is None:
-        return pin_together((table, *others), statistics=statistics)
-    main = plan_scan(table, version=version, statistics=statistics)
+        return heads_together((table, *others))
+    main = choose_state(table, version)
     if main.snapshot is None:
-        return [main, *pin_together(others, statistics=statistics)]
-    return [main, *(_plan_then(t, main.snapshot, statistics) for t in others)]
+        return [main, *heads_together(others)]
+    return [main, *(_state_then(t, main.snapshot) for t in others)]
 
 
-def _plan_or_nothing(table: Table, timestamp: int | str, statistics: bool) -> ScanPlan:
-    """Plan a branch that may be newer than that time, or empty, as main often is."""
+def _state_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
+    """Choose the state of a branch that may be newer than that time, or empty, as main often is."""
     try:
-        return plan_scan(table, timestamp=timestamp, statistics=statistics)
+        return choose_state(table, timestamp=timestamp)
     except NotFoundError:
         return ScanPlan(table, None, table.schema())
 
 
-def _plan_then(table: Table, snapshot: Snapshot, statistics: bool) -> ScanPlan:
+def _state_then(table: Table, snapshot: Snapshot) -> ScanPlan:
     found = snapshot_at_time_of(table, snapshot)
-    if found is None:
-        return ScanPlan(table, None, table.schema())
-    return plan_scan(table, version=found, statistics=statistics)
+    return ScanPlan(table, None, table.schema()) if found is None else choose_state(table, found)
+
+
+def _partitions_only(known: LiveStates, state: ScanPlan) -> ScanPlan:
+    """Plan the buckets that have live files, without the files."""
+    if state.snapshot is None:
+        return state
+    buckets = known.buckets(state.table, state.snapshot)
+    if buckets is None:
+        columns = live_columns(state.table, state.snapshot)
+        buckets = set(zip(columns.partitions, columns.buckets, strict=True))
+    values = StoredPartitions(state.schema).values
+    splits = (BucketSplit(partition, values(partition), bucket, 0, ()) for partition, bucket in buckets)
+    return replace(state, splits=tuple(splits))
+
+
+def _with_files(pinned: PinnedChain, reads: Sequence[PartitionRead]) -> ChainState:
+    """Plan the files of the partitions that are read."""
+    if pinned.has_files:
+        return pinned.state
+    state = pinned.state
+
+    def planned(plan: ScanPlan, source: Source, others: Iterable[Values | None] = ()) -> ScanPlan:
+        wanted = {*(r.target for r in reads if r.source == source), *others}
+        those = StoredPartitions(plan.schema).those({s.partition for s in plan.splits if s.values in wanted})
+        return plan_state(plan, those)
+
+    return ChainState(
+        layout=state.layout,
+        main=planned(state.main, Source.MAIN),
+        snapshot=planned(state.snapshot, Source.SNAPSHOT, (r.anchor for r in reads)),
+        delta=planned(state.delta, Source.DELTA, (d for r in reads for d in r.deltas)),
+    )
 
 
 def _wanted(rows: Filter, schema: TableSchema) -> Choose:

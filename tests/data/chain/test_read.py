@@ -17,10 +17,10 @@ from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan, plan_state
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.read import read_chain
-from airflow_paimon.data.chain.scan import plan_chain
+from airflow_paimon.data.chain.scan import ChainRead, plan_chain
 from airflow_paimon.data.chain.splits import divide_split
 from tests.core.format.test_deletion_vectors import JAVA_SAMPLE
 from tests.data.chain.tables import (
@@ -42,7 +42,7 @@ from tests.data.chain.tables import (
 )
 from tests.data.tables import make_table
 from tests.randomness import chance as chance_of
-from tests.randomness import some
+from tests.randomness import lives, some
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,53 @@ def test_statistics_are_kept_only_for_a_filter(days: Table) -> None:
         read = plan_chain(days, where=where)
         files = [f for split in read.splits for f in split.files]
         assert files and {f.value_stats != EMPTY_STATS for f in files} == {is_kept}
+
+
+@pytest.mark.parametrize("number", range(lives(1, 20)))
+def test_a_filter_of_a_large_table_plans_only_its_partitions(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = chance_of(f"partitions {number}")
+    table = chain_table(tmp_path, chance.choice([DAYS, GAPPED]))
+    days = sorted({row[-1] for row in seen(table, gap_policy="carry_forward")})
+    for _ in range(5):
+        where = pc.field("dt") >= chance.choice(days)
+        if chance.random() < 0.7:
+            where = where & (pc.field("dt") <= chance.choice(days))
+        if chance.random() < 0.5:
+            where = where & (pc.field("k") > chance.randint(0, 5))
+        asked: dict[str, Any] = {"where": where, "gap_policy": chance.choice(["empty", "carry_forward"]),
+                                 "mode": chance.choice(["full", "incremental", "hybrid"])}  # fmt: skip
+        expected = plan_chain(table, **asked)
+        with monkeypatch.context() as patch:
+            patch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
+            found = plan_chain(table, **asked)
+        assert (found.partitions, found.snapshots) == (expected.partitions, expected.snapshots)
+        assert [splits for _, splits in found.layers] == [splits for _, splits in expected.layers]
+        assert found.splits == expected.splits
+        assert _rows(found) == _rows(expected)
+
+
+def _rows(read: ChainRead) -> list[str]:
+    return sorted(repr(row) for batch in read_chain(read) for row in batch.to_pylist())
+
+
+def test_a_day_of_a_large_table_reads_the_files_of_its_chain(days: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[int] = []
+
+    def plan(state: ScanPlan, *args: Any, **options: Any) -> ScanPlan:
+        found = plan_state(state, *args, **options)
+        planned.append(sum(len(s.files) for s in found.splits))
+        return found
+
+    monkeypatch.setattr("airflow_paimon.data.chain.scan.plan_state", plan)
+    expected, everything = seen(days, where=day_is("20250811")), sum(planned)
+    assert everything == sum(len(s.files) for b in ("main", "snapshot", "delta")
+                             for s in plan_scan(days.branch(b)).splits)  # fmt: skip
+    planned.clear()
+    monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
+    assert seen(days, where=day_is("20250811")) == expected
+    assert 0 < sum(planned) < everything
 
 
 def test_columns_come_in_the_order_asked_for(days: Table) -> None:
