@@ -54,7 +54,11 @@ _cache: OrderedDict[tuple[str, ...], Known] = OrderedDict()
 _checked: OrderedDict[tuple[str, ...], None] = OrderedDict()
 """Which indexes this process has found to have no hash in two buckets."""
 
+_held: dict[str, Hashes] = {}
+"""What ``check`` has read, by the names of the files, until the index files of the same write are made."""
+
 _MOST_CHECKED = 1000
+_MOST_HELD = 256 << 20
 _AT_ONCE_BYTES = 64 << 20
 
 
@@ -114,9 +118,12 @@ class DynamicBuckets:
         names = tuple(e.file_name for e in entries)
         if len(entries) < 2 or names in _checked:
             return
+        read = self._read(partition, entries)
         with self._whole(partition):
-            check_indexes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+            check_indexes(zip((e.bucket for e in entries), read, strict=True))
         _note_checked(names)
+        if sum(h.nbytes for h in (*_held.values(), *read)) <= _MOST_HELD:
+            _held.update(zip(names, read, strict=True))
 
     def shares(self, partition: bytes) -> int:
         """Return how many tasks can assign buckets of a partition; no index file is read."""
@@ -125,7 +132,10 @@ class DynamicBuckets:
     def hashes(self, partition: bytes, bucket: int) -> Hashes:
         """Return the hashes that the index of a bucket holds."""
         entry = next((e for e in self.indexes.get(partition, ()) if e.bucket == bucket), None)
-        return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
+        if entry is None:
+            return np.empty(0, np.int32)
+        held = _held.pop(entry.file_name, None)
+        return self._read(partition, [entry])[0] if held is None else held
 
     def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> Known:
         names = tuple(e.file_name for e in entries)
@@ -262,6 +272,7 @@ def check_indexes_of(dynamic: DynamicBuckets | None, messages: Iterable[CommitMe
         FormatError: see ``DynamicBuckets.assigner``; nothing may be committed.
     """
     if dynamic is not None:
+        _held.clear()
         form = StoredPartitions(dynamic.schema).canonical
         for partition in sorted({form(m.partition) for m in messages}):
             dynamic.check(partition)
@@ -295,6 +306,7 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
             dynamic.store.create_many(files)
             files = {}
     dynamic.store.create_many(files)
+    _held.clear()
     return out
 
 
