@@ -1,7 +1,7 @@
 """Reading rows that need merging, engine by engine, beside Spark's own reader on the same files.
 
 8 buckets of rows (k BIGINT, seq BIGINT, a INT, b DOUBLE, v STRING) and five upserts of 2 % each; the engines read the
-same files in turn, by other options of the table. First-row and deletion vectors (two rows of each file are deleted)
+same files in turn, by other options of the table. First-row and deletion vectors (a row in ten is deleted)
 read it before the upserts, as they don't show level 0. The environment variable ``ROWS`` sets the number of rows.
 """
 
@@ -27,7 +27,19 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark import read_table
-from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, Work, drain, in_turns, report, rows, session
+from airflow_paimon.spark.row_positions import ROW_INDEX
+from benchmarks.spark_read_write import (
+    BUCKETS,
+    DELTAS,
+    ROWS,
+    Work,
+    drain,
+    in_turns,
+    report,
+    rows,
+    session,
+    with_positions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +73,10 @@ def main() -> None:
         first = {"first-row": _read(spark, table, options, {"merge-engine": "first-row"})}
         report("reading", in_turns({"Spark's Parquet reader": _native(spark, table), **first}, RUNS))
         _delete_a_tenth(table)
-        works = {"deletion vectors": _read(spark, table, options, {"deletion-vectors.enabled": "true"})}
+        works = {
+            "a condition on positions of rows (floor)": _every_tenth_left_out(spark, table),
+            "deletion vectors": _read(spark, table, options, {"deletion-vectors.enabled": "true"}),
+        }
         report("reading", in_turns({"Spark's Parquet reader": _native(spark, table), **works}, RUNS))
         _set(table, options)
         for number in range(DELTAS):
@@ -110,6 +125,13 @@ def _container(values: npt.NDArray[np.uint16]) -> bytes:
 def _native(spark: SparkSession, table: Table) -> Work:
     names = [name for name, _ in COLUMNS]
     return lambda: drain(spark.read.parquet(f"{table.store.uri}/bucket-*").select(names))
+
+
+def _every_tenth_left_out(spark: SparkSession, table: Table) -> Work:
+    """The least that leaving out rows by their position takes Spark."""
+    names = [name for name, _ in COLUMNS]
+    found = with_positions(spark, f"{table.store.uri}/bucket-*")
+    return lambda: drain(found().where(f"{ROW_INDEX.name} % 10 != 3").select(names))
 
 
 def _read(spark: SparkSession, table: Table, options: Mapping[str, str], more: Mapping[str, str]) -> Work:

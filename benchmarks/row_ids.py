@@ -1,7 +1,8 @@
 """Row ids: what reading them costs, and compaction of small files beside reading and writing the same rows.
 
 10 million rows (k BIGINT, a INT, b DOUBLE, v STRING) of an append table with row tracking, in 8 files, in this process
-and in Spark; and 200 files of 50,000 rows each that become large ones, beside reading all of them and writing them as
+and in Spark, there also beside Spark's own positions of rows and sizes of files, without which there are no ids (the
+floor); and 200 files of 50,000 rows each that become large ones, beside reading all of them and writing them as
 new rows (the floor). The environment variable ``ROWS`` sets the number of rows; runs alternate, CPU times of this
 process are printed as well.
 """
@@ -28,7 +29,8 @@ from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark import read_table
-from benchmarks.spark_read_write import ROWS, drain, in_turns, report, session
+from airflow_paimon.spark.row_positions import ROW_INDEX
+from benchmarks.spark_read_write import ROWS, drain, in_turns, report, session, with_positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,13 +68,25 @@ def rows(count: int, start: int) -> pa.Table:
 
 def _reads(spark: SparkSession, warehouse: str, table: Table) -> None:
     every = [n for n, _ in COLUMNS]
+    positions = with_positions(spark, f"{table.store.uri}/bucket-0")
     report(
         "reading",
         in_turns(
             {
                 "read_arrow": lambda: _count(read_arrow(table)),
                 "read_arrow with ids": lambda: _count(read_arrow(table, columns=[*every, *IDS])),
+            },
+            RUNS,
+        ),
+    )
+    report(
+        "reading in Spark",
+        in_turns(
+            {
                 "read_table": lambda: drain(read_table(spark, warehouse, "d.t")),
+                "Spark's positions of rows and sizes of files (floor)": lambda: drain(
+                    positions().selectExpr(*every, f"{ROW_INDEX.name} + 1", "_metadata.file_size")
+                ),
                 "read_table with ids": lambda: drain(read_table(spark, warehouse, "d.t", columns=[*every, *IDS])),
             },
             RUNS,

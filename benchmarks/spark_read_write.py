@@ -22,6 +22,7 @@ from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import read_table, register, write_table
 from airflow_paimon.spark.java import find_java
+from airflow_paimon.spark.row_positions import ROW_INDEX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,6 +142,12 @@ def bench_read(spark: SparkSession, table: Table, warehouse: str, what: str) -> 
         READS,
     )
     report(f"read, {what}", best)
+
+
+def with_positions(spark: SparkSession, path: str) -> Callable[[], DataFrame]:
+    """Return what reads Parquet files with the position of each row in its file, which Spark's reader fills in."""
+    schema = spark.read.parquet(path).schema.add(ROW_INDEX.name, "long")
+    return lambda: spark.read.schema(schema).parquet(path)
 
 
 def drain(frame: DataFrame) -> None:

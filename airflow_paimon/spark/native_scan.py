@@ -7,15 +7,16 @@ reads them off folder names, which differ from Paimon's (and one relation serves
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import (
     AtomicType,
     DataField,
@@ -28,18 +29,26 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path
-from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, arrow_type, is_finer_than_micros
+from airflow_paimon.data.files.arrow_types import (
+    FILE_NAME,
+    FILE_POSITION,
+    arrow_schema,
+    arrow_type,
+    is_finer_than_micros,
+    repeated,
+)
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import sequence_items
 from airflow_paimon.spark.row_positions import ROW_INDEX, FileKeys, with_row_columns, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
-from airflow_paimon.spark.spark_types import spark_schema, spark_type
+from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, sql_name, to_shipped
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -256,28 +265,30 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     frame = _relation(spark, read, [*sources, *own, *position], files)
     if metadata:
         frame = frame.select("*", *(sf.col(_METADATA[name]).alias(name) for name in metadata))
+    filled: Mapping[str, Column] = {}
     if row_columns or group.vectors:
-        keys = FileKeys(frame, [f.file for f in files])
+        keys = FileKeys(frame, [f.file for f in files], vectors=group.vectors)
         frame = keys.frame
         if group.vectors:
             frame = without_deleted(frame, keys, [f.deleted for f in files])
         if row_columns:
-            frame = with_row_columns(frame, keys, row_columns, own)
-    by_id |= {f.id: f for f in row_columns}
-    by_target = {f.id: by_id.get(f.id) for f in stored}
+            frame, filled = with_row_columns(frame, keys, row_columns, own)
     columns = []
     for field in read.fields:
-        target = spark_type(field.type)
-        if field.name in _METADATA:
-            columns.append(frame[f"`{field.name}`"])
+        source = by_id.get(field.id)
+        if field.name in filled:
+            column = filled[field.name]
+        elif field.name in metadata:
+            column = sf.col(f"`{field.name}`")
         elif field.name in constants:
-            columns.append(frame[_constant_name(field.name)].alias(field.name))
-        elif (source := by_target[field.id]) is None:
-            columns.append(sf.lit(None).cast(target).alias(field.name))
+            column = sf.col(_constant_name(field.name))
+        elif source is None:
+            column = sf.lit(None).cast(spark_type(field.type))
         else:
-            column = frame[f"`{source.name}`"]
-            same = spark_type(source.type) == target
-            columns.append((column if same else column.cast(target)).alias(field.name))
+            column = sf.col(sql_name(source.name))
+            target = spark_type(field.type)
+            column = column if spark_type(source.type) == target else column.cast(target)
+        columns.append(column.alias(field.name))
     return frame.select(*columns)
 
 
@@ -334,21 +345,17 @@ def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField]
     if not keys:
         return out
     distinct = {tuple(map(comparable, values)): values for values in folders.values()}
-    converted = [tuple(_CONVERT.get(type(v), _as_is)(v) for v in values) for values in distinct.values()]
-    rows = spark.createDataFrame(converted, schema)._jdf.queryExecution().executedPlan().executeCollect()
+    # as Arrow, whose rows are in the plan: rows of Python's would be a job
+    columns = [pa.concat_arrays([repeated(v[i], f.type, 1) for v in distinct.values()]) for i, f in enumerate(keys)]
+    found = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(keys))
+    table = pa.Table.from_batches([to_shipped(found, shipped_schema(keys))]).rename_columns(schema.names)
+    rows = frame_of_arrow(spark, table, schema)._jdf.queryExecution().executedPlan().executeCollect()
     by_values = dict(zip(distinct, rows, strict=True))
     names = list(folders)
     for name, path in zip(names, sequence_items(_paths(jvm, names)), strict=True):
         row = by_values[tuple(map(comparable, folders[name]))]
         out.add(jvm.org.apache.spark.sql.execution.datasources.PartitionPath(row, path))
     return out
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-_CONVERT: Mapping[type, Callable[[Any], Any]] = {Timestamp: lambda value: value.to_datetime()}
 
 
 def _check_listing(read: TableRead, index: Any, files: Sequence[RawFile]) -> None:

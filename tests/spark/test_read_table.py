@@ -121,7 +121,9 @@ def test_deletion_vectors_of_files_that_spark_reads_itself(
 def test_rows_of_random_files_found_by_size_by_join_and_by_our_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of different sizes and two schemas, deleted rows at random, row ids and versions."""
+    """Files of different sizes and two schemas, deleted rows at random, row ids and versions; bitmaps in the plan and
+    broadcast.
+    """
     draw = chance("files and deleted rows")
     options = {"deletion-vectors.enabled": "true", "row-tracking.enabled": "true"}
     columns = [("k", "INT"), ("v", "STRING"), ("p", "STRING")]
@@ -139,9 +141,11 @@ def test_rows_of_random_files_found_by_size_by_join_and_by_our_reader(
     names = ["_ROW_ID", "k", "new", "v", "p", "_SEQUENCE_NUMBER"]
     expected = sorted((tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist()), key=lambda r: r[0])
     assert native_and_merged(spark, table) == (6, 0)
-    for few in (0, row_positions.FEW_FILES):
+    for few, words in ((0, 0), (row_positions.FEW_FILES, 0), (row_positions.FEW_FILES, row_positions.MOST_WORDS)):
         monkeypatch.setattr(row_positions, "FEW_FILES", few)
+        monkeypatch.setattr(row_positions, "MOST_WORDS", words)
         frame = read_table(spark, str(tmp_path), "d.t", columns=names)
+        assert ("Join" in str(frame._jdf.queryExecution().optimizedPlan())) == (words == 0)
         assert sorted(map(tuple, frame.collect()), key=lambda r: r[0]) == expected
     frame = read_table(spark, str(tmp_path), "d.t", columns=names).where("_ROW_ID % 3 = 0 AND _SEQUENCE_NUMBER > 2")
     assert sorted(r[0] for r in frame.collect()) == [r[0] for r in expected if r[0] % 3 == 0 and r[5] > 2]
@@ -259,3 +263,33 @@ def test_partitions_of_zero_and_minus_zero_are_read_apart(spark: SparkSession, t
     assert native_and_merged(spark, table) == (4, 0)
     found = read_table(spark, str(tmp_path), "d.t").collect()
     assert sorted((r.k, repr(r.p)) for r in found) == [(k, repr(p)) for k, p in enumerate(values)]
+
+
+def test_partition_values_of_all_types_are_those_of_our_reader(spark: SparkSession, tmp_path: Path) -> None:
+    """In a session whose zone is not UTC, and another one than Python's."""
+    draw = chance("partition values")
+    kinds = ["BOOLEAN", "TINYINT", "SMALLINT", "BIGINT", "FLOAT", "DECIMAL(20, 3)", "DATE", "STRING", "TIMESTAMP(3)",
+             "TIMESTAMP(6)", "TIMESTAMP(6) WITH LOCAL TIME ZONE"]  # fmt: skip
+    keys = [f"p{i}" for i in range(len(kinds))]
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), *zip(keys, kinds, strict=True)], partition_keys=keys)
+    schema = read_arrow(table).schema
+
+    def value(kind: str) -> Any:
+        at = dt.datetime(1969, 12, 31) + dt.timedelta(milliseconds=draw.randint(0, 2**40))
+        made = {"BOOLEAN": at.day < 9, "FLOAT": draw.randint(-9, 9) / 4, "DECIMAL(20, 3)": Decimal(draw.randint(-9, 9)),
+                "DATE": at.date(), "STRING": draw.choice(["", "a b", "x=1%/ü"])}  # fmt: skip
+        found = at if kind.startswith("TIMESTAMP") else made.get(kind, draw.randint(-99, 99))
+        return None if draw.random() < 0.2 else found
+
+    made = [{"k": k, **{n: value(t) for n, t in zip(keys, kinds, strict=True)}} for k in range(6)]
+    write_arrow(table, pa.Table.from_pylist(made, schema))
+    assert native_and_merged(spark, table)[1] == 0
+    ours = read_arrow(table).sort_by("k")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        found = read_table(spark, str(tmp_path), "d.t").orderBy("k").toArrow()
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert [c.cast(o.type).to_pylist() for c, o in zip(found.columns, ours.columns, strict=True)] == [
+        c.to_pylist() for c in ours.columns
+    ]
