@@ -1,17 +1,16 @@
 """What a row's file and its place in it decide, for rows that Spark's own Parquet reader has read.
 
-A row's file is known by a constant of the reader, the file's size. Of few files, comparisons with their sizes find ids,
-versions and deleted rows; of more files, or files of one size, a join with them does, which Spark does without a
-shuffle.
+A row's file is known by a constant of the reader, the file's size. Of few files, comparisons with their sizes find ids
+and versions; of more files, or files of one size, a join with them does, which Spark does without a shuffle. So it does
+for deleted rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.format.deletion_vectors import Positions
@@ -19,21 +18,15 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
-from airflow_paimon.spark.statements.parse import column_of_node
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-Words = npt.NDArray[np.int64]
+    from pyspark.sql import Column, DataFrame
 
 ROW_INDEX = DataField(-1, "_tmp_metadata_row_index", AtomicType("BIGINT", (), True))
 """What Spark's Parquet reader fills in for ``_metadata.row_index``, which would cost a struct for each row."""
 
 FEW_FILES = 16
 """Comparisons are code of the task's one loop, which Java compiles only up to 8,000 bytes: 30 for each of them."""
-
-MOST_WORDS = 1 << 18
-"""Of bitmaps in the plan, which each task unpacks: 2 MiB. Larger ones are broadcast for a join."""
 
 _SIZE = "_metadata.file_size"
 _KEY = "file key"
@@ -44,8 +37,7 @@ _WORD = 64
 
 class FileKeys:
     """``frame``: the rows; where a join is going to find their files they have a key of it, its size, or if two have
-    the same size its name, which takes longer to compare. ``few``: ``value_of`` serves. ``in_plan``: so do bitmaps that
-    are a literal.
+    the same size its name, which takes longer to compare. ``few``: ``value_of`` serves.
 
     ``vectors``: deleted rows are to be left out.
     """
@@ -57,10 +49,9 @@ class FileKeys:
         by_size = len(set(self._sizes)) == len(files)
         self.files = files
         self.few = by_size and len(files) <= FEW_FILES
-        self.in_plan = self.few and sum(_words(f) for f in files) <= MOST_WORDS
         self.keys = pa.array(self._sizes, pa.int64()) if by_size else pa.array([f.file_name for f in files])
         self.frame, self._size = frame, _SIZE
-        if not self.few or (vectors and not self.in_plan):
+        if vectors or not self.few:
             self.frame = frame.select("*", sf.col(_SIZE if by_size else "_metadata.file_name").alias(_KEY))
             self._size = f"`{_KEY}`"
 
@@ -115,44 +106,22 @@ def without_deleted(frame: DataFrame, keys: FileKeys, deleted: Sequence[Position
     """Leave out the rows at these positions of each file.
 
     By a bitmap of each file: what it takes does not depend on how many rows are deleted, as a join with the positions
-    would (measured: 1.25 times a plain read, against 1.2 to 1.6). Those of few files are one literal, which takes less
-    than a join with them.
+    would (measured: 1.25 times a plain read, against 1.2 to 1.6).
     """
     from pyspark.sql import functions as sf
 
-    bitmaps = [_bitmap(p, f) for p, f in zip(deleted, keys.files, strict=True)]
-    word, bit = f"cast(shiftright(`{ROW_INDEX.name}`, 6) as int)", f"cast(`{ROW_INDEX.name}` & {_WORD - 1} as int)"
-    if keys.in_plan:
-        starts = np.cumsum([0, *map(len, bitmaps)])[:-1]
-        words = _literal(frame.sparkSession, np.concatenate(bitmaps))
-        found = sf.get(words, keys.value_of(starts.tolist()).cast("int") + sf.expr(word))
-        return frame.where(~sf.call_function("getbit", found, sf.expr(bit)).eqNullSafe(1))
-    table = pa.table({"vector key": keys.keys, "vector": pa.array(bitmaps, pa.list_(pa.int64()))})
-    vectors = frame_of_arrow(frame.sparkSession, table)
-    is_set = sf.expr(f"getbit(get(vector, {word}), {bit}) = 1")
+    bitmaps = pa.array([_bitmap(p) for p in deleted], pa.list_(pa.int64()))
+    vectors = frame_of_arrow(frame.sparkSession, pa.table({"vector key": keys.keys, "vector": bitmaps}))
+    index = f"`{ROW_INDEX.name}`"
+    is_set = sf.expr(f"getbit(get(vector, cast(shiftright({index}, 6) as int)), cast({index} & 63 as int)) = 1")
     same_file = sf.col(f"`{_KEY}`") == sf.col("`vector key`")
     return frame.join(sf.broadcast(vectors), same_file & is_set, "left_anti")
 
 
-def _words(file: DataFile) -> int:
-    return -(-file.row_count // _WORD)
-
-
-def _bitmap(positions: Positions | None, file: DataFile) -> Words:
-    """One bit for each of a file's rows, in words of 64 bits."""
-    bits = np.zeros(_words(file) * _WORD, np.uint8)
-    if positions is not None:
-        bits[positions] = 1
+def _bitmap(positions: Positions | None) -> pa.Array | None:
+    """One bit for each row up to the last deleted one, in words of 64 bits."""
+    if positions is None or not len(positions):
+        return None
+    bits = np.zeros((int(positions[-1]) // _WORD + 1) * _WORD, np.uint8)
+    bits[positions] = 1
     return np.packbits(bits, bitorder="little").view("<i8")
-
-
-def _literal(spark: SparkSession, words: Words) -> Column:
-    """Return an ARRAY<BIGINT> as one literal, in the form from which Spark reads numbers without making objects."""
-    jvm: Any = spark._jvm
-    gateway: Any = spark.sparkContext._gateway
-    longs = gateway.new_array(jvm.long, len(words))
-    jvm.java.nio.ByteBuffer.wrap(words.astype(">i8").tobytes()).asLongBuffer().get(longs)
-    catalyst = jvm.org.apache.spark.sql.catalyst.expressions
-    types = jvm.org.apache.spark.sql.types
-    kind = types.ArrayType(types.DataType.fromDDL("BIGINT"), False)
-    return column_of_node(spark, catalyst.Literal(catalyst.UnsafeArrayData.fromPrimitiveArray(longs), kind))
