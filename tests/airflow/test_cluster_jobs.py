@@ -81,7 +81,7 @@ def corrected(spark, views):
 """
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.part(few=1, group="long jobs of tasks")
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_deferred_or_not_the_results_are_the_same(
     warehouse: Path,

@@ -93,6 +93,7 @@ def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str, str | None, st
     ]
 
 
+@pytest.mark.part(few=1, group="long jobs of tasks")
 def test_what_each_task_read_and_wrote_and_why_one_failed(
     events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
 ) -> None:

@@ -62,6 +62,7 @@ def writer(warehouse: Path) -> Iterator[list[int]]:
     assert process.returncode == 0
 
 
+@pytest.mark.part(few=2, group="whole runs")
 def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_home: Path) -> None:
     main = make_orders(str(warehouse))
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": ["amount"]}]')])
