@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -139,9 +140,8 @@ def plan_or_whole(
         whole = _whole_read(state, travels, columns, where, predicate, more_than)
         if whole is not None:
             return whole
-        return plan_state_read(
-            *(state,), version=version, timestamp=timestamp, columns=columns, where=where, predicate=predicate
-        )
+        plan = partial(plan_state_read, state, version=version, timestamp=timestamp)
+        return plan(columns=columns, where=where, predicate=predicate)
 
 
 def plan_pinned_or_whole(
