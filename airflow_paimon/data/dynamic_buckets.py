@@ -293,6 +293,7 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
     out: list[CommitMessage] = []
     stamp = uuid.uuid4()
     files: dict[str, bytes] = {}
+    size = 0
     for message in messages:
         key = BucketKey(form(message.partition), message.bucket)
         parts = added.pop(key, None) if message.new_files else None
@@ -300,11 +301,12 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
         if parts is not None:
             name = f"index-{stamp}-{len(out)}"
             data = files[f"{INDEX_DIR}/{name}"] = _extended(dynamic, key, parts)
+            size += len(data)
             index = hash_index_entry(message.partition, message.bucket, name, data)
         out.append(replace(message, hashes=b"", index=index))
-        if sum(map(len, files.values())) > _AT_ONCE_BYTES:
+        if size > _AT_ONCE_BYTES:
             dynamic.store.create_many(files)
-            files = {}
+            files, size = {}, 0
     dynamic.store.create_many(files)
     _held.clear()
     return out

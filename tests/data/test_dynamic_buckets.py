@@ -22,7 +22,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data import dynamic_buckets, read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.check_rows import key_hashes
 from airflow_paimon.data.drop import drop_partitions
@@ -153,6 +153,23 @@ def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> No
     discard_files(write, messages)
     live = {e.file_name for e in read_index(table, table.latest_snapshot())}
     assert index_files(table) & before - live != before - live
+
+
+def test_the_work_for_an_index_does_not_grow_with_the_number_of_indexes(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    class Counted(bytes):
+        def __len__(self) -> int:
+            looked.append(1)
+            return super().__len__()
+
+    made = dynamic_buckets._extended
+    monkeypatch.setattr(dynamic_buckets, "_extended", lambda *given: Counted(made(*given)))
+    write_arrow(table, pa.concat_tables([rows([1], "a", f"p{n}") for n in range(60)]))
+    assert len(check_indexes(table)) == 60
+    assert len(looked) <= 60 * 10
 
 
 @pytest.mark.parametrize("case", range(4))
