@@ -5,7 +5,6 @@ See docs/format.md, Buckets.
 
 from __future__ import annotations
 
-import datetime as dt
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -23,7 +22,6 @@ from airflow_paimon.core.format.types import DataType
 
 DEFAULT = "default"
 
-_EPOCH = dt.date(1970, 1, 1).toordinal()
 _MASK = 0xFFFFFFFF
 
 
@@ -51,7 +49,10 @@ def hive_hashes(arrays: Sequence[Column], types: Sequence[DataType]) -> npt.NDAr
 def _column(array: Column, data_type: DataType) -> npt.NDArray[np.uint32]:
     encoded = _one_array(array).dictionary_encode(null_encoding="encode")
     hashed = _HASHES[data_type.root]
-    each = [0 if v is None else hashed(v) & _MASK for v in to_values(encoded.dictionary, data_type)]
+    found = encoded.dictionary
+    # days, which need not be a date of Python
+    values = found.cast(pa.int32()).to_pylist() if data_type.root == "DATE" else to_values(found, data_type)
+    each = [0 if v is None else hashed(v) & _MASK for v in values]
     return np.array(each or [0], np.uint32)[np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)]
 
 
@@ -92,8 +93,7 @@ def _of_decimal(value: Decimal) -> int:
 
 _HASHES: dict[str, Callable[[Any], int]] = {
     "BOOLEAN": int,
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INT"), int),
-    "DATE": lambda day: day.toordinal() - _EPOCH,
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "DATE"), int),
     "BIGINT": _of_long,
     "FLOAT": _of_float,
     "DOUBLE": _of_double,

@@ -151,6 +151,13 @@ def test_hive() -> None:
         bucket_of_rows([pa.array([1], pa.timestamp("ms"))], [AtomicType("TIMESTAMP", (3,))], 5, "hive")
 
 
+@pytest.mark.parametrize("function", ["default", "hive"])
+def test_a_date_is_its_number_of_days_also_beyond_the_years_of_python(function: str) -> None:
+    days = pa.array([4_000_000, -800_000, 10, None], pa.int32())
+    buckets = bucket_of_rows([days.cast(pa.date32())], [AtomicType("DATE")], 1000, function)
+    assert buckets.tolist() == bucket_of_rows([days], [AtomicType("INT")], 1000, function).tolist()
+
+
 @pytest.mark.parametrize("function", ["default", "mod", "hive"])
 def test_one_row_and_many(function: str) -> None:
     keys = [17, -3, 0, 2**31 - 1, -(2**31)]
