@@ -416,6 +416,8 @@ def _assigned(
         return assigners.of(partition).assign(hashes, found)
 
     if known is None:
+        if write.dynamic is not None and write.dynamic.sizes is not None:  # known keys would get a second bucket
+            raise AssertionError(f"{write.label}: rows came without the buckets that were looked up for them")
         return _hashed(write, rows, codes, partitions, assigned)
     new = np.flatnonzero(known < 0)
     if not len(new):

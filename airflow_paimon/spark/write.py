@@ -13,7 +13,7 @@ from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
@@ -129,7 +129,7 @@ def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
         messages = collect(map_in_arrow(distributed(frame, looking_up), work, SCHEMA))
     try:
         check_indexes_of(write.dynamic, messages)
-    except FormatError:
+    except BaseException:
         discard_files(write, messages)
         raise
     return messages
