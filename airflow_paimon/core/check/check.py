@@ -44,6 +44,7 @@ from airflow_paimon.core.requests.findings import (
 )
 from airflow_paimon.core.requests.requests import CheckTable, RepairTable
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
+from airflow_paimon.core.table.manifest_cache import ScopedManifests
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
     INDEX_DIR,
@@ -91,9 +92,11 @@ def find_all(
     double_keys: FindDoubleKeys | None = None,
     keys: KeyHashes | None = None,
     workers: Workers | None = None,
+    kept: ScopedManifests | None = None,
 ) -> list[Finding]:
     """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys, ``keys``
-    gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files.
+    gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files. ``kept``: where a
+    process that lives long keeps what it reads of row ids; all else is read from storage.
     """
     views, states = all_views(table), LiveStates(table, workers or Workers())
     records = check_branches.unfinished_branches(table)
@@ -105,7 +108,8 @@ def find_all(
             findings += _guarded(view, check_history.opening_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.operation_findings(view))
-            findings += _guarded(view, check_keys.row_id_findings(view, duplicates if verify_files else None))
+            of_ids = replace(view, kept_manifests=kept)
+            findings += _guarded(view, check_keys.row_id_findings(of_ids, duplicates if verify_files else None))
             findings += _guarded(
                 view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
             )
