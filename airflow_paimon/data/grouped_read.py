@@ -35,6 +35,7 @@ and 0.4 kB more where a filter needs their statistics.
 _FILES, _MOST_GROUPS = 2000, 20_000
 """Files of a group, about."""
 _SAMPLE = 1000
+_LARGE = 2
 _MEMORY_BYTES = 64 << 20
 """What is kept in memory of the files of a read that this process plans; the rest lies in a temporary file."""
 
@@ -47,20 +48,33 @@ class PlannedRead(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Files in parts for ``plan_group``. ``is_large``: they are more than twice as many, or as large, as was asked for,
+    like those of a table with few buckets, which can't be divided without a plan.
+    """
+
+    parts: Sequence[Kept]
+    is_large: bool
+
+    def read(self) -> list[bytes]:
+        """Return the parts as ``plan_group`` takes them."""
+        return [bytes(part.read()) for part in self.parts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedRead:
-    """The files of a read in groups, none of which is empty, each in parts for ``plan_group``."""
+    """The files of a read in groups, none of which is empty."""
 
     of: GroupRead
-    groups: Sequence[Sequence[Kept]]
+    groups: Sequence[Group]
 
     def layers(self) -> Iterator[Layer]:
         """Plan one group after the other; raises as ``plan_group``."""
-        return (plan_group(self.of, bytes_of(parts)) for parts in self.groups)
+        return map(self.layer, self.groups)
 
-
-def bytes_of(parts: Sequence[Kept]) -> list[bytes]:
-    """Return the parts of a group as ``plan_group`` takes them."""
-    return [bytes(part.read()) for part in parts]
+    def layer(self, group: Group) -> Layer:
+        """Plan a group; raises as ``plan_group``."""
+        return plan_group(self.of, group.read())
 
 
 def plan_by_groups(
@@ -112,11 +126,22 @@ def grouped(
         number = max(1, min(_MOST_GROUPS, -(-whole.files // each)))
         kept = SortedRuns((1 << 63) if memory_bytes is None else memory_bytes)
         groups: dict[int, list[tuple[int, Kept]]] = {}
+        files_of, size_of = [0] * number, [0] * number
         with without_collecting():
-            for group, place, data in sort_out(whole.of, whole.listed, number):
-                groups.setdefault(group, []).append((place, kept.keep(data)))
-    in_order = [[part for _, part in sorted(groups[g], key=lambda one: one[0])] for g in sorted(groups)]
-    return GroupedRead(of=whole.of, groups=in_order)
+            for one in sort_out(whole.of, whole.listed, number):
+                groups.setdefault(one.group, []).append((one.place, kept.keep(one.data)))
+                files_of[one.group] += one.files
+                size_of[one.group] += one.size
+    most_files = _LARGE * max(each, sum(files_of) / number)
+    most_size = _LARGE * max(most_bytes or 0, sum(size_of) / number)
+    found = [
+        Group(
+            parts=[part for _, part in sorted(groups[g], key=lambda one: one[0])],
+            is_large=files_of[g] > most_files or size_of[g] > most_size,
+        )
+        for g in sorted(groups)
+    ]
+    return GroupedRead(of=whole.of, groups=found)
 
 
 def _size_of_files(whole: WholeRead) -> float:

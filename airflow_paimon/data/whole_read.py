@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
+    FileKind,
     IndexEntry,
     ManifestEntry,
     ManifestFile,
@@ -79,12 +80,15 @@ class Listed(NamedTuple):
 
 class Sorted(NamedTuple):
     """Some entries of one group. Of two parts of a group, that with the smaller ``place`` comes first. ``data``: see
-    ``packed``; 25 to 40 bytes for each entry without statistics.
+    ``packed``; 25 to 40 bytes for each entry without statistics. ``files`` and ``size``: how many files it adds and
+    their bytes, without those that it takes away.
     """
 
     group: int
     place: int
     data: bytes
+    files: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +254,9 @@ def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[S
 
 def _parts(groups: dict[int, list[ManifestEntry]], place: int) -> Iterator[Sorted]:
     for group, entries in groups.items():
-        yield Sorted(group, place, packed((entries, [])))
+        signs = [1 if e.kind == FileKind.ADD else -1 for e in entries]
+        size = sum(sign * e.file.file_size for sign, e in zip(signs, entries, strict=True))
+        yield Sorted(group, place, packed((entries, [])), sum(signs), size)
 
 
 def packed(value: object) -> bytes:

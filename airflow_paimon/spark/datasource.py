@@ -40,7 +40,7 @@ from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.grouped_read import GroupedRead, bytes_of, grouped
+from airflow_paimon.data.grouped_read import GroupedRead, grouped
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.read_schema import read_schema
@@ -360,10 +360,15 @@ class PaimonReader(DataSourceReader):
 
 
 def _group_shares(found: GroupedRead) -> Iterator[Any]:
-    """Let each task plan a group; where a filter may leave little of them, plan them here."""
-    if found.of.has_filter:
-        return ((read_rows, read, splits) for read, splits in layer_groups(found.layers()))
-    return ((read_group, found.of, [bytes_of(parts)]) for parts in found.groups)
+    """Let each task plan a group; plan those here of which a filter may leave little, and those too large for one task,
+    as where all files lie in a few buckets.
+    """
+    here = [group for group in found.groups if found.of.has_filter or group.is_large]
+    for read, splits in layer_groups(map(found.layer, here)):
+        yield read_rows, read, splits
+    for group in found.groups:
+        if not (found.of.has_filter or group.is_large):
+            yield read_group, found.of, [group.read()]
 
 
 class PushdownPaimonReader(PaimonReader):

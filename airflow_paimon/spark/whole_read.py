@@ -57,7 +57,7 @@ def grouped_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
 
     def sorted_out(listed: Sequence[Listed]) -> Iterator[pa.RecordBatch]:
         with without_collecting():
-            yield from _batches(sort_out(of, listed, groups))
+            yield from _batches((one.group, one.place, one.data) for one in sort_out(of, listed, groups))
 
     most = max(1, min(_MOST_ENTRIES, sum(map(_entries, whole.listed)) // (_MANIFEST_TASKS * cores)))
     pieces = pack(whole.listed, _entries, most)

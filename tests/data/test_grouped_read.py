@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import count_rows, grouped_read, read_arrow, read_batches, system_tables, whole_read
 from airflow_paimon.data.arrow_read import pin_rows
-from airflow_paimon.data.grouped_read import grouped, plan_by_groups
+from airflow_paimon.data.grouped_read import Group, grouped, plan_by_groups
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.system_tables import plan_system_table, read_system_table
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
@@ -33,10 +34,10 @@ def rows_in(found: pa.Table) -> list[Any]:
     return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
-def groups_of(table: Table, **given: Any) -> int:
+def groups_of(table: Table, **given: Any) -> Sequence[Group]:
     found = plan_or_whole(table, more_than=0)
     assert isinstance(found, WholeRead)
-    return len(grouped(found, **given).groups)
+    return grouped(found, **given).groups
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,15 +65,26 @@ def test_the_same_rows(kind: str, life: int, monkeypatch: pytest.MonkeyPatch) ->
         about = {key: value for key, value in given.items() if key != "columns"}
         assert count_rows(table, **about) == len(rows)
         assert read_batches(table, **given, limit=3).read_all().num_rows == min(3, len(rows))
-    assert groups_of(table, files=1) > 1 or kind in ("dynamic buckets", "hidden level 0")
+    assert len(groups_of(table, files=1)) > 1 or kind in ("dynamic buckets", "hidden level 0")
 
 
 def test_large_files_make_small_groups() -> None:
     table = used("append", random.Random(1))
     sizes = [f.file_size for s in plan_scan(table).splits for f in s.files]
-    assert groups_of(table) == 1
-    assert groups_of(table, most_bytes=1) > 2
-    assert groups_of(table, most_bytes=sum(sizes) * 2) == 1
+    assert len(groups_of(table)) == 1
+    assert len(groups_of(table, most_bytes=1)) > 2
+    assert len(groups_of(table, most_bytes=sum(sizes) * 2)) == 1
+
+
+def test_few_buckets_make_large_groups() -> None:
+    for kind, are_large in (("keyed", True), ("append", False)):
+        table = used(kind, random.Random(8))
+        for _ in range(30):
+            put(table, random.Random(9), "z")
+        groups = groups_of(table, files=10, most_bytes=1 << 40)
+        assert any(group.is_large for group in groups) == are_large
+        assert not any(group.is_large for group in groups_of(table, files=100, most_bytes=1 << 40))
+        assert any(group.is_large for group in groups_of(table, files=1, most_bytes=1))
 
 
 def test_the_files_are_chosen_when_a_read_is_planned() -> None:

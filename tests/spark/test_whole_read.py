@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
-from airflow_paimon.data import grouped_read, layers, read_arrow, whole_read
+from airflow_paimon.data import grouped_read, layers, read_arrow, whole_read, write_arrow
 from airflow_paimon.data.system_tables import read_system_table
 from airflow_paimon.spark import datasource, read_table, shares, sql
 from airflow_paimon.spark import whole_read as in_tasks
 from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES
 from tests.data.test_whole_read import KINDS, NO_KEYS, make, put, used
 from tests.randomness import chance
 
@@ -62,7 +64,7 @@ def test_each_group_has_its_task(spark: SparkSession, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("kind", KINDS)
 def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasource, "FILES_A_TASK", 2)
-    monkeypatch.setattr(shares, "TASK_BYTES", 2 * shares.OPEN_COST_BYTES + 1)
+    monkeypatch.setattr(shares, "TASK_BYTES", 2 * OPEN_COST_BYTES + 1)
     draw = chance(f"data source {kind}")
     table = used(kind, draw)
 
@@ -85,3 +87,18 @@ def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytes
         tasks, rows = read(None, ["k"])
         assert tasks > 1 and rows
         assert read("k < 0", ["v"]) == (1, [])  # a task without files
+
+
+def test_the_files_of_one_bucket_are_divided_among_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped_read, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(datasource, "FILES_A_TASK", 2)
+    monkeypatch.setattr(shares, "TASK_BYTES", 2 * OPEN_COST_BYTES + 1)
+    table = make("keyed")
+    for k in range(9):
+        write_arrow(table, pa.table({"dt": ["a"], "k": pa.array([k], pa.int32()), "v": pa.array([k], pa.int32())}))
+    reader = PaimonReader(table, None, None, ["k"], None, "empty", None, None)
+    tasks = reader.partitions()
+    assert len(tasks) >= 4  # of two buckets
+    assert sorted(k for task in tasks for batch in reader.read(task) for k in batch.column(0).to_pylist()) == [
+        *range(9)
+    ]
