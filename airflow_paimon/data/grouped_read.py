@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import each_entries, without_collecting
 from airflow_paimon.core.table.table import Table
@@ -68,13 +69,13 @@ class GroupedRead:
     of: GroupRead
     groups: Sequence[Group]
 
-    def layers(self) -> Iterator[Layer]:
-        """Plan one group after the other; raises as ``plan_group``."""
-        return map(self.layer, self.groups)
-
-    def layer(self, group: Group) -> Layer:
-        """Plan a group; raises as ``plan_group``."""
-        return plan_group(self.of, group.read())
+    def layers(self, groups: Sequence[Group] | None = None) -> Iterator[Layer]:
+        """Plan one group after the other, of all (None) or of some; raises as ``plan_group``."""
+        known: dict[int, TableSchema] = {}
+        for group in self.groups if groups is None else groups:
+            layer = plan_group(self.of, group.read(), known)
+            known |= layer[0].schemas
+            yield layer
 
 
 def plan_by_groups(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -112,13 +113,14 @@ def plan_read(
     whole_buckets: bool = False,
     in_key_order: bool = False,
     batch_rows: int = BATCH_ROWS,
+    known: Mapping[int, TableSchema] = MappingProxyType({}),
 ) -> tuple[TableRead, list[ReadSplit]]:
     """Check that the table can be read correctly, prune, and divide the rest into splits.
 
-    ``predicate`` only prunes; ``where`` filters the rows. ``whole_buckets``: read all files of a primary-key table, as
-    a full compaction does, also those that batch reads leave out until a compaction (``core/table/visibility.py``):
-    whoever replaces a bucket has to. ``in_key_order``: each split of a primary-key table is read in key order, as with
-    ``whole_buckets``.
+    ``known``: schemas by id, which are not read again. ``predicate`` only prunes; ``where`` filters the rows.
+    ``whole_buckets``: read all files of a primary-key table, as a full compaction does, also those that batch reads
+    leave out until a compaction (``core/table/visibility.py``): whoever replaces a bucket has to. ``in_key_order``:
+    each split of a primary-key table is read in key order, as with ``whole_buckets``.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
@@ -139,7 +141,7 @@ def plan_read(
         store=plan.table.store,
         label=label,
         schema=schema,
-        schemas={i: stored if i == stored.id else plan.table.schema(i) for i in ids},
+        schemas={i: stored if i == stored.id else known.get(i) or plan.table.schema(i) for i in ids},
         columns=_checked_columns(schema, columns, label),
         rows=_bound_filter(schema, where, predicate, label),
         batch_rows=batch_rows,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -309,8 +310,9 @@ def _as_it_is(entry: ManifestEntry) -> ManifestEntry:
     return entry
 
 
-def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
-    """Plan the read of a group, by the data of all its parts in the order of their places.
+def plan_group(of: GroupRead, parts: Iterable[bytes], known: Mapping[int, TableSchema] = MappingProxyType({})) -> Layer:
+    """Plan the read of a group, by the data of all its parts in the order of their places. ``known``: as of
+    ``plan_read``.
 
     Raises:
         FormatError: a file is added twice or deleted without having been added. UnsupportedFeatureError: a file that
@@ -329,6 +331,6 @@ def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
         plan = replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
     plan = top_level_only(plan) if of.top_level else plan
     read, splits = plan_read(
-        plan, columns=of.columns, where=of.where, predicate=of.predicate, time_travel=of.time_travel
+        plan, columns=of.columns, where=of.where, predicate=of.predicate, time_travel=of.time_travel, known=known
     )
     return (read if of.kinds is None else replace(read, columns=of.kinds, kinds=True)), splits

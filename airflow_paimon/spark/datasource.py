@@ -364,7 +364,7 @@ def _group_shares(found: GroupedRead) -> Iterator[Any]:
     as where all files lie in a few buckets.
     """
     here = [group for group in found.groups if found.of.has_filter or group.is_large]
-    for read, splits in layer_groups(map(found.layer, here)):
+    for read, splits in layer_groups(found.layers(here)):
         yield read_rows, read, splits
     for group in found.groups:
         if not (found.of.has_filter or group.is_large):

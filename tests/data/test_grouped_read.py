@@ -22,6 +22,7 @@ from airflow_paimon.data.system_tables import plan_system_table, read_system_tab
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
 from tests.data.test_whole_read import KINDS, compacted, parts_of, put, rows_of, used
 from tests.randomness import chance, lives
+from tests.stores import CountingStore
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +86,15 @@ def test_few_buckets_make_large_groups() -> None:
         assert any(group.is_large for group in groups) == are_large
         assert not any(group.is_large for group in groups_of(table, files=100, most_bytes=1 << 40))
         assert any(group.is_large for group in groups_of(table, files=1, most_bytes=1))
+
+
+def test_no_schema_is_read_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped_read, "_FILES", 1)
+    table = used("append", random.Random(10))
+    assert len(groups_of(table, files=1)) > 3
+    store = CountingStore(table.store)
+    assert rows_in(read_arrow(Table(store, table.name))) == rows_of(plan_table_read(table))
+    assert len([uri for _, uri in store.tally.log if uri.endswith("schema-0")]) == 1
 
 
 def test_the_files_are_chosen_when_a_read_is_planned() -> None:
