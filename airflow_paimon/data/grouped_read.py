@@ -149,5 +149,5 @@ def _size_of_files(whole: WholeRead) -> float:
     """Return the size of a file, as it is on average at the beginning of the largest manifest."""
     largest = max((m for _, m in whole.listed if m is not None), key=entries_of)
     for _, entries in islice(each_entries(whole.of.state.table, [largest]), 1):
-        return fmean(entry.file.file_size for entry in entries[:_SAMPLE])
+        return fmean(entry.file.file_size for entry in entries[:_SAMPLE]) if entries else 0.0
     return 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.whole_read import GroupRead, plan_group
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
-from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, pack, share_of
+from airflow_paimon.spark.tasks import LEAST_TASKS, OPEN_COST_BYTES, TASK_BYTES, pack, share_of
 
 _EMPTY = b""
 
@@ -61,21 +61,29 @@ def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
 
 
 def layer_groups(layers: Iterable[Layer]) -> Iterator[tuple[TableRead, list[ReadSplit]]]:
-    """Return the splits of each task of a read in many layers, which differ in nothing but their files."""
+    """Return the splits of each task of a read in many layers, which differ in nothing but their files. A small read is
+    cut as by ``split_groups``; of a large one no more than the splits of some tasks are held at a time.
+    """
     held: list[ReadSplit] = []
     schemas: dict[int, TableSchema] = {}
     size, last = 0, None
-    for read, splits in layers:
+    for last, splits in layers:
         for split in (slim_split(part) for s in splits for part in s.divided()):
-            if held and size + weight(split) > TASK_BYTES:
-                yield replace(read, schemas=schemas), held
+            if held and size + weight(split) > LEAST_TASKS * TASK_BYTES:
+                yield from _cut(last, schemas, held, size)
                 held, size, schemas = [], 0, {}
             held.append(split)
             size += weight(split)
-            schemas |= read.schemas
-        last = read
+            schemas |= last.schemas
     if held and last is not None:
-        yield replace(last, schemas=schemas), held
+        yield from _cut(last, schemas, held, size)
+
+
+def _cut(
+    read: TableRead, schemas: Mapping[int, TableSchema], splits: Sequence[ReadSplit], size: int
+) -> Iterator[tuple[TableRead, list[ReadSplit]]]:
+    common = replace(read, schemas=schemas)
+    return ((common, group) for group in pack(splits, weight, min(TASK_BYTES, share_of(size))))
 
 
 def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:

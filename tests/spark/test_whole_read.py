@@ -102,3 +102,16 @@ def test_the_files_of_one_bucket_are_divided_among_tasks(monkeypatch: pytest.Mon
     assert sorted(k for task in tasks for batch in reader.read(task) for k in batch.column(0).to_pylist()) == [
         *range(9)
     ]
+
+
+def test_what_a_filter_leaves_is_divided_as_a_small_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make("append")
+    for k in range(40):
+        write_arrow(table, pa.table({"dt": ["a"], "k": pa.array([k], pa.int32()), "v": pa.array([k], pa.int32())}))
+
+    def tasks(where: str, many: int) -> int:
+        monkeypatch.setattr(grouped_read, "MANY_ENTRIES", many)
+        return len(PaimonReader(table, None, None, ["k"], where, "empty", None).partitions())
+
+    for where in ("k < 20", "k >= 0"):
+        assert tasks(where, 0) == tasks(where, 1 << 30) > 5
