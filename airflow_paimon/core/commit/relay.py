@@ -255,7 +255,7 @@ def turn_of(table: Table) -> Iterator[CommitTurn | None]:
     if not takes_turns(table):
         yield None
         return
-    with turn_at(f"{table.store.uri}\0{table.branch_name}") as turn:
+    with turn_at(f"{table.store.place}\0{table.branch_name}") as turn:
         if turn is None:
             yield None
             return

@@ -79,6 +79,13 @@ class Store(Protocol):
         ...
 
     @property
+    def place(self) -> str:
+        """What tells the root from all others that this machine reaches: a bucket of one name is on several servers,
+        perhaps with a copy of the same table. Equal for the same root and options; may hold anything but secrets.
+        """
+        return self.uri
+
+    @property
     def can_commit(self) -> bool:
         """Whether ``create`` is an atomic put-if-absent here. The committer refuses a storage without one."""
         ...

@@ -91,6 +91,15 @@ class ObjectStore(Store):
     def uri(self) -> str:
         return f"{self._scheme}://{join(self._authority, self._prefix)}"
 
+    @property
+    def place(self) -> str:
+        return f"{self.uri}\0{self._server}"
+
+    @property
+    def _server(self) -> str:
+        """What says which server it is."""
+        return str(json.loads(self._options).get("endpoint_url", ""))
+
     def child(self, path: str) -> Store:
         _, (scheme, authority, prefix, options) = self.__reduce__()
         return type(self)(scheme, authority, join(prefix, folder_name(path)), options)

@@ -26,8 +26,8 @@ _WRITERS = 8
 _ROUNDS = 5
 _KEPT_SECONDS = 30 * 24 * 3600
 _REFUSED = (403, 404)
-_honest: set[tuple[str, str]] = set()
-"""(options, bucket) for which this process knows that one conditional put wins."""
+_honest: set[tuple[str, str, str]] = set()
+"""(options, server, bucket) for which this process knows that one conditional put wins."""
 
 
 class ProbedClient(ObjectClient, Protocol):
@@ -72,7 +72,7 @@ class ProbedStore(ObjectStore):
 
     def before_create(self) -> None:
         """Check once per process and bucket that the storage lets one conditional put win: else commits get lost."""
-        known = (self._options, self._bucket)
+        known = (self._options, self._server, self._bucket)
         if known in _honest:
             return
         client = self._client

@@ -36,6 +36,10 @@ class S3Store(ProbedStore):
     def _client(self) -> s3_client.Client:
         return s3_client.client_of(self._options)
 
+    @property
+    def _server(self) -> str:
+        return s3_client.server_of(self._options)
+
     def delete_tree(self, path: str) -> None:
         """Delete the objects, and then the folder where a server goes on listing it, as SeaweedFS does for minutes."""
         super().delete_tree(path)

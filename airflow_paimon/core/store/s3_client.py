@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
@@ -35,6 +36,8 @@ _OPTIONS = frozenset({
     "anon", "client_kwargs", "config_kwargs", "endpoint_url", "key", "profile", "region", "requester_pays",
     "s3_additional_kwargs", "secret", "token", "use_ssl",
 })  # fmt: skip
+_ADDRESS = frozenset({"client_kwargs", "endpoint_url", "profile", "region", "region_name"})
+_SERVER = re.compile(r"AWS_(ENDPOINT_URL|IGNORE_CONFIGURED_ENDPOINT_URLS|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE)")
 _CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 30,
@@ -78,6 +81,14 @@ def import_s3fs() -> Any:
     except ImportError as error:
         raise UnsupportedStorageError("s3:// needs the package s3fs: pip install 'airflow-paimon[s3]'") from error
     return s3fs
+
+
+def server_of(options: str) -> str:
+    """Return what decides which server ``client_of`` reaches, as JSON: two of these may stand for the same one."""
+    given = {name: value for name, value in json.loads(options).items() if name in _ADDRESS}
+    client = given.pop("client_kwargs", {})
+    environment = {name: os.environ[name] for name in sorted(os.environ) if _SERVER.match(name)}
+    return json.dumps([given, {n: str(client[n]) for n in sorted(client) if n in _ADDRESS}, environment])
 
 
 def client_of(options: str) -> Client:

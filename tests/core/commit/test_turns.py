@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from airflow_paimon.core.commit.relay import Relay, Step, turn_of
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import ConflictError, StorageError
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.store import open_store
 from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.store.turns import turn_at
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -71,7 +73,7 @@ def is_whole(table: Table, files: int) -> None:
 
 
 def turn_name(table: Table) -> str:
-    return f"{table.store.uri}\0{table.branch_name}"
+    return f"{table.store.place}\0{table.branch_name}"
 
 
 def test_the_next_one_in_turn_reads_no_list_and_no_earlier_snapshot(table: Table) -> None:
@@ -314,6 +316,35 @@ def test_others_get_ready_while_a_snapshot_is_put(
     assert live - rivals in ((2,) if end == "it lands" else (2, 3))
     append(through(Far(table.store), table), "d")
     is_whole(table, live + 1)
+
+
+class FarHeldAt(FarHeld):
+    """A bucket, as its address says, on one of several servers."""
+
+    uri = "s3://bucket/t"
+
+
+class FarWatchedAt(FarWatched):
+    uri = "s3://bucket/t"
+
+
+def test_a_bucket_of_another_server_is_told_of_nothing(table: Table) -> None:
+    """A copy of a table has its snapshots and its address: what is put there next is not here."""
+    append(through(FarWatchedAt(table.store), table), "a")
+    folder = Path(table.store.uri.removeprefix("file://"))
+    shutil.copytree(folder, folder.parent.parent / "copy")
+    copy = Table(open_store(folder.parent.parent / "copy"), table.name)
+    first, second = FarHeldAt(table.store), FarWatchedAt(copy.store)
+    threads = [in_thread(lambda: append(through(first, table), "b"))]
+    assert first.came.wait(60)
+    threads.append(in_thread(lambda: append(through(second, copy), "c")))
+    assert second.prepared.wait(60)
+    first.go.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    is_whole(table, 2)
+    is_whole(copy, 2)
 
 
 def test_a_retry_is_planned_on_what_is_there(table: Table) -> None:

@@ -1,5 +1,6 @@
 """How the S3 store finds its storage: options, credentials, failures that name it, and secrets that show nowhere."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -126,3 +127,23 @@ except UnsupportedStorageError as error:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=600
     )
     assert "pip install 'airflow-paimon[s3]'" in done.stdout
+
+
+def test_a_bucket_is_another_place_on_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options and environment say which one; who asks is no matter."""
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+
+    def place(**options: Any) -> str:
+        return open_store("s3://bucket/t", {"key": "k", "secret": "hidden", **options}).place
+
+    here = place(endpoint_url="http://a")
+    assert here == place(endpoint_url="http://a", key="other", client_kwargs={"verify": False})
+    places = [here, place(), place(endpoint_url="http://b"), place(region="cn-north-1"), place(profile="p")]
+    places.append(place(client_kwargs={"endpoint_url": "http://a"}))
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.setenv(name, "http://c")
+        places.append(place())
+    assert len(set(places)) == len(places)
+    assert not any("hidden" in p for p in places)
+    assert open_store("gs://bucket/t", {"endpoint_url": "http://a"}).place != open_store("gs://bucket/t").place
