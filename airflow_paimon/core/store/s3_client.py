@@ -28,7 +28,7 @@ from airflow_paimon.core.store.object_client import (
     RequestError,
     is_enough,
 )
-from airflow_paimon.core.store.s3_direct import NO_ANSWER, Direct
+from airflow_paimon.core.store.s3_direct import Direct
 
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ _BODY_TRIES = 3
 _DELETE_BATCH = 1000
 _MISSING = 404
 _DENIED = 403
+_NO_RANGE = 416
 _REFUSED = (400, 401, 403)
 _LONGEST_MESSAGE = 300
 _NO_KEY = b"<Code>NoSuchKey</Code>"
@@ -204,6 +205,8 @@ class Client(ObjectClient):
             return answer.content
         if answer is not None and answer.status == _MISSING and _NO_KEY in answer.body:
             raise RequestError(_MISSING, "NoSuchKey", code="NoSuchKey")
+        if answer is not None and answer.status == _NO_RANGE:
+            raise RequestError(_NO_RANGE, "InvalidRange", code="InvalidRange")
         data, response = self.run(lambda client: self._get(client, bucket, key, byte_range))
         return data, int(response.get("ContentRange", f"/{len(data)}").rpartition("/")[2])
 
@@ -317,7 +320,7 @@ def _token(response: Mapping[str, Any]) -> str | None:
 
 def _may_have_acted(answer: Answer | None) -> bool:
     """Whether a put that was sent directly may have taken effect, though the storage doesn't say so."""
-    return answer is not None and (answer.status in (NO_ANSWER, 408) or answer.status >= 500)
+    return answer is not None and (answer.status == 408 or not 300 <= answer.status < 500)
 
 
 def _parsed_page(body: bytes) -> Mapping[str, Any] | None:

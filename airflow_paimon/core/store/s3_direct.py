@@ -41,6 +41,8 @@ _CHECKSUMS: Mapping[str, Callable[[bytes], bytes]] = {
     "x-amz-checksum-sha1": lambda data: hashlib.sha1(data, usedforsecurity=False).digest(),
     "x-amz-checksum-sha256": lambda data: hashlib.sha256(data).digest(),
 }
+_PLAIN = (404, EXISTS, 416)
+"""Answers that refuse nothing; the last one is for a range beyond the end, as of any in an empty object."""
 _SIGNER_S = 30.0
 """How long who signs is kept: credentials that expire are refreshed minutes before."""
 _MOST_REFUSALS = 3
@@ -150,11 +152,11 @@ class Direct:
         return answer if prepared.method != "GET" or _is_whole(answer) else Answer(NO_ANSWER, {}, b"")
 
     def _note(self, status: int, bucket: str) -> None:
-        if status < 300 or status in (404, EXISTS):
+        if status < 300 or status in _PLAIN:
             self._refusals = 0
         elif status < 500:  # another address, region or login than the last time
             self._refusals += 1
-            for kind in [k for k in self._kinds if k[1] == bucket]:
+            for kind in [k for k in list(self._kinds) if k[1] == bucket]:  # other threads add some meanwhile
                 self._kinds.pop(kind, None)
             self._auths.clear()
 
@@ -189,7 +191,8 @@ class Direct:
         signed = _SIGNED.fullmatch(headers.get("authorization", ""))
         address, _, query = request.url.partition("?")
         ending = _path_and_query(key, None)
-        usual = bool(query) if operation == "ListObjectsV2" else not query and address.endswith(ending)
+        usual = self._makes_the_same(operation, headers)
+        usual &= bool(query) if operation == "ListObjectsV2" else not query and address.endswith(ending)
         encoding = headers.get("content-encoding", "aws-chunked")
         if not (signed and usual and encoding == "aws-chunked" and "x-amz-s3session-token" not in headers):
             return None
@@ -202,6 +205,11 @@ class Direct:
             region=signed[2],
             signer=signer,
         )
+
+    def _makes_the_same(self, operation: str, headers: Mapping[str, str]) -> bool:
+        """Whether headers that depend on the content are only those that are made here, too."""
+        kept = operation != "PutObject" or "Metadata" not in self._fs.s3_additional_kwargs
+        return kept and headers.get("x-amz-sdk-checksum-algorithm", "CRC32") == "CRC32"
 
     def _connected(self, client: Any, address: str) -> bool:
         """Get connections ready, as the client has them; False: there is something special about them."""

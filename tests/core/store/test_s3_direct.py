@@ -117,6 +117,30 @@ def test_after_some_refusals_in_a_row_nothing_is_sent_directly(warm: Store, prox
     assert sent(proxy) == ["GET", "GET"]
 
 
+def test_a_range_beyond_the_end_is_no_refusal(warm: Store, proxy: Proxy) -> None:
+    assert isinstance(warm, S3Store)
+    warm.create("empty", b"")
+    proxy.requests.clear()
+    for _ in range(s3_direct._MOST_REFUSALS):
+        assert (warm.read_range("empty", 0, 5), warm.read_range(KEPT, 4, 9)) == (b"", b"")
+    assert warm.read(KEPT) == b"kept"
+    assert set(sent(proxy)) == {"get"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "header"),
+    [({"Metadata": {"team": "x"}}, "x-amz-meta-team"), ({"ChecksumAlgorithm": "SHA256"}, "x-amz-checksum-sha256")],
+    ids=["metadata", "checksum"],
+)
+def test_what_is_asked_of_each_put_is_of_each_put(
+    warm: Store, bucket: str, proxy: Proxy, extra: dict[str, object], header: str
+) -> None:
+    store = open_store(f"s3://{bucket}/t", {**storage_options(proxy.endpoint), "s3_additional_kwargs": extra})
+    for number in range(3):
+        store.replace("x", b"%d" % number)
+    assert [header in r.headers for r in proxy.requests] == [True] * 3
+
+
 def test_the_signer_is_asked_for_again(warm: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that expire are other ones after some time: s3fs's client has them."""
     assert isinstance(warm, S3Store)
