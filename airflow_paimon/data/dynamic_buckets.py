@@ -7,6 +7,7 @@ new index files when it has what all tasks wrote. See docs/format.md, Dynamic bu
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,18 +49,49 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.key_places import KeyPlaces, read_places
 
 _CACHED_BYTES = 1 << 30
-_cache: OrderedDict[tuple[str, ...], Known] = OrderedDict()
-"""Indexes that this process has read, by the names of their files, which are never used again."""
-
-_checked: OrderedDict[tuple[str, ...], None] = OrderedDict()
-"""Which indexes this process has found to have no hash in two buckets."""
-
-_held: dict[str, Hashes] = {}
-"""What ``check`` has read, by the names of the files, until the index files of the same write are made."""
-
 _MOST_CHECKED = 1000
-_MOST_HELD = 256 << 20
 _AT_ONCE_BYTES = 64 << 20
+
+_Names = tuple[str, ...]
+"""The index files of a partition, whose names are never used again."""
+
+
+class _Seen:
+    """The indexes that this process has read, up to ``_CACHED_BYTES``, and which of them it has checked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # several threads may write
+        self._known: OrderedDict[_Names, Known] = OrderedDict()
+        self._bytes = 0
+        self._checked: OrderedDict[_Names, None] = OrderedDict()
+
+    def known(self, names: _Names) -> Known | None:
+        with self._lock:
+            found = self._known.get(names)
+            if found is not None:
+                self._known.move_to_end(names)
+            return found
+
+    def keep(self, names: _Names, known: Known) -> None:
+        with self._lock:
+            if names not in self._known:
+                self._known[names] = known
+                self._bytes += known.nbytes
+            while len(self._known) > 1 and self._bytes > _CACHED_BYTES:
+                self._bytes -= self._known.popitem(last=False)[1].nbytes
+
+    def is_checked(self, names: _Names) -> bool:
+        """Whether it was found that no hash is in two buckets."""
+        return names in self._checked
+
+    def note_checked(self, names: _Names) -> None:
+        with self._lock:
+            self._checked[names] = None
+            while len(self._checked) > _MOST_CHECKED:
+                self._checked.popitem(last=False)
+
+
+_seen = _Seen()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +148,11 @@ class DynamicBuckets:
         """
         entries = self.indexes.get(partition, ())
         names = tuple(e.file_name for e in entries)
-        if len(entries) < 2 or names in _checked:
+        if len(entries) < 2 or _seen.is_checked(names):
             return
-        read = self._read(partition, entries)
         with self._whole(partition):
-            check_indexes(zip((e.bucket for e in entries), read, strict=True))
-        _note_checked(names)
-        if sum(h.nbytes for h in (*_held.values(), *read)) <= _MOST_HELD:
-            _held.update(zip(names, read, strict=True))
+            check_indexes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+        _seen.note_checked(names)
 
     def shares(self, partition: bytes) -> int:
         """Return how many tasks can assign buckets of a partition; no index file is read."""
@@ -132,23 +161,18 @@ class DynamicBuckets:
     def hashes(self, partition: bytes, bucket: int) -> Hashes:
         """Return the hashes that the index of a bucket holds."""
         entry = next((e for e in self.indexes.get(partition, ()) if e.bucket == bucket), None)
-        if entry is None:
-            return np.empty(0, np.int32)
-        held = _held.pop(entry.file_name, None)
-        return self._read(partition, [entry])[0] if held is None else held
+        return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
 
     def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> Known:
         names = tuple(e.file_name for e in entries)
-        found = _cache.pop(names, None)
+        found = _seen.known(names)
         if found is None:
             found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
-        if self.checks and names not in _checked:
+        if self.checks and not _seen.is_checked(names):
             with self._whole(partition):
                 check_known(found)
-            _note_checked(names)
-        _cache[names] = found
-        while len(_cache) > 1 and sum(p.nbytes for p in _cache.values()) > _CACHED_BYTES:
-            _cache.popitem(last=False)
+            _seen.note_checked(names)
+        _seen.keep(names, found)
         return found
 
     def _read(self, partition: bytes, entries: Sequence[IndexEntry]) -> list[Hashes]:
@@ -181,12 +205,6 @@ class DynamicBuckets:
             f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
             details={"partition": stored.text(partition)},
         )
-
-
-def _note_checked(names: tuple[str, ...]) -> None:
-    _checked[names] = None
-    while len(_checked) > _MOST_CHECKED:
-        _checked.popitem(last=False)
 
 
 def plan_dynamic_buckets(
@@ -272,7 +290,6 @@ def check_indexes_of(dynamic: DynamicBuckets | None, messages: Iterable[CommitMe
         FormatError: see ``DynamicBuckets.assigner``; nothing may be committed.
     """
     if dynamic is not None:
-        _held.clear()
         form = StoredPartitions(dynamic.schema).canonical
         for partition in sorted({form(m.partition) for m in messages}):
             dynamic.check(partition)
@@ -308,7 +325,6 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
             dynamic.store.create_many(files)
             files, size = {}, 0
     dynamic.store.create_many(files)
-    _held.clear()
     return out
 
 
