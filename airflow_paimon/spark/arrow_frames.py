@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_paimon.spark.rows_in import temporary_conf
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_BATCH_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_ROWS = 10_000
-"""A task each: Spark's default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+"""A task each: Spark's default."""
 
 
 def frame_of_arrow(spark: SparkSession, table: pa.Table, schema: StructType | None = None) -> DataFrame:
@@ -21,7 +24,10 @@ def frame_of_arrow(spark: SparkSession, table: pa.Table, schema: StructType | No
     if not table.num_rows:
         table = table.schema.empty_table()  # PySpark fails on a map's column without any piece
     if hasattr(DataFrame, "toArrow"):
-        return spark.createDataFrame(table) if schema is None else spark.createDataFrame(table, schema)
+        # "no limit" is none for PySpark's cut into batches, which fails
+        unlimited = int(spark.conf.get(_BATCH_CONF) or 0) < 1
+        with temporary_conf(spark, {_BATCH_CONF: str(_BATCH_ROWS)} if unlimited else {}):
+            return spark.createDataFrame(table) if schema is None else spark.createDataFrame(table, schema)
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 

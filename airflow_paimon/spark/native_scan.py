@@ -346,9 +346,10 @@ def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField]
         return out
     distinct = {tuple(map(comparable, values)): values for values in folders.values()}
     # as Arrow, whose rows are in the plan: rows of Python's would be a job
-    columns = [pa.concat_arrays([repeated(v[i], f.type, 1) for v in distinct.values()]) for i, f in enumerate(keys)]
-    found = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(keys))
-    table = pa.Table.from_batches([to_shipped(found, shipped_schema(keys))]).rename_columns(schema.names)
+    fields = [replace(f, type=_cut_off(f.type)) for f in keys]
+    columns = [pa.concat_arrays([repeated(v[i], f.type, 1) for v in distinct.values()]) for i, f in enumerate(fields)]
+    found = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(fields))
+    table = pa.Table.from_batches([to_shipped(found, shipped_schema(fields))]).rename_columns(schema.names)
     rows = frame_of_arrow(spark, table, schema)._jdf.queryExecution().executedPlan().executeCollect()
     by_values = dict(zip(distinct, rows, strict=True))
     names = list(folders)
@@ -356,6 +357,11 @@ def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField]
         row = by_values[tuple(map(comparable, folders[name]))]
         out.add(jvm.org.apache.spark.sql.execution.datasources.PartitionPath(row, path))
     return out
+
+
+def _cut_off(kind: DataType) -> DataType:
+    """Return the type whose values Spark gets: as nanoseconds, Arrow has no year 9999."""
+    return replace(kind, args=(6,)) if isinstance(kind, AtomicType) and is_finer_than_micros(kind) else kind
 
 
 def _check_listing(read: TableRead, index: Any, files: Sequence[RawFile]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
@@ -289,3 +291,24 @@ def test_partition_values_of_all_types_are_those_of_our_reader(spark: SparkSessi
     assert [c.cast(o.type).to_pylist() for c, o in zip(found.columns, ours.columns, strict=True)] == [
         c.to_pylist() for c in ours.columns
     ]
+
+
+def test_partitions_of_nanoseconds_and_a_session_without_a_limit_of_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The end of time, which other engines write, is none for Arrow's nanoseconds."""
+    times = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1, 0, 0, 0, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)]
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("p", "TIMESTAMP(6)")], partition_keys=["p"])
+    write_arrow(table, pa.table({"k": pa.array(range(3), pa.int32()), "p": pa.array(times, pa.timestamp("us"))}))
+    schema = table.schema()
+    key, finer = schema.fields[1], AtomicType("TIMESTAMP", (9,), True)
+    later = replace(schema, id=1, fields=(schema.fields[0], replace(key, type=finer)))
+    table.store.create(table.paths.schema(1), later.to_bytes())
+    limit = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(limit)
+    spark.conf.set(limit, "0")
+    try:
+        assert rows(spark, tmp_path) == list(enumerate(times))
+        assert spark.conf.get(limit) == "0"
+    finally:
+        spark.conf.set(limit, str(before))
