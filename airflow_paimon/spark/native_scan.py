@@ -294,7 +294,7 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
 
 def _constant_name(name: str) -> str:
     """A file holds the partition columns as well, under their own names."""
-    return f"`partition {name}`"
+    return sql_name(f"partition {name}")
 
 
 def _relation(

@@ -298,8 +298,8 @@ def test_partitions_of_nanoseconds_and_a_session_without_a_limit_of_batches(
 ) -> None:
     """The end of time, which other engines write, is none for Arrow's nanoseconds."""
     times = [dt.datetime(9999, 12, 31), dt.datetime(1, 1, 1, 0, 0, 0, 1), dt.datetime(1969, 12, 31, 23, 59, 59, 999999)]
-    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("p", "TIMESTAMP(6)")], partition_keys=["p"])
-    write_arrow(table, pa.table({"k": pa.array(range(3), pa.int32()), "p": pa.array(times, pa.timestamp("us"))}))
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("`p", "TIMESTAMP(6)")], partition_keys=["`p"])
+    write_arrow(table, pa.table({"k": pa.array(range(3), pa.int32()), "`p": pa.array(times, pa.timestamp("us"))}))
     schema = table.schema()
     key, finer = schema.fields[1], AtomicType("TIMESTAMP", (9,), True)
     later = replace(schema, id=1, fields=(schema.fields[0], replace(key, type=finer)))
