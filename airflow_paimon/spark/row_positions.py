@@ -111,9 +111,9 @@ def without_deleted(frame: DataFrame, keys: FileKeys, deleted: Sequence[Position
     from pyspark.sql import functions as sf
 
     bitmaps = pa.array([_bitmap(p) for p in deleted], pa.list_(pa.int64()))
-    vectors = frame_of_arrow(frame.sparkSession, pa.table({"vector key": keys.keys, "vector": bitmaps}))
+    vectors = frame_of_arrow(frame.sparkSession, pa.table({"vector key": keys.keys, "vector bits": bitmaps}))
     index = f"`{ROW_INDEX.name}`"
-    is_set = sf.expr(f"getbit(get(vector, cast(shiftright({index}, 6) as int)), cast({index} & 63 as int)) = 1")
+    is_set = sf.expr(f"getbit(get(`vector bits`, cast(shiftright({index}, 6) as int)), cast({index} & 63 as int)) = 1")
     same_file = sf.col(f"`{_KEY}`") == sf.col("`vector key`")
     return frame.join(sf.broadcast(vectors), same_file & is_set, "left_anti")
 

@@ -126,19 +126,19 @@ def test_rows_of_random_files_found_by_size_by_join_and_by_our_reader(
     """Files of different sizes and two schemas, deleted rows at random, row ids and versions."""
     draw = chance("files and deleted rows")
     options = {"deletion-vectors.enabled": "true", "row-tracking.enabled": "true"}
-    columns = [("k", "INT"), ("v", "STRING"), ("p", "STRING")]
+    columns = [("k", "INT"), ("vector", "STRING"), ("p", "STRING")]
     table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], options=options)
     for number, p in enumerate("abcdef"):
         if number == 4:
             alter_table(table, [AddColumn(name="new", type="BIGINT")])
         count = draw.randint(1, 400)
         text = [str(draw.random()) * (number + 1) for _ in range(count)]
-        found = [{"k": i, "v": t, "p": p, "new": i} for i, t in enumerate(text)]
+        found = [{"k": i, "vector": t, "p": p, "new": i} for i, t in enumerate(text)]
         write_arrow(table, pa.Table.from_pylist(found, read_arrow(table).schema))
         gone = sorted(draw.sample(range(count), draw.choice((0, 1, count // 2, count))))
         if gone and number != 1:
             mark_deleted(table, (p,), gone)
-    names = ["_ROW_ID", "k", "new", "v", "p", "_SEQUENCE_NUMBER"]
+    names = ["_ROW_ID", "k", "new", "vector", "p", "_SEQUENCE_NUMBER"]
     expected = sorted((tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist()), key=lambda r: r[0])
     assert native_and_merged(spark, table) == (6, 0)
     for few in (0, row_positions.FEW_FILES):
