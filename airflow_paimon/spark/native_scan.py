@@ -203,8 +203,11 @@ def _is_reachable(spark: SparkSession, scheme: str, root: str) -> bool:
 
 
 def _names_are_clear(schema: TableSchema) -> bool:
-    """Spark matches columns regardless of case, so names that differ only in case would be mixed up."""
-    return len({n.lower() for n in schema.field_names}) == len(schema.fields)
+    """Spark matches columns regardless of case, so names that differ only in case would be mixed up, and a column hides
+    what Spark's reader knows of a row under its name.
+    """
+    names = {n.lower() for n in schema.field_names}
+    return len(names) == len(schema.fields) and names.isdisjoint(("_metadata", ROW_INDEX.name))
 
 
 def _is_readable(read: TableRead, written: TableSchema) -> bool:

@@ -312,3 +312,11 @@ def test_partitions_of_nanoseconds_and_a_session_without_a_limit_of_batches(
         assert spark.conf.get(limit) == "0"
     finally:
         spark.conf.set(limit, str(before))
+
+
+def test_row_ids_of_a_table_whose_column_has_the_name_of_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
+    columns = [("_metadata", "STRING"), ("_tmp_metadata_row_index", "INT")]
+    table = create_table(str(tmp_path), "d.t", columns, options={"row-tracking.enabled": "true"})
+    found = {"_metadata": ["a", "b"], "_tmp_metadata_row_index": pa.array([7, 7], pa.int32())}
+    write_arrow(table, pa.table(found))
+    assert rows(spark, tmp_path, columns=["_ROW_ID", *found]) == [(0, "a", 7), (1, "b", 7)]
