@@ -24,7 +24,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem, hash_rows
-from airflow_paimon.core.table.dynamic_buckets_plan import Assigner
+from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK, Assigner
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
@@ -46,8 +46,6 @@ BUFFER_BYTES = 256 << 20
 
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
 _MOST_ROWS_TO_HASH = 20_000
-_BUCKET_BITS = 16
-_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
 
 PartitionsOfRows = Callable[[TableSchema], "frozenset[bytes] | None"]
 """Returns the partitions of the rows that come, in canonical form; None = unknown."""
@@ -338,7 +336,7 @@ def bucket_groups(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners)
         shares = _bucket_column(write, rows, codes, names)
     else:
         shares = _hashed(write, rows, codes, names, lambda p, *row: _share_and_bucket(assigners.of(p), *row))
-        shares, known = shares >> _BUCKET_BITS, (shares & _BUCKET_MASK) - 1
+        shares, known = shares >> BUCKET_BITS, (shares & BUCKET_MASK) - 1
     stable = np.array([_stable_number(p) for p in names], np.int64)
     return (stable[codes] + shares) & np.int64(0x7FFFFFFFFFFFFFFF), known
 
@@ -346,7 +344,7 @@ def bucket_groups(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners)
 def _share_and_bucket(assigner: Assigner, hashes: Hashes, known: Known | None) -> Known:
     """Return both in one number: the share above 16 bits that hold the bucket plus one, 0 if it is unknown."""
     found = assigner.find(hashes, known)
-    return assigner.share_of(hashes, found) << _BUCKET_BITS | (found + 1)
+    return assigner.share_of(hashes, found) << BUCKET_BITS | (found + 1)
 
 
 def _stable_number(partition: bytes) -> int:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.data.dynamic_buckets import Assigners
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 GROUP = "__airflow_paimon_group"
 """The column by which rows are distributed; tasks remove it again."""
 
-_BUCKET_BITS = 16
-_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
-_GROUP_MASK = (1 << 47) - 1
+_GROUP_MASK = (1 << (63 - BUCKET_BITS)) - 1
 
 BATCH_CONF = {
     # by default Spark estimates the size of every row, which takes longer than anything else in a write
@@ -129,7 +128,7 @@ def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
 
     buckets, group = write.default_buckets, sf.col(GROUP)
     if write.dynamic is not None:
-        group = sf.shiftright(group, _BUCKET_BITS)
+        group = sf.shiftright(group, BUCKET_BITS)
     if write.dynamic is not None and not write.schema.partition_keys:
         buckets = write.dynamic.shares(encode_partition((), ()))
     if not write.schema.partition_keys and buckets > 0 and hasattr(grouped, "repartitionById"):
@@ -204,7 +203,7 @@ class _Groups:
             groups, known = bucket_groups(write, conform(rows, part, write.label), self._assigners)
         except InvalidInputError:  # the task that writes reports the error, and is not retried
             return np.zeros(rows.num_rows, np.int64)
-        return groups if known is None else (groups & _GROUP_MASK) << _BUCKET_BITS | (known + 1)
+        return groups if known is None else (groups & _GROUP_MASK) << BUCKET_BITS | (known + 1)
 
 
 def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
@@ -230,4 +229,4 @@ def without_group(write: TableWrite, batch: pa.RecordBatch) -> tuple[pa.RecordBa
     rows = batch.remove_column(at)
     if write.dynamic is None:
         return rows, None
-    return rows, (np.asarray(batch.column(at).to_numpy()) & _BUCKET_MASK) - 1
+    return rows, (np.asarray(batch.column(at).to_numpy()) & BUCKET_MASK) - 1

@@ -224,6 +224,14 @@ def test_tasks_that_get_known_buckets_with_their_rows_write_the_same(
         check_indexes(table)
 
 
+def test_a_task_without_an_index_refuses_rows_without_their_known_buckets(table: Table) -> None:
+    write_arrow(table, rows([1, 2], "old"))
+    placed = plan_write(table).after_look_up()
+    with pytest.raises(AssertionError, match="rows came without the buckets"):
+        write_rows(placed, [conform_rows(rows([1], "new"), placed.schema, placed.label)])
+    assert read_arrow(table).num_rows == 2
+
+
 @pytest.mark.parametrize("case", range(3))
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_tasks_that_get_rows_as_they_come_agree(table: Table, case: int, overwrite: bool) -> None:

@@ -36,8 +36,9 @@ MOST_BUCKETS = 32767
 MOST_SHARES = 8
 """Tasks that write one new partition at once, unless an option of the table allows more: each begins a bucket."""
 
-_BUCKET_BITS = 16
-_BUCKET_MASK = (1 << _BUCKET_BITS) - 1
+BUCKET_BITS = 16
+"""Of a number that holds a bucket beside something else."""
+BUCKET_MASK = (1 << BUCKET_BITS) - 1
 _NO_LIMIT = 2**62
 
 
@@ -89,9 +90,9 @@ def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
 
 
 def _refuse_twice(packed: Packed) -> None:
-    twice = np.flatnonzero((packed[1:] ^ packed[:-1]).view(np.uint64) <= _BUCKET_MASK)
+    twice = np.flatnonzero((packed[1:] ^ packed[:-1]).view(np.uint64) <= BUCKET_MASK)
     if len(twice):
-        one, other = (int(packed[at]) & _BUCKET_MASK for at in (twice[0], twice[0] + 1))
+        one, other = (int(packed[at]) & BUCKET_MASK for at in (twice[0], twice[0] + 1))
         raise FormatError(
             f"{len(twice)} key hashes are in the index of two buckets, the first of them in {one} and {other}"
         )
@@ -105,7 +106,7 @@ def pack_all(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
     for bucket, hashes in parts:  # in place, as there may be many millions
         own = packed[at : at + len(hashes)]
         own[:] = hashes
-        own <<= _BUCKET_BITS
+        own <<= BUCKET_BITS
         own |= bucket
         at += len(hashes)
     packed.sort()
@@ -188,9 +189,9 @@ def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
     """Return the bucket of each hash, -1 where it is unknown. Sorted hashes are found several times as fast."""
     if not len(packed):
         return np.full(len(hashes), -1, np.int64)
-    at = np.minimum(np.searchsorted(packed, hashes.astype(np.int64) << _BUCKET_BITS), len(packed) - 1)
+    at = np.minimum(np.searchsorted(packed, hashes.astype(np.int64) << BUCKET_BITS), len(packed) - 1)
     found = packed[at]
-    return np.where(found >> _BUCKET_BITS == hashes, found & _BUCKET_MASK, -1)
+    return np.where(found >> BUCKET_BITS == hashes, found & BUCKET_MASK, -1)
 
 
 class Assigner:
@@ -302,7 +303,7 @@ class Assigner:
     def _remember(self, new: Hashes, buckets: npt.NDArray[np.int64]) -> None:
         for bucket in np.unique(buckets).tolist():
             self._added.setdefault(bucket, []).append(new[buckets == bucket])
-        run = (new.astype(np.int64) << _BUCKET_BITS) | buckets
+        run = (new.astype(np.int64) << BUCKET_BITS) | buckets
         # Runs of growing size, so that a row is moved a few times only.
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = np.concatenate([self._runs.pop(), run])
