@@ -24,7 +24,7 @@ from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import is_file_name
+from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places
 from airflow_paimon.core.table.table import Table
@@ -253,7 +253,7 @@ def _special(c: EntryPlaces) -> list[int]:
 
 def _is_plain(extra_files: Sequence[str], external_path: str | None) -> bool:
     """Whether ``reachability`` looks for the files in the folder of their bucket, or for none of them."""
-    return (external_path is None or "://" in external_path) and all(map(is_file_name, extra_files))
+    return (external_path is None or is_outside(external_path)) and all(map(is_file_name, extra_files))
 
 
 def _with_files_beside(found: _Entries, beside: Sequence[tuple[int, str]], folder_digests: Digests) -> _Entries:

@@ -30,7 +30,7 @@ from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
 from airflow_paimon.core.plan import Action, Replace
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, manifest_path
+from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, is_outside, manifest_path
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import legacy_schema, read_entries
 from airflow_paimon.core.table.table import Table
@@ -136,7 +136,7 @@ class _Candidates:
             self.buckets.add(entry.bucket)
             some = self.files.setdefault(entry.file.file_name, [])
             for number, path in enumerate(_paths(schema, entry)):
-                if "://" in path:
+                if is_outside(path):
                     self.external += 1
                 elif all(path != known.path for known in some):
                     some.append(DeadFile(path=path, size=0 if number else entry.file.file_size))

@@ -118,6 +118,15 @@ def checked_name(name: str) -> str:
     return name
 
 
+def is_outside(path: str) -> bool:
+    """Whether the path of a data file leads out of the table's folder.
+
+    Java writes an external path as ``s3://bucket/x``, on a local disk as ``file:/x``. No folder within a table has a
+    name with a colon: Paimon escapes it in the values of partitions.
+    """
+    return ":/" in path or path.startswith("/")
+
+
 def hint_number(text: bytes | str) -> int | None:
     """Return the snapshot id that a hint holds; None if it holds none."""
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text

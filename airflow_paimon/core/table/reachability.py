@@ -20,7 +20,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import INDEX_DIR, checked_name
+from airflow_paimon.core.table.paths import INDEX_DIR, checked_name, is_outside
 from airflow_paimon.core.table.scan import bucket_folder, legacy_schema
 from airflow_paimon.core.table.table import Table
 
@@ -107,7 +107,7 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
     """Return the missing paths. All buckets of one partition are checked with one listing, partitions side by side."""
     by_parent: dict[str, dict[str, set[str]]] = {}
     for path in paths:
-        if "://" not in path:
+        if not is_outside(path):
             folder, _, name = path.rpartition("/")
             by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
     with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:

@@ -20,6 +20,7 @@ from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.table.features import check_file
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import is_outside
 from airflow_paimon.core.table.predicate import Bounds, Condition, Predicate, columns_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import KEY_PREFIX, ROW_ID, SEQUENCE_NUMBER, VALUE_KIND, repeated
@@ -120,7 +121,7 @@ def _searched(table: Table, search: Search, file: StoredFile, schemas: Sequence[
             return Searched(file=file, rows=_in_unlisted(table, search, file, schemas), read=True)
         return _in_listed(table, search, file)
     except PaimonError as error:
-        outside = "://" in file.path
+        outside = is_outside(file.path)
         if isinstance(error, FormatError) and not outside and not table.store.exists(file.path):
             return None
         return Searched(file=file, problem=error.message)

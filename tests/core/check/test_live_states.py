@@ -121,7 +121,7 @@ def append_beside(table: Table, chance: random.Random) -> None:
     file = new.new_files[0]
     folder = f"dt={StoredPartitions(table.schema()).values(new.partition)[0]}/bucket-{new.bucket}"
     extra = tuple(f"{file.file_name}.{n}" for n in range(chance.randint(0, 2)))
-    elsewhere = chance.choice([None, f"s3://bucket/{file.file_name}"])
+    elsewhere = chance.choice([None, f"s3://bucket/{file.file_name}", f"file:/elsewhere/{file.file_name}"])
     for name in () if elsewhere else extra:
         table.store.create(f"{folder}/{name}", b"placeholder")
     if elsewhere:
@@ -131,17 +131,18 @@ def append_beside(table: Table, chance: random.Random) -> None:
     commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=[entry], schema=table.schema()))
 
 
-def test_no_folder_is_listed_for_files_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", ["s3://b/x", "file:/b/x", "/b/x"])
+def test_no_folder_is_listed_for_files_elsewhere(tmp_path: Path, elsewhere: str) -> None:
     table = make_table(tmp_path)
     schema, new = table.schema(), message(table, "a")
     table.store.delete(f"dt=a/bucket-0/{new.new_files[0].file_name}")
-    file = new.new_files[0]._replace(external_path="s3://b/x", extra_files=("y",))
+    file = new.new_files[0]._replace(external_path=elsewhere, extra_files=("y",))
     entry = ManifestEntry(0, new.partition, new.bucket, new.total_buckets, file)
     commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=[entry], schema=schema))
     store = CountingStore(table.store)
     view, head = Table(store, table.name), table.latest_snapshot()
     assert head is not None
-    assert LiveStates(view).missing(view, schema, head) == []
+    assert LiveStates(view).missing(view, schema, head) == missing_files(view, schema, [entry]) == []
     assert not [path for _, path in store.tally.log if "dt=a" in path]
 
 

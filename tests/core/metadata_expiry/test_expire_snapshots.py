@@ -195,6 +195,17 @@ def test_nothing_is_left_where_nothing_is_tagged(table: Table) -> None:
     assert_sound(table)
 
 
+@pytest.mark.parametrize("elsewhere", ["s3://bucket/x", "file:/b/x"])
+def test_files_outside_of_the_folder_stay_and_are_counted(table: Table, elsewhere: str) -> None:
+    new = message(table, "a")
+    file = new.new_files[0]._replace(external_path=f"{elsewhere}/{new.new_files[0].file_name}")
+    commit_buckets(table, [replace(new, new_files=(file,))])
+    overwrite(table, "a")
+    result = expire(table)
+    assert result.details["warnings"] == ["1 data files outside of the table's folder stay; delete them yourself"]
+    assert result.details["reaped"]["data_files"] == 0
+
+
 def let_wait(table: Table, seconds: float) -> None:
     """Let what is in the trash have been there for so long, by the storage's clock."""
     folder = Path(table.store.uri.removeprefix("file://"))
