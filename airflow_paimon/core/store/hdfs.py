@@ -87,6 +87,14 @@ class HdfsStore(Store):
     def uri(self) -> str:
         return f"{self._scheme}://{self._authority}{self._key('').rstrip('/')}"
 
+    @property
+    def place(self) -> str:
+        """Besides the URI, what tells the cluster of this name from another one: Hadoop's settings."""
+        given = json.loads(self._options)
+        settings = {name: value for name, value in given.items() if name not in _OPTIONS}
+        texts = _config_texts(given.get("config_dir", os.environ.get("HADOOP_CONF_DIR", "")))
+        return "\0".join([self.uri, json.dumps(settings, sort_keys=True), *texts])
+
     def child(self, path: str) -> HdfsStore:
         root = join(self._root, folder_name(path))
         return type(self)(self._scheme, self._authority, root, json.loads(self._options))
@@ -346,11 +354,16 @@ def client_settings(address: str | None, given: Mapping[str, str], config_dir: s
 
 def _names(folder: str, setting: str) -> bool:
     """Whether Hadoop's files in a folder name a setting; they are those that the client reads."""
+    texts = [re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL) for text in _config_texts(folder)]
+    return any(f"<name>{setting}</name>" in text for text in texts)
+
+
+def _config_texts(folder: str) -> list[str]:
+    """Read Hadoop's files in a folder; without a folder, those of ``HADOOP_HOME``."""
     home = os.environ.get("HADOOP_HOME")
     place = folder or (f"{home}/etc/hadoop" if home else "")
     files = [Path(place, name) for name in ("core-site.xml", "hdfs-site.xml")] if place else []
-    texts = [re.sub(r"<!--.*?-->", "", f.read_text(errors="replace"), flags=re.DOTALL) for f in files if f.is_file()]
-    return any(f"<name>{setting}</name>" in text for text in texts)
+    return [f.read_text(errors="replace") for f in files if f.is_file()]
 
 
 def _user() -> str:

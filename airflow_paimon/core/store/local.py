@@ -57,6 +57,15 @@ class LocalStore(Store):
     def uri(self) -> str:
         return f"file://{self._root}"
 
+    @property
+    def place(self) -> str:
+        """Besides the URI, the folder's number: containers that share ``/tmp`` may have others at the same path."""
+        try:
+            status = os.stat(self._root)
+        except OSError:
+            return self.uri
+        return f"{self.uri}\0{status.st_dev}:{status.st_ino}"
+
     def child(self, path: str) -> LocalStore:
         return LocalStore(self._folder(path))
 
