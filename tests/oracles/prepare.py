@@ -24,6 +24,8 @@ import layout
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.9.0"
 STEP_TIMEOUT_S = 1200
+STORED = "--config-settings=--build-option=--compression=stored"
+"""PySpark comes as sources only; a wheel that is made of them to be unpacked at once needs no compression."""
 OURS = ("fsspec", "fastavro", "backports.zstd")
 """What our own package needs beside pyarrow: the engine "connector" runs in O4."""
 
@@ -53,10 +55,10 @@ def make_venv(name: str, packages: Sequence[str]) -> None:
     python = layout.venv_python(name)
     if uv := shutil.which("uv"):
         run([uv, "venv", "--quiet", "--python", sys.executable, target], log)
-        run([uv, "pip", "install", "--quiet", "--python", python, "-c", constraints, *packages], log)
+        run([uv, "pip", "install", "--quiet", STORED, "--python", python, "-c", constraints, *packages], log)
         return
     run([sys.executable, "-m", "venv", target], log)
-    run([python, "-m", "pip", "install", "--quiet", "--no-input", "-c", constraints, *packages], log)
+    run([python, "-m", "pip", "install", "--quiet", "--no-input", STORED, "-c", constraints, *packages], log)
 
 
 def require_maven() -> str:
