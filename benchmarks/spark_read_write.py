@@ -17,15 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.spark import read_table, register, write_table
 from airflow_paimon.spark.java import find_java
 from airflow_paimon.spark.row_positions import ROW_INDEX
+from airflow_paimon.spark.source_api import DataSource, DataSourceReader, InputPartition
+from airflow_paimon.spark.spark_types import spark_schema
+from airflow_paimon.spark.tasks import forgetting_zip_importers, in_planning, set_imports_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 ROWS = int(os.environ.get("ROWS", "10000000"))
 DELTAS = 5
@@ -132,16 +140,53 @@ def bench_read(spark: SparkSession, table: Table, warehouse: str, what: str) -> 
     ]
     names = list(plan.schema.field_names)
     register(spark)
+    spark.dataSource.register(pyarrow_source(spark_schema(plan.schema.fields)))
     options = {"warehouse": warehouse, "table": "d.t"}
     best = in_turns(
         {
             f"plain parquet, {len(files)} files": lambda: drain(spark.read.parquet(*files).select(*names)),
             "read_table": lambda: drain(read_table(spark, warehouse, "d.t")),
             "data source": lambda: drain(spark.read.format("airflow_paimon").options(**options).load()),
+            "the least of a Python data source": lambda: drain(spark.read.format("floor").load("\n".join(files))),
         },
         READS,
     )
     report(f"read, {what}", best)
+
+
+def pyarrow_source(schema: StructType) -> type[DataSource]:
+    """Return a data source that hands over what pyarrow reads of Parquet files, and does nothing else.
+
+    Defined here, so that Spark sends it to its workers, which can't import a benchmark.
+    """
+    names = schema.fieldNames()
+
+    class Reader(DataSourceReader):
+        def __init__(self, files: list[str]) -> None:
+            self.files = files
+
+        @in_planning()
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(file) for file in self.files]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            set_imports_apart()
+            with forgetting_zip_importers():
+                yield from pq.ParquetFile(partition.value).iter_batches(BATCH_ROWS, columns=names, use_threads=False)
+
+    class Floor(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "floor"
+
+        @in_planning()
+        def schema(self) -> StructType:
+            return schema
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return Reader(self.options["path"].split("\n"))
+
+    return Floor
 
 
 def with_positions(spark: SparkSession, path: str) -> Callable[[], DataFrame]:

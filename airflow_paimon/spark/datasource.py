@@ -73,7 +73,7 @@ from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
-from airflow_paimon.spark.tasks import forgetting_zip_importers, set_imports_apart
+from airflow_paimon.spark.tasks import forgetting_zip_importers, in_planning, set_imports_apart
 from airflow_paimon.spark.whole_read import FILES_A_TASK
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class PaimonDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    @forgetting_zip_importers()
+    @in_planning()
     def schema(self) -> StructType:
         self._check(ANY_OPTION)
         schema, system = self._table_schema(), self._system_table()
@@ -148,13 +148,13 @@ class PaimonDataSource(DataSource):
         found = spark_schema(fields[n] for n in names)
         return found.add(ROW_KIND, "string") if flag(self.options, ROW_KIND_OPTION) else found
 
-    @forgetting_zip_importers()
+    @in_planning()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check(STREAM_READ, "as the source of a stream ")
         given = {name: text for name in READ_OPTIONS if (text := self.options.get(name)) is not None}
         return PaimonStreamReader(self._open_head(), schema, parse_stream_options(given))
 
-    @forgetting_zip_importers()
+    @in_planning()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         self._check(STREAM_WRITE, "as the target of a stream ")
         other_rows = flag(self.options, OTHER_ROWS)
@@ -164,7 +164,7 @@ class PaimonDataSource(DataSource):
         self._check(BATCH_READ)
         return PaimonReader(*self._read_arguments(schema))
 
-    @forgetting_zip_importers()
+    @in_planning()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         self._check(OPTIONS)
         return _plan_writer(
@@ -313,7 +313,7 @@ class PaimonReader(DataSourceReader):
         self._system = system
         self._pushed: Predicate | None = None
 
-    @forgetting_zip_importers()
+    @in_planning()
     def partitions(self) -> Sequence[InputPartition]:
         table = self._table
         predicate, expression = self._pushed, None
@@ -424,7 +424,7 @@ class PaimonWriter(DataSourceArrowWriter):
         with forgetting_zip_importers():
             return TaskFiles(tuple(write_rows(write, (conform_for(write, b) for b in iterator))))
 
-    @forgetting_zip_importers()
+    @in_planning()
     @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         landed = self._landed

@@ -127,5 +127,15 @@ def set_imports_apart() -> None:
 
     PySpark collects garbage after each task that a worker has run: 30 ms each time (measured).
     """
-    if next(_TASKS) == 2 and "pyspark.worker" in sys.modules:
+    if next(_TASKS) == 2 and "pyspark.worker_util" in sys.modules:
         gc.freeze()
+
+
+@contextmanager
+def in_planning() -> Iterator[None]:
+    """Spare the next call of the Python worker that Spark asks for a data source's schema or its partitions what the
+    two functions above spare a task.
+    """
+    set_imports_apart()
+    with forgetting_zip_importers():
+        yield

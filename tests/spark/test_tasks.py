@@ -92,9 +92,9 @@ def test_archives_are_forgotten_after_a_failure_too(archive: str) -> None:
 def test_a_worker_that_is_used_again_sets_its_imports_apart(is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_TASKS", count(1))
     if is_worker:
-        monkeypatch.setitem(sys.modules, "pyspark.worker", sys)
+        monkeypatch.setitem(sys.modules, "pyspark.worker_util", sys)
     else:
-        monkeypatch.delitem(sys.modules, "pyspark.worker", raising=False)
+        monkeypatch.delitem(sys.modules, "pyspark.worker_util", raising=False)
     before, counts = gc.get_freeze_count(), []
     try:
         for _ in range(2):
