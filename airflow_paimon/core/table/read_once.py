@@ -98,7 +98,7 @@ def read_files(store: Store, paths: Sequence[str]) -> list[bytes]:
     """Read files that never change under their names, as ``Store.read_many`` does."""
     kept = _KEPT.get()
     if kept is None:
-        return store.read_many(paths)
+        return store.read_many(paths) if paths else []
 
     def read(keys: Sequence[_Key]) -> list[_Found]:
         return [(data, len(data)) for data in store.read_many([part.path for _, part in keys])]
@@ -111,6 +111,6 @@ def read_parts(store: Store, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
     """Read parts of such files, as ``Store.read_parts`` does."""
     kept = _KEPT.get()
     if kept is None:
-        return store.read_parts(parts)
+        return store.read_parts(parts) if parts else []
     uri = store.uri
     return kept.read([(uri, part) for part in parts], lambda keys: store.read_parts([part for _, part in keys]))

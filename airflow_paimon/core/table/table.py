@@ -25,6 +25,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, p
 from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
+from airflow_paimon.core.table.guesses import listed, remember, remembered
 from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
@@ -100,12 +101,12 @@ class Table:
         Raises:
             NotFoundError: the table or the branch has no schema, or not this one.
         """
-        ids = self.schema_ids() if schema_id is None else [schema_id]
+        ids, guessed = ([schema_id], {}) if schema_id is not None else self._schema_ids_and(slice(-1, None))
         if not ids:
             raise self.missing()
         newest = ids[-1]
         try:
-            data = self.store.read(self.paths.schema(newest))
+            data = guessed[newest] if newest in guessed else self.store.read(self.paths.schema(newest))
         except NotFoundError:
             if schema_id is None and self.schema_ids() != ids:
                 return self.schema()  # the branch is being deleted, or was made anew, between the listing and the read
@@ -114,11 +115,20 @@ class Table:
 
     def schemas(self) -> list[TableSchema]:
         """Read all schema versions, ascending."""
-        ids = self.schema_ids()
+        ids, data = self._schema_ids_and(slice(None))
         if not ids:
             raise self.missing()
-        data = self.store.read_many([self.paths.schema(i) for i in ids])
-        return [parse_schema(d, f"{self.label}: schema-{i}") for i, d in zip(ids, data, strict=True)]
+        if not data.keys() >= set(ids):
+            data = dict(zip(ids, self.store.read_many([self.paths.schema(i) for i in ids]), strict=True))
+        return [parse_schema(data[i], f"{self.label}: schema-{i}") for i in ids]
+
+    def _schema_ids_and(self, which: slice) -> tuple[list[int], Mapping[int, bytes]]:
+        """List the schemas, and read some of those of the last look meanwhile."""
+        folder = self.paths.schema_dir
+        guess = (remembered(self.store, folder) or (0,))[which]
+        ids, data = listed(self.store, self.schema_ids, self.paths.schema, guess)
+        remember(self.store, folder, ids)
+        return ids, data
 
     def exists(self) -> bool:
         """Whether this branch of the table has a schema: without one no engine sees it."""
@@ -173,20 +183,23 @@ class Table:
 
     def latest_snapshot_id(self) -> int | None:
         """Return the greatest snapshot id, found as ``latest_snapshot`` does."""
-        found = self._newest()
+        found = self._newest(())
         return found.id if isinstance(found, Snapshot) else found
 
-    def _newest(self) -> Snapshot | int | None:
+    def _newest(self, guess: Sequence[int]) -> Snapshot | int | None:
         """Find the newest snapshot, or its id, from a listing: a hint can be wrong, and a gap hides the ids after it.
         Only where a listing is long, from the hints and what they are proven by.
         """
-        names = self.store.few_names(self.paths.snapshot_dir)
+        names, data = listed(
+            self.store, partial(self.store.few_names, self.paths.snapshot_dir), self.paths.snapshot, guess
+        )
         if names is None:
             newest = self._newest_of_many()
             if newest is not None:
                 return newest
             names = self.store.names(self.paths.snapshot_dir)
-        return max(numbered(names, SNAPSHOT_PREFIX), default=0) or None
+        latest = max(numbered(names, SNAPSHOT_PREFIX), default=0)
+        return self._parsed(latest, data[latest]) if latest in data else latest or None
 
     def _newest_of_many(self) -> Snapshot | None:
         """Find the newest of very many snapshots from the hints; None: they don't tell, so list.
@@ -218,9 +231,7 @@ class Table:
             FormatError: there is none, but tags, hints or the branch's options prove that there were snapshots.
         """
         for _ in range(_PROBE_LIMIT):
-            latest = self._newest()
-            if isinstance(latest, Snapshot):
-                return latest
+            latest = self._newest(remembered(self.store, self.paths.snapshot_dir))
             if latest is None:
                 proof = proof_of_snapshots(self)
                 if proof is None:
@@ -232,9 +243,11 @@ class Table:
                     f"was deleted. Nothing was read or written; run check_table, which says what can be restored"
                 )
             try:
-                return self.snapshot(latest)
+                newest = latest if isinstance(latest, Snapshot) else self.snapshot(latest)
             except NotFoundError:
                 continue  # rolled back or replaced between the listing and the read: list again
+            remember(self.store, self.paths.snapshot_dir, [newest.id])
+            return newest
         raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read")
 
     def hinted_snapshot(self) -> Snapshot | None:
@@ -243,10 +256,14 @@ class Table:
         Only for waiting: a hint that is too low *and* followed by a gap would hide newer snapshots.
         """
         hint = hint_number(read_if_there(self.store, self.paths.latest_hint) or b"")
-        snapshot = self.find_snapshot(hint) if hint else None
-        if snapshot is None or self.store.exists(self.paths.snapshot(snapshot.id + 1)):
+        if not hint:
             return self.latest_snapshot()
-        return snapshot
+        looks: list[Callable[[], Any]] = [
+            partial(self.find_snapshot, hint),
+            partial(self.store.exists, self.paths.snapshot(hint + 1)),
+        ]
+        snapshot, is_followed = side_by_side(self.store, looks)
+        return self.latest_snapshot() if snapshot is None or is_followed else snapshot
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """Read one snapshot. ``NotFoundError`` when it never existed or has expired."""
@@ -254,6 +271,9 @@ class Table:
             data = self.store.read(self.paths.snapshot(snapshot_id))
         except NotFoundError:
             raise NotFoundError(f"{self.label} has no snapshot {snapshot_id} (expired, or it never existed)") from None
+        return self._parsed(snapshot_id, data)
+
+    def _parsed(self, snapshot_id: int, data: bytes) -> Snapshot:
         snapshot = parse_snapshot(data, f"{self.label}: snapshot-{snapshot_id}")
         if snapshot.id != snapshot_id:
             raise FormatError(f"{self.label}: snapshot-{snapshot_id} holds id {snapshot.id}")
