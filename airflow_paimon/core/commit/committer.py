@@ -23,6 +23,7 @@ from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
+from airflow_paimon.core.commit.early import early_state, remember_schema
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
 from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, taken_back, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
@@ -78,8 +79,12 @@ def commit(
     return commit_at(table, lambda at: make_draft(at.head), options)
 
 
-def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None = None) -> Receipt:
+def commit_at(
+    table: Table, make_draft: MakeDraft, options: CommitOptions | None = None, *, early: bool = False
+) -> Receipt:
     """Plan on the newest head and publish one snapshot; plan again when another writer was faster.
+
+    ``early``: to make a draft in vain costs little, so it may be made before the storage says what the head is.
 
     Of every attempt the draft's conditions must hold, and it must pass the guards (``core/commit/guards.py``). Dropped
     partitions that a post-commit check still needs are restored: an error if the commit only dropped partitions,
@@ -91,7 +96,7 @@ def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None
             failed. All leave the table readable.
     """
     require_committable(table)
-    return _Commit(table, make_draft, options or CommitOptions()).run()
+    return _Commit(table, make_draft, options or CommitOptions(), early).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,7 @@ class _Commit:
     table: Table
     make_draft: MakeDraft
     options: CommitOptions
+    early: bool
     seen: Seen = field(init=False)
     looked: int | None = field(init=False)
     draft: Draft | None = None
@@ -157,12 +163,15 @@ class _Commit:
     def _attempt(self, attempt: int) -> Receipt | None:
         """Plan on the newest head, and put a snapshot on top of it, or of a newer one; None: another came first."""
         table = self.table
-        at = _newest_state(table, self.seen)
-        planned = self._plan(at, attempt)
-        if isinstance(planned, Receipt):
-            return planned
-        if takes_turns(table):
-            self._write_changes(planned)
+        planned = self._plan_early() if self.early and attempt == 1 else None
+        if planned is None:
+            first = self._plan(_newest_state(table, self.seen), attempt)
+            if isinstance(first, Receipt):
+                return first
+            planned = first
+            if takes_turns(table):
+                self._write_changes(planned)
+        at = planned.at
         with turn_of(table) as turn:
             if turn is not None:
                 again = self._plan_in_turn(planned, turn, attempt)
@@ -178,6 +187,21 @@ class _Commit:
         warning = _run_checks(table, before, planned.draft, landed, planned.checks)
         verify_at_end(table, landed)
         return Receipt(before=before, snapshot=landed, attempts=attempt, warning=warning)
+
+    def _plan_early(self) -> _Planned | None:
+        """Plan on what was told of the head, and look for it while the changes are written; None: it didn't help."""
+        known = early_state(self.table, self.seen)
+        if known is None:
+            return None
+        planned: _Planned | Receipt | None = None
+        with suppress(PaimonError):
+            planned = self._plan(known.at, 1)
+        if isinstance(planned, _Planned) and _may_go_ahead(planned.draft):
+            newest, schema = self._write_changes(planned, [known.newest_id, known.schema])
+            if known.holds(newest, schema):
+                return planned
+        self._forget()
+        return None
 
     def _plan(self, at: HeadState, attempt: int) -> _Planned | Receipt:
         """Make the draft for a head; a receipt: there is nothing to do, or another try has done it."""
@@ -232,13 +256,16 @@ class _Commit:
         self.draft = None
         self.looked = self.options.identity.since
 
-    def _write_changes(self, planned: _Planned) -> None:
-        """Write what doesn't depend on the head, and read the lists of the one that there is."""
+    def _write_changes(self, planned: _Planned, beside: Sequence[Callable[[], Any]] = ()) -> Sequence[Any]:
+        """Write what doesn't depend on the head, and read the lists of the one that there is.
+
+        ``beside``: other calls that are made meanwhile; it returns what they return.
+        """
         head, draft = planned.at.head, planned.draft
         if self._has_changes_of(draft) or TableOptions(draft.schema.options).row_tracking:
-            return
+            return side_by_side(self.table.store, beside)
         self.changes = make_changes(self.table, head, draft)
-        write(self.table, self.changes.files, reads_of_head(self.seen, head, draft))
+        return write(self.table, self.changes.files, [*beside, *reads_of_head(self.seen, head, draft)])[: len(beside)]
 
     def _has_changes_of(self, draft: Draft) -> bool:
         if self.changes is not None and not self.changes.fit(draft):
@@ -365,6 +392,7 @@ def _newest_state(table: Table, seen: Seen) -> HeadState:
     head, known = found
     if head is not None and known is not None and known.id < head.schema_id:
         known = None  # the branch was altered, and the head written, after the schema was read
+    remember_schema(table, known)
     return HeadState(table, head, seen, known)
 
 

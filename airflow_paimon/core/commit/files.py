@@ -68,7 +68,7 @@ def commit_append(
             conditions=conditions,
         )
 
-    return commit_at(table, draft, options)
+    return commit_at(table, draft, options, early=True)
 
 
 def commit_overwrite(
@@ -110,7 +110,7 @@ def commit_overwrite(
             conditions=() if read is None else (read,),
         )
 
-    return commit_at(table, draft, options)
+    return commit_at(table, draft, options, early=True)
 
 
 def drop_partitions(table: Table, specs: Sequence[PartitionSpec], options: CommitOptions | None = None) -> Receipt:
@@ -222,7 +222,7 @@ def commit_buckets(
             conditions=conditions,
         )
 
-    return commit_at(table, draft, options)
+    return commit_at(table, draft, options, early=True)
 
 
 def _net_changelog(changed: Sequence[CommitMessage]) -> list[ManifestEntry] | None:
@@ -258,7 +258,7 @@ def commit_partition(
             conditions=conditions,
         )
 
-    return commit_at(table, draft, options)
+    return commit_at(table, draft, options, early=True)
 
 
 def _with_hash_indexes_of(

@@ -26,7 +26,7 @@ from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json, parse_snapshot
 from airflow_paimon.core.store.base import side_by_side
-from airflow_paimon.core.store.turns import Announced, Awaited, Turn, turn_at
+from airflow_paimon.core.store.turns import Announced, Awaited, Turn, peek, turn_at
 from airflow_paimon.core.table.table import Table
 
 _STEPS = 32
@@ -244,6 +244,34 @@ class CommitTurn:
             self._opened.close()
 
 
+def last_told(table: Table, seen: Seen) -> tuple[Snapshot, bool] | None:
+    """Return the newest snapshot that commits of this machine told of, and whether it is still to come; it may not be
+    there. ``seen`` gets it, and what was told of it. None: nothing is told.
+    """
+    note, announced = peek(_name(table))
+    relay = Relay.from_note(note)
+    try:
+        found = [(step.parsed(), step.delta) for step in relay.steps[-2:]]
+    except PaimonError:
+        return None
+    ids = [step.id for step in relay.steps[-2:]]
+    if not found or [s.id for s, _ in found] != ids or ids != list(range(ids[0], ids[0] + len(ids))):
+        return None
+    seen.add([s for s, _ in found], relay.lists(found))
+    return found[-1][0], bool(relay.announced) and _is_pending(announced(relay.announced))
+
+
+def _is_pending(awaited: Awaited) -> bool:
+    try:
+        return awaited.is_pending()
+    finally:
+        awaited.close()
+
+
+def _name(table: Table) -> str:
+    return f"{table.store.place}\0{table.branch_name}"
+
+
 def takes_turns(table: Table) -> bool:
     """Whether other processes of this machine may commit to the same branch, with put-if-absent in its folder."""
     return table.store.shared and table.store.keeper is None
@@ -255,7 +283,7 @@ def turn_of(table: Table) -> Iterator[CommitTurn | None]:
     if not takes_turns(table):
         yield None
         return
-    with turn_at(f"{table.store.place}\0{table.branch_name}") as turn:
+    with turn_at(_name(table)) as turn:
         if turn is None:
             yield None
             return

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 try:
     import fcntl
@@ -47,8 +48,7 @@ class Turn:
 
     def note(self) -> bytes:
         """Read the note that the last one left; empty if there is none, or if it died while writing it."""
-        data = os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
-        return data[_DIGEST:] if hashlib.sha256(data[_DIGEST:]).digest() == data[:_DIGEST] else b""
+        return _note(self._descriptor)
 
     def leave(self, note: bytes) -> None:
         """Leave a note for the next one, in place of the one that is there."""
@@ -72,11 +72,7 @@ class Turn:
 
     def announced(self, name: str) -> Awaited:
         """Open what the one before has announced."""
-        path = f"{self._path}-{name}"
-        try:
-            return Awaited(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
-        except OSError:
-            return Awaited(path, None)
+        return _announced(self._path, name)
 
     def beat(self) -> None:
         """Show that who has the turn goes on."""
@@ -177,6 +173,34 @@ def turn_at(name: str) -> Iterator[Turn | None]:
     finally:
         held.discard(name)
         turn.end()
+
+
+def peek(name: str) -> tuple[bytes, Callable[[str], Awaited]]:
+    """Read the note at a name without a turn, and give what opens an announcement; empty also while one is left."""
+    path = None if fcntl is None else _path(name)
+    if path is None:
+        return b"", partial(Awaited, descriptor=None)
+    note = b""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            note = _note(descriptor)
+        finally:
+            os.close(descriptor)
+    return note, partial(_announced, path)
+
+
+def _note(descriptor: int) -> bytes:
+    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    return data[_DIGEST:] if hashlib.sha256(data[_DIGEST:]).digest() == data[:_DIGEST] else b""
+
+
+def _announced(of: str, name: str) -> Awaited:
+    path = f"{of}-{name}"
+    try:
+        return Awaited(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError:
+        return Awaited(path, None)
 
 
 def _take(name: str) -> Turn | None:
