@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import (
     BranchSource,
@@ -22,6 +25,7 @@ from airflow_paimon.core.branches.delete import (
 )
 from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
 from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.put import execute_at_once
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -33,11 +37,11 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.schema import parse_schema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -74,18 +78,24 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
     if request.tag is not None and request.snapshot is not None:
         raise InvalidInputError("create_branch: give tag or snapshot, not both")
     view = context.table.branch(request.from_branch)
-    require_ready(view.require())
-    ids = view.schema_ids()
-    if request.tag is None and request.snapshot is None:
+    is_empty = request.tag is None and request.snapshot is None
+    looks: list[Callable[[], Any]] = [partial(_ready_schema_ids, view)]
+    if not is_empty:
+        looks += [partial(_base, view, request), view.schema]
+    ids, *found = side_by_side(view.store, looks)
+    if is_empty:
         schemas = schema_bytes(view, ids)
         latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
         return BranchSource(branch=request.from_branch, schemas=schemas, schema=latest, latest_schema_id=ids[-1])
-    tag = view.tag(request.tag) if request.tag is not None else None
-    snapshot = tag.snapshot if tag is not None else view.snapshot(request.snapshot or 0)
-    is_part = is_chain_part(TableOptions(view.schema().options), view.branch_name)
+    (tag, snapshot), newest = found
+    is_part = is_chain_part(TableOptions(newest.options), view.branch_name)
     if not is_part:  # a chain table's branch holds back for its own tags, of which the new branch gets one
         _check_source_branch(view, request)
-    schemas = schema_bytes(view, [i for i in ids if i <= snapshot.schema_id])
+    files: list[Callable[[], Any]] = [
+        partial(schema_bytes, view, [i for i in ids if i <= snapshot.schema_id]),
+        partial(snapshot_bytes, view, snapshot),
+    ]
+    schemas, data = side_by_side(view.store, files)
     if snapshot.schema_id not in schemas:
         raise FormatError(f"{view.label}: schema {snapshot.schema_id} of snapshot {snapshot.id} is missing")
     schema = parse_schema(schemas[snapshot.schema_id], f"{view.label}: schema-{snapshot.schema_id}")
@@ -95,10 +105,25 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
         schema=schema,
         latest_schema_id=ids[-1],
         snapshot=snapshot,
-        snapshot_bytes=snapshot_bytes(view, snapshot),
+        snapshot_bytes=data,
         tag=tag,
         is_chain_part=is_part,
     )
+
+
+def _ready_schema_ids(view: Table) -> list[int]:
+    ids = view.schema_ids()
+    if not ids:
+        raise view.missing()
+    require_ready(view)
+    return ids
+
+
+def _base(view: Table, request: CreateBranch) -> tuple[Tag | None, Snapshot]:
+    if request.tag is None:
+        return None, view.snapshot(request.snapshot or 0)
+    tag = view.tag(request.tag)
+    return tag, tag.snapshot
 
 
 def _check_source_branch(view: Table, request: CreateBranch) -> None:
@@ -121,7 +146,7 @@ def snapshot_bytes(view: Table, snapshot: Snapshot) -> bytes:
         data = view.store.read(view.paths.snapshot(snapshot.id))
     except NotFoundError:
         return snapshot.to_bytes()
-    from_file = view.snapshot(snapshot.id)
+    from_file = parse_snapshot(data, f"{view.label}: snapshot-{snapshot.id}")
     return data if from_file.identity == snapshot.identity else snapshot.to_bytes()
 
 
@@ -141,7 +166,8 @@ def recheck_source(table: Table, source: BranchSource) -> None:
             raise NotFoundError("another snapshot has its id now")
         # Not its changelog's list: Paimon's expiry keeps the state of a tagged snapshot, and not the changes.
         state = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
-        lost = [n for n in state if not table.store.exists(manifest_path(n))]
+        there = side_by_side(table.store, [partial(table.store.exists, manifest_path(n)) for n in state])
+        lost = [n for n, is_there in zip(state, there, strict=True) if not is_there]
         if not lost and source.tag is None:
             lost = lost_between(view, snapshot)
     except NotFoundError as error:
@@ -171,7 +197,11 @@ def create_branch(context: Context, request: CreateBranch, parent: Parent | None
     source = gather_source(context, request)
     retention = checked_retention(request.retention, context.table.name)
     record = lineage_for(request, source, context.now_iso, retention, parent or _parent(context.table, source))
-    existing = _existing(context.table, name)
+    looks: list[Callable[[], Any]] = [
+        partial(_existing, context.table, name),
+        partial(context.table.branch(request.from_branch).find_tag, protective_tag(name)),
+    ]
+    existing, known = side_by_side(context.table.store, looks)
     replaced = existing is not None and _is_replaced(existing, request, record)
     if replaced and request.from_branch == name:
         raise InvalidInputError(f"{context.table.name}: branch {name!r} can't be replaced by a branch of itself")
@@ -182,7 +212,6 @@ def create_branch(context: Context, request: CreateBranch, parent: Parent | None
         assert existing.record is not None
         record = existing.record  # an interrupted creation of the same branch: continue with its time stamp
         source = _as_recorded(source, record)
-    known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
     plan = plan_create_branch(
         request.operation,
         context.table.name,
@@ -235,7 +264,7 @@ def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: lis
                 execute(table, plan.protect)
         raise
     try:
-        execute(table, plan.fill)
+        execute_at_once(table, plan.fill)
         _check_claim(table, plan)
         execute(table, plan.show)
         _check_claim(table, plan)
@@ -257,7 +286,8 @@ def _take_back(table: Table, made: list[Action]) -> None:
 def _check_claim(table: Table, plan: CreatePlan) -> None:
     """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
     tag = plan.protective_path
-    if not _holds(table, plan.claim) or (tag is not None and not table.store.exists(tag)):
+    protected = [] if tag is None else [partial(table.store.exists, tag)]
+    if not all(side_by_side(table.store, [partial(_holds, table, plan.claim), *protected])):
         raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
 
@@ -313,9 +343,14 @@ class _Existing:
 
 def _existing(table: Table, name: str) -> _Existing | None:
     """Find an existing branch. A folder without files, or the record of a deleted branch, is not a branch."""
-    view, record = table.branch(name), read_lineage(table, name)
+    view = table.branch(name)
+    looks: list[Callable[[], Any]] = [
+        partial(read_lineage, table, name),
+        partial(table.store.walk, BranchPaths(name).root.rstrip("/")),
+    ]
+    record, files = side_by_side(table.store, looks)
     state = READY if record is None else record.state
-    if state == READY and not table.store.walk(BranchPaths(name).root.rstrip("/")):
+    if state == READY and not files:
         return None
     if record is not None and (state not in (READY, CREATING) or record.peer is not None):
         if state not in (DELETING, DELETED):

@@ -12,14 +12,18 @@ See docs/format.md, Who deletes files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.put import execute_at_once
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import difference, snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import parse_retention
@@ -74,8 +78,12 @@ def _held_prefix(tried: str) -> str:
 
 def held_names(view: Table, landed: Snapshot) -> list[str]:
     """Return the names of the held tags that a publish or rollback still has: it was cut off before it was done."""
+    return _held_among(view.tag_names(), landed) if TRY_PROPERTY in landed.properties else []
+
+
+def _held_among(names: Sequence[str], landed: Snapshot) -> list[str]:
     tried = landed.properties.get(TRY_PROPERTY)
-    return [] if tried is None else [n for n in view.tag_names() if n.startswith(_held_prefix(tried))]
+    return [] if tried is None else [n for n in names if n.startswith(_held_prefix(tried))]
 
 
 def drop_held(view: Table, landed: Snapshot) -> None:
@@ -92,15 +100,14 @@ def drop_held(view: Table, landed: Snapshot) -> None:
 
 def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
     """Return the tag that a held one becomes; None: it is gone. A name that another state has is extended."""
-    tag = view.find_tag(held)
-    if tag is None:
-        return None
     tried = landed.properties[TRY_PROPERTY]
     name = RESERVED_TAG_PREFIX + held.removeprefix(_held_prefix(tried))
+    tag, other = side_by_side(view.store, [partial(view.find_tag, n) for n in (held, name)])
+    if tag is None:
+        return None
     retained = None
     if name == landed.properties.get(UNDO_TAG_PROPERTY):
         retained = parse_retention(landed.properties[UNDO_RETENTION_PROPERTY])
-    other = view.find_tag(name)
     if other is not None and other.snapshot.identity != tag.snapshot.identity:
         name = f"{name}-{tried}"
     created = None if retained is None else tag.create_time
@@ -119,8 +126,12 @@ def plan_keep_tags(
     """
     held = {s.id: s for s in targets}
     if returning:
-        held |= {s.id: s for s in _before_deletions(view, after, head, returning)}
-        held |= {s.id: s for s in _tagged_stretches(view, after, head, returning)}
+        ways: list[Callable[[], list[Snapshot]]] = [
+            lambda: list(_before_deletions(view, after, head, returning)),
+            lambda: list(_tagged_stretches(view, after, head, returning)),
+        ]
+        found = side_by_side(view.store, ways)
+        held |= {s.id: s for some in found for s in some}
     actions = tuple(
         PutNew(
             path=view.paths.tag(tag.name),
@@ -192,15 +203,16 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
     if actions and not is_whole(view, snapshot):  # expired meanwhile: a tag on it would only stop the next expiry
         own = {view.paths.tag(t) for t in _wanted_tags(view, snapshot)}
         actions = [a for a in actions if a.path not in own]
-    execute(view, actions)
+    execute_at_once(view, actions)
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
     """Plan the missing tags of a publish or rollback, according to its properties and its held tags."""
-    present = set(view.tag_names())
-    wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in _wanted_tags(view, snapshot).items()]
-    for held in held_names(view, snapshot):
-        tag = _settled(view, snapshot, held)
+    looks: list[Callable[[], Any]] = [view.tag_names, partial(_wanted_tags, view, snapshot)]
+    present, of_it = side_by_side(view.store, looks)
+    wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in of_it.items()]
+    settled = [partial(_settled, view, snapshot, held) for held in _held_among(present, snapshot)]
+    for tag in side_by_side(view.store, settled):
         wanted += [] if tag is None else [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}")]
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
@@ -242,10 +254,11 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
     number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
     if branch is None or not number.isdigit():
         return
-    published = view.branch(branch).find_snapshot(int(number))
+    looks: list[Callable[[], Any]] = [partial(view.branch(branch).find_snapshot, int(number)), view.branch_names]
+    published, names = side_by_side(view.store, looks)
     if published is None or published.identity != snapshot.properties.get(BRANCH_IDENTITY_PROPERTY):
         return  # deleted; one of that name may have been created again
-    living = set(view.branch_names()) - {view.branch_name}  # which may be the parent, in a chain table
+    living = set(names) - {view.branch_name}  # which may be the parent, in a chain table
     while branch in living:
         yield branch
         living.discard(branch)

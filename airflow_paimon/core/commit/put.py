@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import assert_never
 
 from airflow_paimon.core.errors import (
@@ -27,6 +28,7 @@ from airflow_paimon.core.plan import (
     SetTag,
     TellCatalog,
 )
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.table import Table
 
 _DELETE_TRIES = 3
@@ -62,6 +64,15 @@ def execute(table: Table, actions: Iterable[Action], on_action: Callable[[Action
         _perform(table, action)
         if on_action is not None:
             on_action(action)
+
+
+def execute_at_once(table: Table, actions: Sequence[Action]) -> None:
+    """Carry out actions of which none needs another one: side by side where each waits for a server.
+
+    The first failure is raised when all that were begun have ended; others may have been carried out.
+    """
+    require_committable(table)
+    side_by_side(table.store, [partial(_perform, table, action) for action in actions])
 
 
 def _perform(table: Table, action: Action) -> None:

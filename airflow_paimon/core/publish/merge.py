@@ -5,8 +5,10 @@ See docs/design.md, Publishing is one snapshot, forward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.tags import expire_undo_tags
@@ -59,6 +61,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import (
     Difference,
     difference,
@@ -111,23 +114,30 @@ def publish_branch(
     main, branch = context.table, context.table.branch(request.branch)
     if request.branch == MAIN:
         raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")
-    branch.require()
-    refuse_chain_branch(branch)
-    require_committable(main)
-    main = publish_target(main, branch)
+    first: list[Callable[[], Any]] = [partial(_refuse_branch, main, branch), partial(publish_target, main, branch)]
+    _, main = side_by_side(main.store, first)
     if main.branch_name != MAIN:
         context = replace(context, table=main)
         check_chain_publish(main, branch, request.operation)
-    theirs, way = branch_head(branch, request.expected_branch_snapshot), way_of(context, request, branch)
-    diff = kept_diff(request, branch, theirs, main.branch(MAIN).schemas())
+    reads: list[Callable[[], Any]] = [
+        partial(branch_head, branch, request.expected_branch_snapshot),
+        partial(way_of, context, request, branch),
+        main.branch(MAIN).schemas,
+    ]
+    theirs, way, schemas = side_by_side(main.store, reads)
+    diff = kept_diff(request, branch, theirs, schemas)
 
     def make_decide() -> Decide:
-        record = refuse_protected(main, branch.branch_name, "publish", force=request.force)
-        gate = gate_of(request, main, branch, theirs)
-        way.check()
+        looks: list[Callable[[], Any]] = [
+            partial(refuse_protected, main, branch.branch_name, "publish", force=request.force),
+            partial(gate_of, request, main, branch, theirs),
+            way.check,
+            *([] if request.dry_run else [way.is_brought]),
+        ]
+        record, gate, _, *is_brought = side_by_side(main.store, looks)
         pending: int | None = None
         if not request.dry_run:
-            is_continued = is_continued_by(main, branch.branch_name, way.is_brought(), whole=way.replaces)
+            is_continued = is_continued_by(main, branch.branch_name, *is_brought, whole=way.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
@@ -144,6 +154,12 @@ def publish_branch(
         report = report_write(main, main.find_snapshot(result.snapshot_after))
         result = replace(result, details={**result.details, **report})
     return result
+
+
+def _refuse_branch(main: Table, branch: Table) -> None:
+    branch.require()
+    refuse_chain_branch(branch)
+    require_committable(main)
 
 
 def _decider(
@@ -213,7 +229,9 @@ def gather_merge(
     Raises:
         UnsafeOperationError: they share no history. ConflictError: main is not at the expected snapshot.
     """
-    main, branch, request, base = way.main, way.branch, way.request, way.base()
+    main, branch, request = way.main, way.branch, way.request
+    reads: list[Callable[[], Any]] = [way.base, *([] if head is None else [main.schemas])]
+    base, *logs = side_by_side(main.store, reads)
     onto = main.branch_name
     if base is None or head is None:
         instead = ", or let the branch take main's place with replace_main --discard-main if it was created empty"
@@ -227,7 +245,7 @@ def gather_merge(
             f"{main.name}: {onto} is at snapshot {head.id}, not at {request.expected_main_snapshot} as expected",
             details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
         )
-    main_schemas = main.schemas()
+    main_schemas = logs[0]
     compared = gather_sides(
         main,
         branch,
@@ -241,8 +259,12 @@ def gather_merge(
     )
     check_changed(main, branch, compared)
     compared = replace(compared, sides=way.compared(base, head, compared.sides))
-    withdrawn = frozenset(withdrawn_versions(main, branch.branch_name))
-    return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), withdrawn=withdrawn, pending=pending)
+    rest: list[Callable[[], Any]] = [
+        lambda: frozenset(withdrawn_versions(main, branch.branch_name)),
+        branch.schemas,
+    ]
+    withdrawn, theirs_log = side_by_side(main.store, rest)
+    return compared, SchemaLogs(main=main_schemas, branch=theirs_log, withdrawn=withdrawn, pending=pending)
 
 
 def plan_merge(way: Merge, g: Compared, logs: SchemaLogs) -> Decision:

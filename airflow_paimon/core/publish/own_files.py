@@ -73,6 +73,8 @@ class RewrittenFiles:
 
 def delete_unused(table: Table, entries: Sequence[ManifestEntry]) -> None:
     """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
+    if not entries:
+        return
     schema = table.schema()
     values = StoredPartitions(schema).values
     paths = [data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries]

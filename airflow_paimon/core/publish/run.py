@@ -59,6 +59,7 @@ from airflow_paimon.core.publish.safeguards import (
 from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.table import Table
 
@@ -194,9 +195,7 @@ def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: boo
     """
     target = own.target
     try:
-        protect_published(target, landed)
-        if is_read_with_main(target):
-            keep_record(target, landed)
+        side_by_side(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
         if columns:
@@ -208,6 +207,11 @@ def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: boo
             details={"snapshot": landed.id, "uuid": landed.uuid},
         ) from error
     return warnings
+
+
+def _keep_record(target: Table, landed: Snapshot) -> None:
+    if is_read_with_main(target):
+        keep_record(target, landed)
 
 
 def _commit(own: _Try, draft: Callable[[Snapshot | None], Draft | None]) -> Receipt:
@@ -254,8 +258,8 @@ def _protected(
     rewritten = own.files.entries_of(planned)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
     draft = draft_of(planned, marks.properties(own.context), rewritten, changelog)
-    for tag in (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head)):
-        own.hold_tag(tag)
+    tags = (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head))
+    side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
     draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema))
     if d.follows is None or own.request.expected_main_snapshot is not None:

@@ -41,6 +41,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
 from airflow_paimon.core.publish.hold import PublishedMark
 from airflow_paimon.core.publish.relatives import meets_relative
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
@@ -110,7 +111,13 @@ def gather_sides(
     Raises:
         FormatError: an earlier publish, or a note of one, says unreadably of which partitions it was.
     """
-    between = snapshots_between(main, base.id, head.id)
+    reads: list[Callable[[], Any]] = [
+        partial(snapshots_between, main, base.id, head.id),
+        partial(difference, branch, base, theirs),
+        partial(difference, main, base, head),
+        partial(snapshots_between, branch, base.id, theirs.id),
+    ]
+    between, their_diff, our_diff, history = side_by_side(main.store, reads)
     seen = _Seen(
         main=main,
         branch=branch,
@@ -120,11 +127,11 @@ def gather_sides(
         theirs=theirs,
         schema=schema,
         scope=scope,
-        their_diff=difference(branch, base, theirs),
-        our_diff=difference(main, base, head),
+        their_diff=their_diff,
+        our_diff=our_diff,
         between=between,
         since=main_since(main, base, head) if between is None else between,
-        history=snapshots_between(branch, base.id, theirs.id),
+        history=history,
         neutral=neutral_kinds(schema),
     )
     return _compare_by_file(seen, marks) if merges_by_file(schema) and not whole else _compare_by_bucket(seen, whole)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.store.base import batches, side_by_side
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
@@ -21,6 +24,8 @@ from airflow_paimon.core.table.table import Table
 Form = Callable[[bytes], bytes]
 MERGED_BYTES = 1 << 20
 """Of manifests with more bytes on both sides, digests are compared first."""
+_COMPARED_AT_ONCE = 4
+"""How many of the newest snapshots of two branches are read at once where that takes its time."""
 
 
 def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
@@ -30,8 +35,10 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     """
     if before is not None and after is not None and before.identity == after.identity:
         return Difference()
-    added, removed = changed_files(table, _manifests(table, before), _manifests(table, after))
-    form = StoredPartitions(table.schema()).canonical
+    reads: list[Callable[[], Any]] = [*(partial(_manifests, table, s) for s in (before, after)), table.schema]
+    old, new, schema = side_by_side(table.store, reads)
+    added, removed = changed_files(table, old, new)
+    form = StoredPartitions(schema).canonical
     return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
 
 
@@ -208,15 +215,22 @@ def _is_chain_part(view: Table) -> bool:
 
 def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
-    theirs = _known(branch)
-    ours_ids = set(main.snapshot_ids())
+    looks: list[Callable[[], Any]] = [partial(_known, branch), main.snapshot_ids]
+    theirs, listed = side_by_side(main.store, looks)
+    ours_ids = set(listed)
     main_tags = {t.snapshot.id: t.snapshot for t in main.tags_once()} if not theirs.keys() <= ours_ids else {}
-    for snapshot_id in sorted(theirs, reverse=True):
-        mine = theirs[snapshot_id] or branch.find_snapshot(snapshot_id)
-        candidates = [main.find_snapshot(snapshot_id)] if snapshot_id in ours_ids else []
-        candidates.append(main_tags.get(snapshot_id))
-        if mine is not None and any(c is not None and c.identity == mine.identity for c in candidates):
-            return mine
+
+    def both(snapshot_id: int) -> tuple[Snapshot | None, Snapshot | None]:
+        known = theirs[snapshot_id]
+        views = [*([branch] if known is None else []), *([main] if snapshot_id in ours_ids else [])]
+        found = side_by_side(main.store, [partial(view.find_snapshot, snapshot_id) for view in views])
+        return known or found[0], found[-1] if snapshot_id in ours_ids else None
+
+    for some in batches(sorted(theirs, reverse=True), _COMPARED_AT_ONCE if main.store.remote else 1):
+        for mine, ours in side_by_side(main.store, [partial(both, snapshot_id) for snapshot_id in some]):
+            candidates = () if mine is None else (ours, main_tags.get(mine.id))
+            if mine is not None and any(c is not None and c.identity == mine.identity for c in candidates):
+                return mine
     return None
 
 

@@ -26,6 +26,8 @@ from airflow_paimon.core.table.table import Table
 
 LISTINGS_AT_ONCE = 16
 """Listings that are made at the same time."""
+_PARTITIONS_AT_ONCE = 32
+"""Of partitions of which few files are wanted."""
 
 
 class FilePlace(NamedTuple):
@@ -110,7 +112,7 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
         if not is_outside(path):
             folder, _, name = path.rpartition("/")
             by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
-    with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARTITIONS_AT_ONCE) as pool:
         found = pool.map(lambda group: _missing_below(table, *group), by_parent.items())
         return sorted(path for paths in found for path in paths)
 
