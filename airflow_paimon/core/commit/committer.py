@@ -563,7 +563,7 @@ def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> 
     Once the branch is deleted, the snapshot belongs to no branch, and would bring its rows into the next branch of
     that name.
     """
-    snapshot, data = staged.snapshot, staged.snapshot.to_bytes()
+    snapshot, data = staged.snapshot, staged.data
     path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
     if not is_gone(table, branch) or table.store.exists(following):
         return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was recreated")

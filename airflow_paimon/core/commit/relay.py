@@ -12,8 +12,7 @@ again, and this time waits for the one before in its turn. Whoever is told nothi
 
 from __future__ import annotations
 
-import base64
-import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import NamedTuple
 from airflow_paimon.core.commit.seen import Seen, is_same
 from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.snapshot import Snapshot, parse_json, parse_snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.store.turns import Announced, Awaited, Turn, peek, turn_at
 from airflow_paimon.core.table.table import Table
@@ -33,17 +32,22 @@ _STEPS = 32
 _MOST_BYTES = 2**20
 _CLIMBS = 256
 _AT_ONCE = 16
+_FORM = b"relay-2\n"
+_NOTE, _STEP = struct.Struct("<8s3I"), struct.Struct("<q2I")
+"""A note: its form, how long the announcement and the base list are, and how many steps follow; of each its id and how
+long its two parts are. Then all of that.
+"""
 
 
 class Step(NamedTuple):
-    """A snapshot that was told of, as JSON, and the content of its delta list in base64."""
+    """A snapshot that was told of, as its file, and the content of its delta list."""
 
     id: int
-    snapshot: str
-    delta: str
+    snapshot: bytes
+    delta: bytes
 
     def parsed(self) -> Snapshot:
-        return parse_snapshot(self.snapshot.encode(), "a note")
+        return parse_snapshot(self.snapshot, "a note")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class Relay:
     base: bytes = b""
     announced: str = ""
 
-    def since(self, head: Snapshot) -> Sequence[tuple[Snapshot, str]] | None:
+    def since(self, head: Snapshot) -> Sequence[tuple[Snapshot, bytes]] | None:
         """Return ``head``, as it was given, and what came after it, with delta lists; None: nothing is told of it."""
         try:
             found = [(step.parsed(), step.delta) for step in self.steps if step.id >= head.id]
@@ -72,13 +76,10 @@ class Relay:
         except PaimonError:
             return False
 
-    def lists(self, found: Sequence[tuple[Snapshot, str]]) -> Mapping[str, bytes]:
+    def lists(self, found: Sequence[tuple[Snapshot, bytes]]) -> Mapping[str, bytes]:
         """Return the content of manifest lists by name, of those that are what their snapshot says."""
         newest = found[-1][0]
-        try:
-            told = [(s.delta_manifest_list, s.delta_manifest_list_size, base64.b64decode(data)) for s, data in found]
-        except ValueError:
-            return {}
+        told = [(s.delta_manifest_list, s.delta_manifest_list_size, data) for s, data in found]
         told.append((newest.base_manifest_list, newest.base_manifest_list_size, self.base))
         return {name: data for name, size, data in told if len(data) == size}
 
@@ -86,25 +87,35 @@ class Relay:
         """Return what to tell of a snapshot on top."""
         snapshot = staged.snapshot
         follows = self.steps and self.steps[-1].id == snapshot.id - 1
-        delta = base64.b64encode(staged.changes.files[snapshot.delta_manifest_list]).decode()
-        step = Step(snapshot.id, snapshot.to_bytes().decode(), delta)
+        step = Step(snapshot.id, staged.data, staged.changes.files[snapshot.delta_manifest_list])
         base = staged.files[snapshot.base_manifest_list]
         return Relay([*(self.steps if follows else ()), step][-_STEPS:], base, announced)
 
     def to_note(self) -> bytes:
         """Return it as a note; empty if there is too much to tell."""
-        base = base64.b64encode(self.base).decode()
-        note = json.dumps({"announced": self.announced, "base": base, "steps": self.steps}).encode()
+        announced = self.announced.encode()
+        parts = [_NOTE.pack(_FORM, len(announced), len(self.base), len(self.steps))]
+        parts += [_STEP.pack(step.id, len(step.snapshot), len(step.delta)) for step in self.steps]
+        note = b"".join([*parts, announced, self.base, *(part for step in self.steps for part in step[1:])])
         return note if len(note) <= _MOST_BYTES else b""
 
     @classmethod
     def from_note(cls, note: bytes) -> Relay:
-        """Read a note; nothing is told by one that makes no sense."""
+        """Read a note; nothing is told by one that makes no sense, as of another release."""
         try:
-            raw = parse_json(note) if note else {}
-            steps = [Step(int(number), str(snapshot), str(delta)) for number, snapshot, delta in raw["steps"]]
-            return cls(steps, base64.b64decode(raw["base"]), str(raw["announced"]))
-        except (KeyError, TypeError, ValueError, AttributeError, PaimonError):
+            form, *sizes, number = _NOTE.unpack_from(note)
+            place = _NOTE.size + number * _STEP.size
+            steps = list(_STEP.iter_unpack(note[_NOTE.size : place]))
+            parts = []
+            for size in (*sizes, *(size for _, *both in steps for size in both)):
+                parts.append(note[place : place + size])
+                place += size
+            if form != _FORM or place != len(note):
+                return cls()
+            announced, base, *rest = parts
+            told = zip((step[0] for step in steps), rest[::2], rest[1::2], strict=True)
+            return cls([Step(*one) for one in told], base, announced.decode())
+        except (struct.error, ValueError):
             return cls()
 
 

@@ -69,9 +69,12 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A snapshot that may be written. ``files``: the content of those that it needs for this head alone."""
+    """A snapshot that may be written, ``data`` as its file. ``files``: the content of those that it needs for this head
+    alone.
+    """
 
     snapshot: Snapshot
+    data: bytes
     changes: Changes
     files: Mapping[str, bytes]
 
@@ -128,7 +131,8 @@ def stage(
     side_by_side(seen.table.store, reads_of_head(seen, head, draft))
     base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    return Staged(snapshot=_snapshot(seen, head, draft, given, changes, base_list), changes=changes, files=files)
+    snapshot = _snapshot(seen, head, draft, given, changes, base_list)
+    return Staged(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
 
 
 def get_ready(
@@ -142,7 +146,7 @@ def get_ready(
     snapshot = staged.snapshot
     files = staged.files if written else {**staged.changes.files, **staged.files}
     new = {manifest_path(name): data for name, data in files.items()}
-    put = partial(table.store.get_ready, new, table.paths.snapshot(snapshot.id), snapshot.to_bytes())
+    put = partial(table.store.get_ready, new, table.paths.snapshot(snapshot.id), staged.data)
     ready: list[Put] = []
     try:
         _, *others = _beside(table, lambda: ready.append(put()), beside)

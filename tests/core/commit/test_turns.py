@@ -132,7 +132,7 @@ def lie(relay: Relay) -> Relay:
     """Another commit under the newest id."""
     step = relay.steps[-1]
     other = replace(step.parsed(), delta_manifest_list="manifest-list-x-1")
-    return told(relay, [*relay.steps[:-1], step._replace(snapshot=other.to_bytes().decode())])
+    return told(relay, [*relay.steps[:-1], step._replace(snapshot=other.to_bytes())])
 
 
 def told(relay: Relay, steps: Sequence[Step], base: bytes | None = None) -> Relay:
@@ -141,7 +141,7 @@ def told(relay: Relay, steps: Sequence[Step], base: bytes | None = None) -> Rela
 
 def later(step: Step) -> Step:
     moved = replace(step.parsed(), id=step.id + 5)
-    return step._replace(id=moved.id, snapshot=moved.to_bytes().decode())
+    return step._replace(id=moved.id, snapshot=moved.to_bytes())
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def later(step: Step) -> Step:
         lie,
         lambda relay: told(relay, relay.steps, b""),
         lambda relay: told(relay, relay.steps, bytes(len(relay.base))),
-        lambda relay: told(relay, [step._replace(delta="") for step in relay.steps]),
-        lambda relay: told(relay, [step._replace(delta="x") for step in relay.steps]),
-        lambda relay: told(relay, [step._replace(snapshot="{}") for step in relay.steps]),
+        lambda relay: told(relay, [step._replace(delta=b"") for step in relay.steps]),
+        lambda relay: told(relay, [step._replace(delta=b"x") for step in relay.steps]),
+        lambda relay: told(relay, [step._replace(snapshot=b"{}") for step in relay.steps]),
         lambda relay: told(relay, [later(step) for step in relay.steps]),
         lambda relay: told(relay, relay.steps[:1]),
         lambda relay: replace(relay, announced="0"),
@@ -171,8 +171,24 @@ def test_what_is_told_wrongly_does_no_harm(table: Table, change: Callable[[Relay
     is_whole(table, 3)
 
 
+WHOLE = Relay([Step(7, b"{}", b"list"), Step(8, b"{ }", b"")], b"base", "name")
+
+
+def test_a_note_says_what_was_to_be_told() -> None:
+    assert Relay.from_note(WHOLE.to_note()) == WHOLE
+    assert Relay.from_note(Relay([]).to_note()) == Relay([])
+
+
 @pytest.mark.parametrize(
-    "note", [b"", b"{}", b"[]", b'{"steps": [["{}", ""]], "base": "", "announced": ""}', b'{"steps": []}', b"\xff"]
+    "note",
+    [
+        *(WHOLE.to_note()[:size] for size in (0, 1, 19, 20, 25, -1)),
+        WHOLE.to_note() + b"x",
+        b"x" + WHOLE.to_note()[1:],
+        replace(WHOLE, announced="\xe9").to_note().replace("\xe9".encode(), b"\xff\xff"),
+        b"\xff" * 200,
+        b'{"steps": [[1, "{}", ""]], "base": "", "announced": "of an earlier release"}',
+    ],
 )
 def test_a_note_that_makes_no_sense_tells_nothing(note: bytes) -> None:
     assert Relay.from_note(note) == Relay()
@@ -379,7 +395,7 @@ def test_an_announcement_that_somebody_deleted_keeps_nobody_from_committing(tabl
         assert dead is not None
         note = Relay.from_note(dead.note())
         never = replace(note.steps[-1].parsed(), id=2, base_manifest_list="never-0", delta_manifest_list="never-1")
-        step = Step(2, never.to_bytes().decode(), note.steps[-1].delta)
+        step = Step(2, never.to_bytes(), note.steps[-1].delta)
         dead.leave(told(replace(note, announced="gone"), [*note.steps, step]).to_note())
     entries = message(table, "d").entries()
 
