@@ -10,9 +10,8 @@ from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
     describe_manifest,
-    rolling_manifests,
-    write_manifest,
     write_manifest_list,
+    written_manifests,
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -34,9 +33,8 @@ def add_manifests(
     types = partition_types(schema)
     rows = []
     ordered = in_order(entries, StoredPartitions(schema))
-    for number, part in enumerate(rolling_manifests(ordered, options.manifest_target_size)):
+    for number, (part, data) in enumerate(written_manifests(ordered, types, options.manifest_target_size)):
         name = f"{prefix}-{number}"
-        data = write_manifest(part, types)
         files[name] = data
         rows.append(describe_manifest(name, len(data), part, types))
     return rows

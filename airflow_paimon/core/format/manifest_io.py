@@ -253,6 +253,17 @@ def write_manifest_list(rows: Iterable[ManifestFile]) -> bytes:
     return encode_records(rows, _LISTS)
 
 
+def written_manifests(
+    entries: Sequence[ManifestEntry], partition_types: Sequence[DataType], target_bytes: int
+) -> list[tuple[Sequence[ManifestEntry], bytes]]:
+    """Encode entries as the manifests into which ``rolling_manifests`` splits them; few are encoded only once."""
+    if 0 < len(entries) < _SAMPLE:
+        data = write_manifest(entries, partition_types)
+        if len(data) <= target_bytes:
+            return [(entries, data)]
+    return [(part, write_manifest(part, partition_types)) for part in rolling_manifests(entries, target_bytes)]
+
+
 def rolling_manifests(entries: Sequence[ManifestEntry], target_bytes: int = 8 << 20) -> list[list[ManifestEntry]]:
     """Split entries, in order, into manifests of about ``target_bytes`` each when written, rather smaller ones where a
     partition then begins with a manifest.

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format import manifest_io
-from airflow_paimon.core.format.avro.container import read_container, write_container, write_long
+from airflow_paimon.core.format.avro.container import (
+    SYNC_BYTES,
+    read_container,
+    read_header,
+    write_container,
+    write_long,
+)
 from airflow_paimon.core.format.binary_row import decode_row, encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile, Stats
 from airflow_paimon.core.format.manifest_io import (
@@ -28,6 +34,7 @@ from airflow_paimon.core.format.manifest_io import (
     rolling_manifests,
     write_manifest,
     write_manifest_list,
+    written_manifests,
 )
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
 from tests.core.format.avro_files import fastavro_records, write_with_fastavro
@@ -412,6 +419,26 @@ def test_rolling() -> None:
     assert rolling_manifests(entries) == [entries]
     assert rolling_manifests([]) == []
     assert [len(p) for p in rolling_manifests(entries[:3], 1)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, 999, 1000, 1500])
+def test_what_is_written_is_what_rolling_gives(number: int) -> None:
+    entries = [_entry(file_name=f"data-{i * 7919 % 10_007}", row_count=i) for i in range(number)]
+    size = len(write_manifest(entries, []))
+    for target in (1 << 20, size, size - 1, size // 3 + 1):
+        parts = rolling_manifests(entries, target)
+        assert written_manifests(entries, [], target) == [(p, write_manifest(p, [])) for p in parts]
+
+
+def test_a_file_that_begins_as_another_one_is_checked_as_that_one() -> None:
+    whole = write_manifest([_entry()])
+    header = read_header(whole)
+    other = bytearray(whole)
+    other[header.end - 1] ^= 1
+    assert read_header(bytes(other)).sync == bytes(other[header.end - SYNC_BYTES : header.end]) != header.sync
+    for damaged in (bytes(other), *(whole[:end] for end in range(header.end - 20, len(whole)) if end != header.end)):
+        with pytest.raises(FormatError, match="m: it is"):
+            manifest_io.read_manifest(damaged, name="m")
 
 
 def test_describe() -> None:

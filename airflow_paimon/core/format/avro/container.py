@@ -6,9 +6,11 @@ import bz2
 import hashlib
 import lzma
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
@@ -26,6 +28,11 @@ _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.checksum_flag: 1,  # every decoder checks it
 }
 _MAX_HEADER_FIELDS = 1000
+_PLAIN = {"avro.schema", "avro.codec"}
+_MOST_KNOWN = 8
+_known: tuple[tuple[bytes, Header], ...] = ()
+"""Beginnings of files read lately, up to their sync marker, with what they say: most files begin alike."""
+_mine = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +118,32 @@ def read_header(data: bytes) -> Header:
         )
     if not data.startswith(MAGIC):
         raise FormatError("it is not an Avro file (the first bytes are wrong)" if data else "it is empty")
+    for beginning, known in _known:
+        if data.startswith(beginning):
+            return _with_sync(known, data)
     metadata, position = _read_metadata(data)
     codec = metadata.get("avro.codec", b"null").decode()
     if "avro.schema" not in metadata:
         raise FormatError("its Avro header has no schema")
     if codec not in _DECOMPRESS:
         raise FormatError(f"its Avro codec {codec!r} is unknown")
-    sync = data[position : position + SYNC_BYTES]
+    schema = metadata["avro.schema"].decode()
+    header = Header(schema, MappingProxyType(metadata), b"", position + SYNC_BYTES, _DECOMPRESS[codec])
+    if metadata.keys() <= _PLAIN:
+        _remember(data[:position], header)
+    return _with_sync(header, data)
+
+
+def _with_sync(header: Header, data: bytes) -> Header:
+    sync = data[header.end - SYNC_BYTES : header.end]
     if len(sync) < SYNC_BYTES:
         raise FormatError("it is truncated")
-    schema = metadata["avro.schema"].decode()
-    return Header(schema, metadata, sync, position + SYNC_BYTES, _DECOMPRESS[codec])
+    return Header(header.schema, header.metadata, sync, header.end, header.decompress)
+
+
+def _remember(beginning: bytes, header: Header) -> None:
+    global _known  # another thread's addition may get lost, which does no harm
+    _known = ((beginning, header), *_known[: _MOST_KNOWN - 1])
 
 
 def _read_metadata(data: bytes) -> tuple[dict[str, bytes], int]:
@@ -185,7 +207,7 @@ def write_container(
     packed: list[bytes] = []
     sizes: list[BlockSize] = []
     for count, block in blocks:
-        compressed = zstd.compress(block, options=_ZSTD)
+        compressed = _compressed(block)
         digest.update(compressed)
         packed += (write_long(count) + write_long(len(compressed)), compressed)
         sizes.append(BlockSize(count, len(packed[-2]) + len(compressed) + SYNC_BYTES))
@@ -199,6 +221,14 @@ def write_container(
     for numbers, compressed in zip(packed[::2], packed[1::2], strict=True):
         out += numbers + compressed + sync
     return bytes(out)
+
+
+def _compressed(block: bytes) -> bytes:
+    """Compress a block with this thread's compressor: a new one costs more than a small block."""
+    compressor = _mine.__dict__.pop("compressor", None) or zstd.ZstdCompressor(options=_ZSTD)
+    data = compressor.compress(block, zstd.ZstdCompressor.FLUSH_FRAME)
+    _mine.compressor = compressor  # not after an error, which may leave half a frame in it
+    return data
 
 
 def _snappy(block: bytes) -> bytes:
