@@ -113,7 +113,7 @@ def die_at(method: str, part: str, done: bool) -> None:
             real(self, path, *arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def many(self: LocalStore, files: Mapping[str, bytes]) -> None:
+    def many(self: LocalStore, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
         for path, data in files.items():
             call(self, path, data)
 

@@ -257,7 +257,8 @@ class _Commit:
         self.looked = self.options.identity.since
 
     def _write_changes(self, planned: _Planned, beside: Sequence[Callable[[], Any]] = ()) -> Sequence[Any]:
-        """Write what doesn't depend on the head, and read the lists of the one that there is.
+        """Write what doesn't depend on the head. Where that takes a while, read the lists of the head that there is: on
+        a local disk the next one's are told, or read in no time.
 
         ``beside``: other calls that are made meanwhile; it returns what they return.
         """
@@ -265,7 +266,8 @@ class _Commit:
         if self._has_changes_of(draft) or TableOptions(draft.schema.options).row_tracking:
             return side_by_side(self.table.store, beside)
         self.changes = make_changes(self.table, head, draft)
-        return write(self.table, self.changes.files, [*beside, *reads_of_head(self.seen, head, draft)])[: len(beside)]
+        reads = reads_of_head(self.seen, head, draft) if self.table.store.remote else ()
+        return write(self.table, self.changes.files, [*beside, *reads])[: len(beside)]
 
     def _has_changes_of(self, draft: Draft) -> bool:
         if self.changes is not None and not self.changes.fit(draft):
@@ -577,7 +579,12 @@ def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> 
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:
+    """Write the LATEST hint. Where a look costs nothing, not over that of whoever has put the next snapshot meanwhile:
+    it writes its own.
+    """
     try:
+        if not table.store.remote and table.store.exists(table.paths.snapshot(snapshot_id + 1)):
+            return
         table.store.hint(table.paths.latest_hint, str(snapshot_id).encode())
         if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
             table.store.delete(table.paths.latest_hint)

@@ -197,12 +197,14 @@ def _snapshot(
 def write(table: Table, files: Mapping[str, bytes], beside: Sequence[Callable[[], Any]] = ()) -> list[Any]:
     """Write files that no snapshot names yet, and make other calls at the same time; return what they return.
 
+    They are durable when ``get_ready`` returns, which always puts a base list beside them.
+
     Raises:
         PaimonError: of one of the calls, or a file could not be written. Nothing was published.
     """
 
     new = {manifest_path(name): data for name, data in files.items()}
-    return _beside(table, partial(table.store.create_many, new), beside)[1:]
+    return _beside(table, partial(table.store.create_many, new, lasting=False), beside)[1:]
 
 
 def _beside(table: Table, put: Callable[[], None], others: Sequence[Callable[[], Any]]) -> list[Any]:

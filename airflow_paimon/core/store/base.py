@@ -178,10 +178,11 @@ class Store(Protocol):
         """Put if absent: whole content or nothing, exactly one winner. ``AlreadyExistsError`` for the losers."""
         ...
 
-    def create_many(self, files: Mapping[str, bytes]) -> None:
+    def create_many(self, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
         """Put new files under names that nobody else uses (uuids), before anything refers to them, at once if faster.
 
-        All are durable when it returns. On an error some of them are there, perhaps cut short where it was killed.
+        All are durable when it returns; if not ``lasting``, when a later call that puts files into the same folders
+        does. On an error some of them are there, perhaps cut short where it was killed.
         """
         if files:
             self.before_create()

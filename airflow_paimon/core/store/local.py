@@ -29,7 +29,7 @@ _NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, 
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP})
 _TRIES = 5
 _FEW = 250
-"""Above so many names a folder is not listed for ``few_names``: a listing then takes half a millisecond."""
+"""Above so many names, of folders too, a folder is not listed for ``few_names``."""
 _PART = 10_000
 """Files of a part of a listing, at least."""
 
@@ -42,13 +42,14 @@ class LocalStore(Store):
     ``.<name>.<uuid>.tmp``; listings show them.
     """
 
-    __slots__ = ("_root",)
+    __slots__ = ("_prefix", "_root")
 
     can_commit = True
 
     def __init__(self, root: str) -> None:
         path = os.path.abspath(root)
         self._root = "/" + path.lstrip("/")
+        self._prefix = self._root.rstrip("/") + "/"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LocalStore, (self._root,)
@@ -115,18 +116,14 @@ class LocalStore(Store):
             raise self._failed(error, "listing", path) from error
 
     def few_names(self, path: str) -> list[str] | None:
-        found: list[str] = []
         try:
             with os.scandir(self._folder(path)) as entries:
-                while some := list(islice(entries, _FEW + 1)):
-                    found += [entry.name for entry in some if not entry.is_dir()]
-                    if len(found) > _FEW:
-                        return None
+                some = list(islice(entries, _FEW + 1))
+                return None if len(some) > _FEW else [entry.name for entry in some if not entry.is_dir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise self._failed(error, "listing", path) from error
-        return found
 
     def walk(self, path: str) -> list[str]:
         return sorted(name for names in self._walk(path) for name in names)
@@ -192,7 +189,7 @@ class LocalStore(Store):
         put.put()
         put.settle()
 
-    def create_many(self, files: Mapping[str, bytes]) -> None:
+    def create_many(self, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
         targets = {self._object(path): path for path in files}
         for target, path in targets.items():
             try:
@@ -205,6 +202,8 @@ class LocalStore(Store):
             except BaseException:
                 _unlink_quietly(target)
                 raise
+        if not lasting:
+            return
         for folder, path in {os.path.dirname(target): path for target, path in targets.items()}.items():
             self._sync_folder(folder, path)
 
@@ -291,7 +290,7 @@ class LocalStore(Store):
         return Output(stream, fail=lambda e: self._failed(e, "writing", path), finish=finish, discard=discard)  # type: ignore[return-value]
 
     def _object(self, path: str) -> str:
-        return os.path.join(self._root, object_name(path))
+        return self._prefix + object_name(path)
 
     def _folder(self, path: str) -> str:
         return os.path.join(self._root, name) if (name := folder_name(path)) else self._root

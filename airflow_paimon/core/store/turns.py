@@ -32,7 +32,8 @@ _BEAT_S = 0.5
 _PAUSE_S = 0.0003, 0.005
 _UNUSED_S = 7 * 24 * 3600
 _LOOK_S = 24 * 3600
-_DIGEST = 32
+_DIGEST, _START = 32, 36
+"""Where a note's length begins, and the note."""
 _DONE = b"done"
 _mine = threading.local()
 
@@ -51,10 +52,10 @@ class Turn:
         return _note(self._descriptor)
 
     def leave(self, note: bytes) -> None:
-        """Leave a note for the next one, in place of the one that is there."""
+        """Leave a note for the next one, over the one that is there: to give its space back takes longer than that."""
         with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, hashlib.sha256(note).digest() + note, 0)
+            start = hashlib.sha256(note).digest() + len(note).to_bytes(_START - _DIGEST)
+            os.pwrite(self._descriptor, start + note, 0)
 
     def announce(self) -> Announced | None:
         """Announce something that will be done after the turn; None: not possible here."""
@@ -192,7 +193,9 @@ def peek(name: str) -> tuple[bytes, Callable[[str], Awaited]]:
 
 def _note(descriptor: int) -> bytes:
     data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    return data[_DIGEST:] if hashlib.sha256(data[_DIGEST:]).digest() == data[:_DIGEST] else b""
+    size = int.from_bytes(data[_DIGEST:_START])
+    note = data[_START : _START + size]
+    return note if len(note) == size and hashlib.sha256(note).digest() == data[:_DIGEST] else b""
 
 
 def _announced(of: str, name: str) -> Awaited:

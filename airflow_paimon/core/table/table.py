@@ -211,14 +211,15 @@ class Table:
         """
         if self.store.keeper is not None:
             return None
-        paths = (self.paths.latest_hint, self.paths.earliest_hint)
-        data = side_by_side(self.store, [partial(read_if_there, self.store, path) for path in paths])
+        store, paths = self.store, self.paths
+        hints = (paths.latest_hint, paths.earliest_hint)
+        data = side_by_side(store, [partial(read_if_there, store, path) for path in hints])
         at, earliest = (hint_number(d or b"") for d in data)
         if not at or at < (earliest or 0):
             return None
         for _ in range(_CLIMBS):
             above = [at + step for step in _STEPS]
-            there = side_by_side(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
+            there = side_by_side(store, [partial(store.exists, paths.snapshot(i)) for i in above])
             if not any(there):
                 return self.find_snapshot(at)
             at = max(i for i, found in zip(above, there, strict=True) if found)

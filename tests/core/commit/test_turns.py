@@ -406,6 +406,23 @@ def test_an_announcement_that_somebody_deleted_keeps_nobody_from_committing(tabl
     is_whole(table, 2)
 
 
+def test_the_hint_is_not_set_back(table: Table) -> None:
+    """Another one puts the next snapshot, and writes its hint, right after this one's."""
+
+    class Followed(Alone):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            found = super()._call(method, path, action)
+            if method == "create" and path.endswith("snapshot-2"):
+                append(table, "c")
+            return found
+
+    append(table, "a")
+    assert table.store.read(table.paths.latest_hint) == b"1"
+    append(through(Followed(table.store), table), "b")
+    assert table.store.read(table.paths.latest_hint) == b"3"
+    is_whole(table, 3)
+
+
 def test_the_end_is_found_though_another_machine_goes_on_meanwhile(table: Table) -> None:
     """Each request of the one that looks gives the other one the time for a commit."""
     append(table, "a")

@@ -312,6 +312,7 @@ def test_what_an_object_refers_to_is_synced_before_it_is_put(tmp_path: Path) -> 
     code = (
         "import sys; from airflow_paimon.core.store import open_store; s = open_store(sys.argv[1]);"
         "s.create('m/warm', b'1'); s.create('d/warm', b'1');"
+        "s.create_many({'m/c': b'1'}, lasting=False);"
         "put = s.get_ready({'m/a': b'1', 'm/b': b'1'}, 'd/x', b'1'); put.put(); put.settle()"
     )
     subprocess.run(
@@ -320,9 +321,9 @@ def test_what_an_object_refers_to_is_synced_before_it_is_put(tmp_path: Path) -> 
     )  # fmt: skip
     lines = [line for line in (tmp_path / "calls").read_text().splitlines() if "fsync(" in line or "link" in line]
     last = max(at for at, line in enumerate(lines) if "link" in line)
-    calls = [line.rpartition("/store/")[2] for line in lines[last - 4 :] if "fsync(" in line]
+    calls = [line.rpartition("/store/")[2] for line in lines[last - 5 :] if "fsync(" in line]
     synced = [call.split(">")[0].split(".")[0] for call in calls]
-    assert synced == ["m/a", "m/b", "m", "d/", "d"], lines
+    assert synced == ["m/c", "m/a", "m/b", "m", "d/", "d"], lines
 
 
 def test_folder_deleted_under_a_writer(store: LocalStore) -> None:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -186,8 +186,19 @@ def test_a_forked_process_doesnt_keep_the_turn() -> None:
         os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("damage", [b"", b"x", bytes(200)])
-def test_a_note_that_is_not_whole_is_none(folder: Path, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:33],
+        lambda data: bytes(len(data)),
+        lambda data: b"x" * len(data),
+        lambda data: data[:36] + b"S" + data[37:],
+        lambda data: data[:35] + b"\4" + data[36:],
+        lambda data: data[:35] + b"\6" + data[36:] + b"x",
+    ],
+)
+def test_a_note_that_is_not_whole_is_none(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     with turn_at("a") as turn:
         assert turn is not None and turn.note() == b""
         turn.leave(b"note" * 20)
@@ -195,9 +206,25 @@ def test_a_note_that_is_not_whole_is_none(folder: Path, damage: bytes) -> None:
         turn.leave(b"short")
         assert turn.note() == b"short"
     (file,) = names(folder)
-    file.write_bytes(file.read_bytes()[:-1] + damage)
+    file.write_bytes(damage(file.read_bytes()[: 36 + len(b"short")]))
     with turn_at("a") as turn:
         assert turn is not None and turn.note() == b""
+
+
+def test_who_dies_while_it_leaves_a_note_leaves_none(folder: Path) -> None:
+    """The beginning of the new one, and the old one after it."""
+    old, new = b"old" * 5000, b"new" * 4000
+    for part in (1, 20, 33, 36, 37, 4096, 12000):
+        with turn_at("a") as turn:
+            assert turn is not None
+            turn.leave(new)
+            (file,) = names(folder)
+            begun = file.read_bytes()[:part]
+            turn.leave(old)
+        with file.open("r+b") as stream:
+            stream.write(begun)
+        with turn_at("a") as turn:
+            assert turn is not None and turn.note() == b""
 
 
 def test_a_folder_that_others_can_write_is_not_used(folder: Path) -> None:
