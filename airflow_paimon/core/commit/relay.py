@@ -103,18 +103,18 @@ class Relay:
     def from_note(cls, note: bytes) -> Relay:
         """Read a note; nothing is told by one that makes no sense, as of another release."""
         try:
-            form, *sizes, number = _NOTE.unpack_from(note)
+            form, name, lists, number = _NOTE.unpack_from(note)
             place = _NOTE.size + number * _STEP.size
-            steps = list(_STEP.iter_unpack(note[_NOTE.size : place]))
-            parts = []
-            for size in (*sizes, *(size for _, *both in steps for size in both)):
-                parts.append(note[place : place + size])
-                place += size
-            if form != _FORM or place != len(note):
-                return cls()
-            announced, base, *rest = parts
-            told = zip((step[0] for step in steps), rest[::2], rest[1::2], strict=True)
-            return cls([Step(*one) for one in told], base, announced.decode())
+            sizes_of_steps = list(_STEP.iter_unpack(note[_NOTE.size : place]))
+            announced, base = note[place : place + name], note[place + name : place + name + lists]
+            place += name + lists
+            steps = []
+            for step, snapshot, delta in sizes_of_steps:
+                middle = place + snapshot
+                steps.append(Step(step, note[place:middle], note[middle : middle + delta]))
+                place = middle + delta
+            told = form == _FORM and place == len(note)
+            return cls(steps, base, announced.decode()) if told else cls()
         except (struct.error, ValueError):
             return cls()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.recent import Recent
 from airflow_paimon.core.format.snapshot import RESTORE, load_json_object
 from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
 
@@ -116,6 +117,13 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a later version, or a type of one.
     """
+    return _recent.find(data, lambda: _parsed(data, name))
+
+
+_recent: Recent[TableSchema] = Recent(most=16, largest=1 << 18)
+
+
+def _parsed(data: bytes, name: str) -> TableSchema:
     raw = load_json_object(data, name)
     version = raw.get("version", 1)
     if not isinstance(version, int) or version > 3:

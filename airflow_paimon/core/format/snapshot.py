@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.recent import Recent
 
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
@@ -169,7 +170,10 @@ def parse_snapshot(data: bytes, name: str) -> Snapshot:
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a version this release does not know.
     """
-    return snapshot_from_json(load_json_object(data, name), name)
+    return _recent.find(data, lambda: snapshot_from_json(load_json_object(data, name), name))
+
+
+_recent: Recent[Snapshot] = Recent(most=64, largest=1 << 14)
 
 
 def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:

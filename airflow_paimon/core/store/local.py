@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -30,6 +31,9 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOP
 _TRIES = 5
 _FEW = 250
 """Above so many names, of folders too, a folder is not listed for ``few_names``."""
+_FULL_S, _MOST_FULL = 1.0, 64
+_full: dict[str, float] = {}
+"""Folders in which ``few_names`` has found too many names, and until when it doesn't look again."""
 _PART = 10_000
 """Files of a part of a listing, at least."""
 
@@ -116,10 +120,16 @@ class LocalStore(Store):
             raise self._failed(error, "listing", path) from error
 
     def few_names(self, path: str) -> list[str] | None:
+        folder, now = self._folder(path), time.monotonic()
+        if now < _full.get(folder, now):
+            return None
         try:
-            with os.scandir(self._folder(path)) as entries:
+            with os.scandir(folder) as entries:
                 some = list(islice(entries, _FEW + 1))
-                return None if len(some) > _FEW else [entry.name for entry in some if not entry.is_dir()]
+                if len(some) > _FEW:
+                    _remember_full(folder, now)
+                    return None
+                return [entry.name for entry in some if not entry.is_dir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -368,6 +378,12 @@ class _LocalPut(Put):
 
     def discard(self) -> None:
         _unlink_quietly(self._temp)
+
+
+def _remember_full(folder: str, now: float) -> None:
+    if len(_full) >= _MOST_FULL:
+        _full.clear()
+    _full[folder] = now + _FULL_S
 
 
 def _open_new(file: str) -> int:
