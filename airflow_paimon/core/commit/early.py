@@ -15,7 +15,7 @@ from airflow_paimon.core.commit.relay import last_told, takes_turns
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.guesses import remember
+from airflow_paimon.core.table.guesses import newest_of_long, remember
 from airflow_paimon.core.table.table import Table
 
 _MOST = 256
@@ -40,7 +40,12 @@ class EarlyState:
     comes: bool
 
     def newest_id(self) -> int | None:
-        return self.at.table.latest_snapshot_id()
+        """Look for the newest snapshot; among very many above the one that was told of."""
+        table, head = self.at.table, self.at.head
+        folder = table.paths.snapshot_dir
+        if head is not None and newest_of_long(table.store, folder) is not None:
+            remember(table.store, folder, [head.id - self.comes], is_long=True)
+        return table.latest_snapshot_id()
 
     def schema(self) -> TableSchema | None:
         """Read the newest schema; None: it can't be read, which the plan that is made then says."""
@@ -55,7 +60,8 @@ class EarlyState:
         if head is None or newest is None or schema != self.at.schema:
             return False
         if newest > head.id and not self._is_told(newest):
-            remember(table.store, table.paths.snapshot_dir, [newest])
+            folder = table.paths.snapshot_dir
+            remember(table.store, folder, [newest], is_long=newest_of_long(table.store, folder) is not None)
             return False
         return newest >= head.id or self.comes
 

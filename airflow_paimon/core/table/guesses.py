@@ -21,23 +21,36 @@ _MOST_FILES = 16
 """Of a folder: more of them are read when it is certain that they are wanted."""
 
 _known: dict[tuple[str, str], Sequence[int]] = {}
+_long: set[tuple[str, str]] = set()
 
 
-def remember(store: Store, folder: str, numbers: Sequence[int]) -> None:
-    """Note what is newest in a folder, for the next look; only of storages where each request takes its time."""
+def remember(store: Store, folder: str, numbers: Sequence[int], *, is_long: bool = False) -> None:
+    """Note what is newest in a folder, for the next look; only of storages where each request takes its time.
+
+    ``is_long``: its listing was not asked for to the end, as it has too many files.
+    """
     if not _guessed(store):
         return
     key = store.place, folder
     _known.pop(key, None)
     _known[key] = tuple(numbers[-_MOST_FILES:])
+    (_long.add if is_long else _long.discard)(key)
     while len(_known) > _MOST_FOLDERS:
         with suppress(KeyError, StopIteration, RuntimeError):  # of another thread that does the same
-            _known.pop(next(iter(_known)))
+            oldest = next(iter(_known))
+            _known.pop(oldest)
+            _long.discard(oldest)
 
 
 def remembered(store: Store, folder: str) -> Sequence[int]:
     """Return what ``remember`` was given last; empty: nothing."""
     return _known.get((store.place, folder), ()) if _guessed(store) else ()
+
+
+def newest_of_long(store: Store, folder: str) -> int | None:
+    """Return what was newest in a folder with too many files to list; None: it isn't known, or wasn't that long."""
+    numbers = remembered(store, folder)
+    return numbers[-1] if numbers and (store.place, folder) in _long else None
 
 
 def listed(

@@ -23,9 +23,9 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
-from airflow_paimon.core.store.base import read_if_there, side_by_side
+from airflow_paimon.core.store.base import FEW, read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.table.guesses import listed, remember, remembered
+from airflow_paimon.core.table.guesses import listed, newest_of_long, remember, remembered
 from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
@@ -183,47 +183,66 @@ class Table:
 
     def latest_snapshot_id(self) -> int | None:
         """Return the greatest snapshot id, found as ``latest_snapshot`` does."""
-        found = self._newest(())
+        found, _ = self._newest(())
         return found.id if isinstance(found, Snapshot) else found
 
-    def _newest(self, guess: Sequence[int]) -> Snapshot | int | None:
+    def _newest(self, guess: Sequence[int]) -> tuple[Snapshot | int | None, bool]:
         """Find the newest snapshot, or its id, from a listing: a hint can be wrong, and a gap hides the ids after it.
-        Only where a listing is long, from the hints and what they are proven by.
+        Only where a listing is long, from the hints and what they are proven by. Returns whether it was.
         """
+        known = newest_of_long(self.store, self.paths.snapshot_dir)
+        newest = self._newest_of_many(known) if known is not None else None
+        if newest is not None:
+            return newest, True
         names, data = listed(
             self.store, partial(self.store.few_names, self.paths.snapshot_dir), self.paths.snapshot, guess
         )
         if names is None:
             newest = self._newest_of_many()
             if newest is not None:
-                return newest
+                return newest, True
             names = self.store.names(self.paths.snapshot_dir)
         latest = max(numbered(names, SNAPSHOT_PREFIX), default=0)
-        return self._parsed(latest, data[latest]) if latest in data else latest or None
+        return self._parsed(latest, data[latest]) if latest in data else latest or None, False
 
-    def _newest_of_many(self) -> Snapshot | None:
+    def _newest_of_many(self, known: int | None = None) -> Snapshot | None:
         """Find the newest of very many snapshots from the hints; None: they don't tell, so list.
 
         Snapshots expire one after the other, the oldest first: where one exists and the next doesn't, it is the newest.
         It is read after the look at the next one. A hint that an expiry has passed is of a snapshot that another engine
         put long after its turn. A gap, which only a deletion by hand leaves, is seen unless it is wider than what lies
         above it.
+
+        ``known``: what was the newest one before. Others are looked for above that together with the hints, which have
+        to say that there are still so many.
         """
         if self.store.keeper is not None:
             return None
-        store, paths = self.store, self.paths
-        hints = (paths.latest_hint, paths.earliest_hint)
-        data = side_by_side(store, [partial(read_if_there, store, path) for path in hints])
-        at, earliest = (hint_number(d or b"") for d in data)
-        if not at or at < (earliest or 0):
+        paths = (self.paths.latest_hint, self.paths.earliest_hint)
+        hints = [partial(read_if_there, self.store, path) for path in paths]
+        looks: list[Callable[[], Any]] = [*hints, *([] if known is None else [partial(self._highest_above, known)])]
+        latest, earliest, *highest = side_by_side(self.store, looks)
+        at, first = hint_number(latest or b""), hint_number(earliest or b"") or 0
+        if not at or at < first:
             return None
+        if known is not None:
+            if at > (highest[0] or known) or known - first < FEW:
+                return None
+            if highest[0] is None:
+                return self.find_snapshot(known)
+            at = highest[0]
         for _ in range(_CLIMBS):
-            above = [at + step for step in _STEPS]
-            there = side_by_side(store, [partial(store.exists, paths.snapshot(i)) for i in above])
-            if not any(there):
+            found = self._highest_above(at)
+            if found is None:
                 return self.find_snapshot(at)
-            at = max(i for i, found in zip(above, there, strict=True) if found)
+            at = found
         return None
+
+    def _highest_above(self, number: int) -> int | None:
+        """Look for snapshots with higher ids, ever farther; return the highest that is there."""
+        above = [number + step for step in _STEPS]
+        there = side_by_side(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
+        return max((i for i, found in zip(above, there, strict=True) if found), default=None)
 
     def latest_snapshot(self) -> Snapshot | None:
         """Read the newest snapshot, None when the branch never had one.
@@ -232,7 +251,7 @@ class Table:
             FormatError: there is none, but tags, hints or the branch's options prove that there were snapshots.
         """
         for _ in range(_PROBE_LIMIT):
-            latest = self._newest(remembered(self.store, self.paths.snapshot_dir))
+            latest, is_long = self._newest(remembered(self.store, self.paths.snapshot_dir))
             if latest is None:
                 proof = proof_of_snapshots(self)
                 if proof is None:
@@ -247,7 +266,7 @@ class Table:
                 newest = latest if isinstance(latest, Snapshot) else self.snapshot(latest)
             except NotFoundError:
                 continue  # rolled back or replaced between the listing and the read: list again
-            remember(self.store, self.paths.snapshot_dir, [newest.id])
+            remember(self.store, self.paths.snapshot_dir, [newest.id], is_long=is_long)
             return newest
         raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read")
 

@@ -16,7 +16,9 @@ from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import NotFoundError, StorageError
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.table import table as table_module
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, make_table, message, names, overwrite, rewrite
@@ -146,9 +148,14 @@ def test_who_takes_no_turns_is_told_nothing(table: Table) -> None:
     assert early_state(table, Seen(table)) is None
 
 
-def test_no_history_beside_other_writers_loses_a_commit(table: Table) -> None:
+@pytest.mark.parametrize("few", [1000, 3], ids=["listed", "too many to list"])
+def test_no_history_beside_other_writers_loses_a_commit(
+    table: Table, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Writers of this machine, near and far, of another one, schema changes, and rollbacks by another engine."""
-    random = chance("early")
+    monkeypatch.setattr(local, "_FEW", few)
+    monkeypatch.setattr(table_module, "FEW", few)
+    random = chance(f"early {few}")
     views = [by(kind(table.store), table) for kind in (Far, Far, CountingStore, Alone)]
     states: dict[int, set[str]] = {0: set()}
     for step in range(40):
