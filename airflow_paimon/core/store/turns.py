@@ -29,7 +29,9 @@ except ImportError:  # not on this system: nobody waits
 
 WAIT_S = 10.0
 _BEAT_S = 0.5
-_PAUSE_S = 0.0003, 0.005
+_PAUSE_S, _PARTS = (0.0005, 0.005), 4
+"""The shortest and the longest pause between two looks at a lock, and which part of the wait so far it is."""
+_LOOK_AT_S = 0.2
 _UNUSED_S = 7 * 24 * 3600
 _LOOK_S = 24 * 3600
 _DIGEST, _START = 32, 36
@@ -230,19 +232,23 @@ def _take(name: str) -> Turn | None:
 
 def _wait(descriptor: int, kind: int, beat: Callable[[], None] | None = None) -> bool:
     """Wait for a lock; False: who has it has not shown for ``WAIT_S`` that it goes on."""
+    shortest, longest = _PAUSE_S
     began = beaten = time.monotonic()
+    looked = 0.0
     while True:
-        with contextlib.suppress(BlockingIOError):
+        try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
-        if abs(time.time() - os.fstat(descriptor).st_mtime) > WAIT_S:  # in the future: the clock was set back
-            return False
-        now = time.monotonic()
+        except BlockingIOError:
+            now = time.monotonic()
+        if now - looked > _LOOK_AT_S:
+            looked = now
+            if abs(time.time() - os.fstat(descriptor).st_mtime) > WAIT_S:  # in the future: the clock was set back
+                return False
         if beat is not None and now - beaten > _BEAT_S:
             beaten = now
             beat()
-        shortest, longest = _PAUSE_S
-        time.sleep(min(max((now - began) / 8, shortest), longest))
+        time.sleep(min(max((now - began) / _PARTS, shortest), longest))
 
 
 def _touch(descriptor: int) -> None:

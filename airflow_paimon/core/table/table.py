@@ -49,6 +49,8 @@ _PROBE_LIMIT = 8
 _STEPS = tuple(2**power for power in range(17))
 """How far above a hinted snapshot others are looked for."""
 _CLIMBS = 8
+_CLOSE = 16
+"""By how much a hint is often too low."""
 _LISTED = 10
 
 
@@ -231,12 +233,22 @@ class Table:
             if highest[0] is None:
                 return self.find_snapshot(known)
             at = highest[0]
+        if not self.store.remote:
+            at = self._climbed(at)
         for _ in range(_CLIMBS):
             found = self._highest_above(at)
             if found is None:
                 return self.find_snapshot(at)
             at = found
         return None
+
+    def _climbed(self, number: int) -> int:
+        """Go up from a hint that is a little too low: the many looks above it, one by one here, are then made once."""
+        for _ in range(_CLOSE):
+            if not self.store.exists(self.paths.snapshot(number + 1)):
+                break
+            number += 1
+        return number
 
     def _highest_above(self, number: int) -> int | None:
         """Look for snapshots with higher ids, ever farther; return the highest that is there."""
