@@ -1,7 +1,9 @@
 """Writes rows into buckets: plan once, distribute rows to buckets, write each bucket's files with its own writer.
 
 A primary-key bucket gets sorted runs of level 0: sequence numbers continue from the bucket's highest, versions of one
-key in a run are merged as in a read (docs/format.md, Data files). Nothing is visible until the commit.
+key in a run are merged as in a read (docs/format.md, Data files). It is one run, sorted in parts that go to the local
+disk beyond the buffer; but where the merge engine computes values, each full buffer is one. Nothing is visible until
+the commit.
 """
 
 from __future__ import annotations
@@ -37,12 +39,17 @@ from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets
 from airflow_paimon.data.files.conform import partition_columns, some_columns
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
-from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, runs_to_write
+from airflow_paimon.data.merge.rules import merge_rules
+from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, merges_in_parts, runs_to_write
+from airflow_paimon.data.merge.spilled_runs import RunBuffer
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
 from airflow_paimon.data.record_expiry import record_expiry
 
 BUFFER_BYTES = 256 << 20
-"""Bytes that a primary-key bucket's writer holds in memory before it sorts and writes a run."""
+"""Bytes that a primary-key bucket's writer holds in memory before it puts them, sorted, on the local disk."""
+
+SORT_BYTES = 64 << 20
+"""Bytes that it sorts at once: what fits a core's cache and is merged then costs less than sorting all at once."""
 
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
 _MOST_ROWS_TO_HASH = 20_000
@@ -453,6 +460,12 @@ def _hashed(
     return out
 
 
+def _part_bytes(write: TableWrite) -> int:
+    """Return how many bytes of a bucket are sorted at once: all that are held where it matters which rows meet."""
+    small = write.is_keyed and merges_in_parts(write.schema) and not write.writes_input_changelog
+    return min(SORT_BYTES, write.buffer_bytes) if small else write.buffer_bytes
+
+
 class BucketWriter:
     """Writes one bucket: ``add`` rows any number of times, then ``finish`` (or ``abandon``)."""
 
@@ -478,6 +491,8 @@ class BucketWriter:
         self._buffer_bytes = 0
         self._plain = None if write.is_keyed else RollingWriter(self._target, self._sequence)
         self._runs: list[RollingWriter] = []
+        self._sorted_runs = RunBuffer(write.buffer_bytes)
+        self._part_bytes = _part_bytes(write)
         self._files: list[DataFile] = []
         self._changelog: list[DataFile] = []
         self._took_rows = False
@@ -495,7 +510,7 @@ class BucketWriter:
             return
         self._buffer.append((batch, indices))
         self._buffer_bytes += batch.nbytes * rows // max(batch.num_rows, 1)
-        if self._buffer_bytes >= self._write.buffer_bytes:
+        if self._buffer_bytes >= self._part_bytes:
             self._flush()
 
     def finish(self) -> CommitMessage:
@@ -505,7 +520,11 @@ class BucketWriter:
         else:
             alone = self._write.replaces and not self._runs  # nothing to merge with: equivalent to a compacted bucket
             # deletes still hide rows of other partitions in a chain, and rows that another task has written
-            self._flush(keep_deletes=not alone or self._options.chain_table or self._write.apart)
+            keep_deletes = not alone or self._options.chain_table or self._write.apart
+            self._flush(keep_deletes)
+            if self._sorted_runs:
+                self._write_run(self._sorted_runs.merged(merge_rules(self._write.schema)), keep_deletes)
+                self._sorted_runs.close()
             if alone and len(self._runs) == 1 and not any(f.delete_row_count for f in self._files):
                 top = self._options.num_levels - 1
                 self._files = [f._replace(level=top) for f in self._files]
@@ -519,24 +538,31 @@ class BucketWriter:
 
     def abandon(self) -> None:
         """Delete the written files. Only before a commit of them was attempted."""
+        self._sorted_runs.close()
         for writer in [self._plain, *self._runs] if self._plain is not None else self._runs:
             writer.abandon()
 
     def _flush(self, keep_deletes: bool = True) -> None:
-        """Sort the buffered rows and write them as a run."""
+        """Sort the buffered rows into runs, and write those that are not merged with later ones."""
         if not self._buffer:
             return
-        for rows in self._sorted():
-            self._took_rows = self._took_rows or rows.num_rows > 0
-            run = RollingWriter(self._target)
-            self._runs.append(run)
-            for batch in rows.to_batches():
-                run.write(batch if keep_deletes else drop_retracts(batch))
-            self._files += run.finish()
+        for run in self._sorted():
+            self._took_rows = self._took_rows or run.num_rows > 0
+            if merges_in_parts(self._write.schema):
+                self._sorted_runs.add(run)
+            else:
+                self._write_run(run.to_batches(), keep_deletes)
         if self._write.writes_input_changelog:
             self._write_input_changelog()
         self._sequence += sum(b.num_rows if i is None else len(i) for b, i in self._buffer)
         self._buffer, self._buffer_bytes = [], 0
+
+    def _write_run(self, batches: Iterable[pa.RecordBatch], keep_deletes: bool) -> None:
+        run = RollingWriter(self._target)
+        self._runs.append(run)
+        for batch in batches:
+            run.write(batch if keep_deletes else drop_retracts(batch))
+        self._files += run.finish()
 
     def _write_input_changelog(self) -> None:
         writer = RollingWriter(replace(self._target, is_changelog=True))

@@ -17,6 +17,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import arrow_write, compact_keyed, read_arrow, write_arrow
+from airflow_paimon.data import write as data_write
 from airflow_paimon.data.compact_keyed import plan_buckets
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
@@ -257,12 +258,18 @@ def test_random_lives(tmp_path: Path, engine: str, options: dict[str, str]) -> N
             assert known == model.rows
 
 
+def several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a writer make a run of each batch, as several tasks do that get rows of one bucket."""
+    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    monkeypatch.setattr(data_write, "merges_in_parts", lambda schema: False)
+
+
 @pytest.mark.parametrize("mode", ["overwrite", "dynamic_overwrite"])
 def test_an_overwrite_of_several_runs_is_seen_and_told_to_nobody(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with Paimon's own, streaming readers don't get an overwrite."""
-    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    several_runs(monkeypatch)
     table = keyed(tmp_path, **VECTORS, changelog_producer="lookup")
     put(table, ("x", 1, 1, "old"), ("x", 2, 1, "old"))
     reader = Follower(table, row_kind=True, **{"streaming-read-overwrite": "false"})
@@ -277,7 +284,7 @@ def test_an_overwrite_of_several_runs_is_seen_and_told_to_nobody(
 
 def test_what_another_writer_adds_to_an_overwrite_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows may be told twice then, but the other writer's would else never be."""
-    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    several_runs(monkeypatch)
     table = keyed(tmp_path, changelog_producer="lookup")
     put(table, ("x", 1, 1, "old"))
 

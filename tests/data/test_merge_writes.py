@@ -11,16 +11,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data import write as data_write
+from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import folded, live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.data.tables import make_table, rows_of
+from tests.randomness import chance
 
 COLUMNS = {"k": "INT NOT NULL", "a": "INT", "b": "STRING"}
 SUM = {"merge_engine": "aggregation", "fields__a__aggregate_function": "sum"}
@@ -93,13 +97,49 @@ def test_an_overwrite_merges_its_own_rows_only(tmp_path: Path) -> None:
     assert shown(table) == [(1, 8, "y")]
 
 
-def test_a_full_buffer_becomes_a_run_of_its_own(tmp_path: Path) -> None:
+def in_parts(table: Table, rows: Sequence[Rows], mode: str, buffer_bytes: int) -> list[Any]:
+    """Write rows with a buffer of so many bytes; return the new files."""
+    write = plan_write(table, overwrite=mode != "append", buffer_bytes=buffer_bytes)
+    messages = write_rows(write, [conform_rows(arrow(part), write.schema, table.label) for part in rows])
+    commit_write(table, write, messages, mode, None, CommitIdentity())
+    return [f for m in messages for f in m.new_files]
+
+
+PICKING = {
+    "deduplicate": {},
+    "deduplicate, sequence": {"sequence__field": "a"},
+    "deduplicate, descending": {"sequence__field": "a", "sequence__field.sort_order": "descending"},
+    "deduplicate, no deletes": {"ignore_delete": "true"},
+    "deduplicate, no -U": {"ignore_update_before": "true"},
+    "first-row": {"merge_engine": "first-row", "ignore_delete": "true"},
+    "input changelog": {"changelog_producer": "input"},
+}
+
+
+@pytest.mark.parametrize("name", PICKING)
+def test_the_buffer_does_not_decide_what_is_written(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random rows in random batches: sorted in parts on the disk and merged, or sorted at once."""
+    random = chance(f"buffer/{name}")
+    small, large = table_of(tmp_path / "small", PICKING[name]), table_of(tmp_path / "large", PICKING[name])
+    monkeypatch.setattr(data_write, "SORT_BYTES", 100)
+    values, texts, kinds = [None, *range(5)], [None, "x", "y"], ["+I", "+I", "+U", "-U", "-D"]
+    for mode in ("append", "append", "overwrite", "append"):
+        drawn = [
+            [(random.randrange(15), *map(random.choice, (values, texts, kinds))) for _ in range(random.randrange(12))]
+            for _ in range(random.randrange(1, 30))
+        ]
+        of_small = in_parts(small, drawn, mode, random.choice([1, 400]))
+        of_large = in_parts(large, drawn, mode, 1 << 30)
+        told = [[(f.row_count, f.level, f.max_sequence_number, f.delete_row_count) for f in some]
+                for some in (of_small, of_large)]  # fmt: skip
+        assert told[0] == told[1]
+        assert shown(small) == shown(large)
+
+
+def test_a_full_buffer_becomes_a_run_of_its_own_where_values_are_computed(tmp_path: Path) -> None:
     table = table_of(tmp_path, SUM)
-    write = plan_write(table, buffer_bytes=1)
-    batches = [conform_rows(arrow([(1, n, None), (1, 10 * n, "x")]), write.schema, table.label) for n in (1, 2)]
-    (message,) = write_rows(write, batches)
-    assert [f.row_count for f in message.new_files] == [1, 1]
-    commit_buckets(table, [message])
+    written = in_parts(table, [[(1, n, None), (1, 10 * n, "x")] for n in (1, 2)], "append", 1)
+    assert [f.row_count for f in written] == [1, 1]
     assert shown(table) == [(1, 33, "x")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import tempfile
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -25,11 +26,12 @@ from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data import write as data_write
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.write import BucketWriter, distribute, partitions_of_rows, plan_write, write_rows
+from airflow_paimon.data.write import BucketWriter, RowsWriter, distribute, partitions_of_rows, plan_write, write_rows
 from tests.core.tables import alter_table
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
@@ -222,28 +224,43 @@ def test_files_roll_at_the_target_size_and_stay_disjoint(tmp_path: Path, monkeyp
     assert sorted(simple(table)) == [(r["k"], r["v"]) for r in rows]
 
 
-def test_a_writer_with_a_small_buffer_makes_several_runs(tmp_path: Path) -> None:
-    table = make_table(tmp_path, KV, primary_keys=["k"], bucket="2")
-    write = plan_write(table, buffer_bytes=500)
-    batch = conform_rows(rows_of(KV, [{"k": k % 50, "v": f"{k}"} for k in range(400)]), write.schema, table.label)
-    messages = write_rows(write, [batch.slice(i, 40) for i in range(0, 400, 40)])
-    assert all(len(m.new_files) > 1 for m in messages)
+@pytest.mark.parametrize("buffer_bytes", [1, 3000], ids=["each-batch-on-disk", "some-in-memory"])
+def test_a_bucket_larger_than_the_buffer_is_one_sorted_run(
+    tmp_path: Path, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_write, "SORT_BYTES", 500)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    table = make_table(tmp_path / "table", KV, primary_keys=["k"], bucket="2")
+    write = plan_write(table, buffer_bytes=buffer_bytes)
+    batch = conform_rows(rows_of(KV, [{"k": k * 7 % 500, "v": f"{k}"} for k in range(4000)]), write.schema, table.label)
+    writer = RowsWriter(write)
+    for start in range(0, 4000, 40):  # more runs than are merged at once
+        writer.add(batch.slice(start, 40))
+    assert list((tmp_path / "temporary").rglob("*.arrow"))
+    messages = writer.finish()
+    assert not list((tmp_path / "temporary").iterdir())
+    assert [len(m.new_files) for m in messages] == [1, 1]
+    assert sum(m.new_files[0].row_count for m in messages) == 500
     commit_append(table, messages, planned_on=write.planned_on)
-    assert simple(table) == [(k, f"{350 + k}") for k in range(50)]
+    assert simple(table) == sorted((k * 7 % 500, f"{k}") for k in range(3500, 4000))
 
 
-def test_a_failed_write_leaves_no_files(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make_table(tmp_path, PARTS, primary_keys=["dt", "k"], partition_keys=["dt"], bucket="1")
     write = plan_write(table, buffer_bytes=10)
     good = conform_rows(rows_of(PARTS, [{"dt": "a", "k": 1, "v": "x"}]), write.schema, table.label)
 
     def batches() -> Any:
         yield good
+        assert list(tmp_path.rglob("airflow-paimon-*"))
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         write_rows(write, batches())
     assert not list(tmp_path.rglob("*.parquet"))
+    assert not list(tmp_path.rglob("airflow-paimon-*"))
 
 
 def test_the_bucket_of_a_row_is_the_partitions_own(tmp_path: Path) -> None:

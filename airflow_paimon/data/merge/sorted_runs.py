@@ -26,6 +26,7 @@ from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winn
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import align_runs, merge_runs
 from airflow_paimon.data.merge.sort_keys import Keys, order_values, sort_keys
+from airflow_paimon.data.merge.spilled_runs import RUN_ROWS, read_run, write_run
 from airflow_paimon.data.merge.versions import DELETE, UPDATE_BEFORE, Indices, gather
 
 Part = tuple[pa.RecordBatch, Indices | None]
@@ -47,6 +48,14 @@ def runs_to_write(parts: Sequence[Part], schema: TableSchema, first_number: int)
     keeps_all = options.merge_engine == "partial-update"
     runs = sorted_versions(parts, schema) if keeps_all else [sorted_run(parts, schema)]
     return [rows.append_column(SEQUENCE_NUMBER, pa.array(first_number + order)) for rows, order in runs]
+
+
+def merges_in_parts(schema: TableSchema) -> bool:
+    """Whether rows may be sorted in parts: the runs of several calls of ``runs_to_write``, merged, are what one call
+    with all rows returns. Where values are computed it is not so: a sum over deletes, or of sums, can be another one.
+    """
+    options = TableOptions(schema.options)
+    return options.merge_engine == "deduplicate" or (options.merge_engine == "first-row" and not options.chain_table)
 
 
 def _merged_run(parts: Sequence[Part], schema: TableSchema, first_number: int) -> pa.Table:
@@ -169,8 +178,6 @@ def not_ignored(rows: pa.RecordBatch, schema: TableSchema) -> Indices:
 SORT_BYTES = 128 << 20
 """Bytes held in memory before they are written to disk as sorted runs. Sorting briefly takes as much again."""
 
-_RUN_ROWS = 32_768
-
 
 class RowSorter:
     """Takes rows of any buckets, as ``conform_rows`` returns them, and returns those of one bucket in key order.
@@ -220,7 +227,7 @@ class RowSorter:
         Raises:
             InvalidInputError: as ``add``.
         """
-        runs = [_read_run(path) for path in self._runs.pop(key, ())]
+        runs = [read_run(path) for path in self._runs.pop(key, ())]
         if parts := self._held.pop(key, None):
             runs.append(iter(self._sorted(key, parts)))
         if self._combines:
@@ -247,9 +254,7 @@ class RowSorter:
             batches = self._sorted(key, parts)
             if not batches:
                 continue
-            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
+            write_run(path, batches)
             self._runs.setdefault(key, []).append(path)
         self._held, self._held_bytes = {}, 0
 
@@ -260,7 +265,7 @@ class RowSorter:
         keys = sort_keys([[deciding.column(name) for name in self._schema.trimmed_primary_keys]])[0]
         order = np.argsort(keys, kind="stable")
         self._check_unique(deciding, keys[order], order)
-        batches: list[pa.RecordBatch] = gathered(parts, order).to_batches(max_chunksize=_RUN_ROWS)
+        batches: list[pa.RecordBatch] = gathered(parts, order).to_batches(max_chunksize=RUN_ROWS)
         return batches
 
     def _combined(self, key: BucketKey, parts: list[Part]) -> list[pa.RecordBatch]:
@@ -270,7 +275,7 @@ class RowSorter:
             (run,) = runs_to_write(parts, self._schema, first)
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._label}: {error.message}") from None
-        batches: list[pa.RecordBatch] = run.to_batches(max_chunksize=_RUN_ROWS)
+        batches: list[pa.RecordBatch] = run.to_batches(max_chunksize=RUN_ROWS)
         return [b for b in batches if b.num_rows]
 
     def _check_unique(self, rows: pa.RecordBatch, keys: Keys, order: Indices | None = None) -> None:
@@ -285,8 +290,3 @@ class RowSorter:
             f"{self._label}: the rows hold a primary key more than once, such as {named}: each key must occur once, as "
             f"otherwise it is undefined which row wins"
         )
-
-
-def _read_run(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as batches:
-        yield from batches
