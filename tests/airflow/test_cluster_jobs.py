@@ -167,7 +167,7 @@ def until_killed(cluster: Cluster, job: Submission) -> None:
 
 
 # Whoever ends a driver that hangs; each of these starts one.
-ends = pytest.mark.part(few=2, group="ends of a driver")
+ends = pytest.mark.part(few=1, group="ends of a driver")
 
 
 @ends

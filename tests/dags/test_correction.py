@@ -62,7 +62,7 @@ def writer(warehouse: Path) -> Iterator[list[int]]:
     assert process.returncode == 0
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_home: Path) -> None:
     main = make_orders(str(warehouse))
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": ["amount"]}]')])
@@ -127,7 +127,7 @@ def own_dag() -> DAG:
     )
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     warehouse: Path, tmp_path: Path, airflow_home: Path
 ) -> None:
@@ -163,7 +163,7 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     assert values() == dict.fromkeys(range(10), "wrong") | appended
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 def test_a_broken_rule_ends_the_run_before_anybody_is_asked_and_says_how_to_go_on(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,7 +203,7 @@ def check_undo(main: Table, written: list[int], tag: str) -> None:
     assert main.latest_snapshot_id() == head
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the_base(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -203,6 +203,7 @@ def test_own_tasks_stand_between_those_of_the_runbook() -> None:
 
 
 @pytest.mark.parametrize("make", FACTORIES, ids=lambda make: make.__name__)
+@pytest.mark.part(every=3)
 def test_a_dag_is_the_same_in_each_parse(make: Any) -> None:
     def parsed(dag_id: str) -> dict[str, Any]:
         made = make(

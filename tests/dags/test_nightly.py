@@ -206,7 +206,7 @@ def test_a_wrong_form_is_refused(table: Table, warehouse: Path, conf: Any, error
 # -- the night ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 @pytest.mark.slow
 def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     before = seen(table)

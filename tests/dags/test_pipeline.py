@@ -127,7 +127,7 @@ def left_over(*tables: Table) -> list[str]:
     return [*tags, *(b for table in tables for b in table.branch_names())]
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 @pytest.mark.slow
 def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
     mains: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch
@@ -190,7 +190,7 @@ def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
     assert "undone already" in again.xcom("check_params", "paimon_error")["message"]
 
 
-@pytest.mark.part(few=2, group="whole runs")
+@pytest.mark.part(few=1, group="whole runs")
 @pytest.mark.slow
 def test_a_table_that_is_refused_takes_the_published_ones_back(
     mains: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -164,6 +164,7 @@ def _flights() -> Any:
     return load_program("_flights")
 
 
+@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_connection_form_opens_on_the_warehouse_and_requires_it(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/connections")
     page.click("Add Connection")
@@ -174,6 +175,7 @@ def test_the_connection_form_opens_on_the_warehouse_and_requires_it(demo: Demo, 
     assert "Results folder" not in said, "what few need is closed"
 
 
+@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/dags/{DAG}")
     page.wait_for(DAG, "Trigger")
@@ -217,6 +219,7 @@ def click_in_frame(page: Page, text: str) -> None:
     page.until(lambda: page.run(script), f"link {text!r} in the frame")
 
 
+@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> None:
     """From the navigation to the table, what waits for whom, and from there to the approval, out of the frame."""
     page.open("about:blank")
@@ -320,6 +323,7 @@ def make_history(warehouse: Path) -> None:
     overwrite(table.branch("next_fix"), "2026-11-16", rows=1100)
 
 
+@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")

@@ -43,6 +43,7 @@ def version_of(text: str | None) -> int | str | None:
 
 
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.part(every=2)
 def test_every_read_of_a_table(golden: Golden, name: str) -> None:
     folder = golden(ARCHIVE)
     entry = entry_of(folder, name)

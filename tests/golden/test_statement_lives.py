@@ -55,6 +55,7 @@ class Pairs:
     some(LIVES, 3, by=lambda life: life["options"]) or [None],
     ids=lambda life: life["table"] if life else "no-golden-tables",
 )
+@pytest.mark.part(few=2)
 def test_life(golden: Callable[[str], Path], spark: SparkSession, tmp_path: Path, life: Any) -> None:
     archive = golden(ARCHIVE)
     assert life is not None

@@ -105,6 +105,7 @@ def rows(*pairs: tuple[int, float], day: str = "2026-05-01") -> pa.Table:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.part(every=2)
 def test_the_example_of_a_function_is_true(
     name: str, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

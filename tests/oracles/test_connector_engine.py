@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # What the rows of a statement must be, the tests of the embedded engine say in each run.
-pytestmark = [pytest.mark.oracle, pytest.mark.part(every=3, together=True)]
+pytestmark = [pytest.mark.oracle, pytest.mark.part(every=4, together=True)]
 
 Run = Callable[..., dict[str, Any]]
 OWN = {"branch", "bytes", "plan_id", "duration_s"}

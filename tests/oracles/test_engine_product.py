@@ -273,6 +273,7 @@ def _has_level_0(view: Table) -> bool:
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS, ids=name_of)
+@pytest.mark.part(few=2)
 def test_a_table_that_both_write(java_oracle: JavaOracle, tmp_path: Path, combination: Combination) -> None:
     name = name_of(combination)
     world, chance = World(tmp_path, java_oracle), chance_of(f"product {name}")

@@ -47,7 +47,7 @@ from tests.randomness import some
 
 __all__ = ["engine", "name", "warehouse"]
 
-pytestmark = [pytest.mark.oracle, pytest.mark.part(every=2)]
+pytestmark = [pytest.mark.oracle, pytest.mark.part(every=3)]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "append": {},

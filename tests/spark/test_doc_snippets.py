@@ -209,6 +209,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], No
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(_DOCS)))
+@pytest.mark.part(every=2)
 def test_the_snippets_of_a_page_run(
     page: Page, path: Path, tables: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

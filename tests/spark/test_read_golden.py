@@ -61,6 +61,7 @@ READ = [c for c in CASES if c.archive == "paimon-2.0.0" and c.name in some(NAMES
 
 
 @pytest.mark.parametrize("case", READ or [None], ids=lambda case: case.id if case else "no-golden-tables")
+@pytest.mark.part(every=2)
 def test_golden_read(spark: SparkSession, golden: Callable[[str], Path], case: GoldenCase | None) -> None:
     archive = golden(case.archive if case else "paimon-2.0.0")
     assert case is not None

@@ -58,7 +58,7 @@ def store(proxy: NameNodeProxy, root: str) -> Store:
     return open_store(f"{proxy.uri}/{root}", QUICK)
 
 
-@pytest.mark.part(every=3, together=True)
+@pytest.mark.part(every=6, together=True)
 class TestHdfsStore(SharedStoreContract):
     keys = 10  # to close a file takes the client half a second where the data node's report comes after its question
 
@@ -71,7 +71,7 @@ def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct, commits=2)
 
 
-@pytest.mark.part(few=2, group="corrections on storages")
+@pytest.mark.part(few=1, group="corrections on storages")
 def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
 

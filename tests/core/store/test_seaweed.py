@@ -22,7 +22,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint
 
 
-@pytest.mark.part(every=3, together=True)
+@pytest.mark.part(every=6, together=True)
 class TestSeaweedFS(SharedStoreContract):
     keys = 10
 
