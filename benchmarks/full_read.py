@@ -3,7 +3,8 @@ tasks, and what the data source's process does before its tasks.
 
 CPU seconds, of the driver (Python) and of the JVM and its workers, and by how much the memory of the driver and of
 the largest worker grew, each way in a process of its own. The files are manifest entries only, so nothing is read of
-them: tasks plan their groups and count the files. The environment variable ``SIZES`` sets the numbers of files.
+them: tasks plan their groups, and others count the files that they get. The environment variable ``SIZES`` sets the
+numbers of files.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import grouped_read, whole_read
 from airflow_paimon.data.grouped_read import plan_by_groups
 from airflow_paimon.data.layers import plan_table_read
-from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.data.whole_read import WholeRead, plan_or_whole, unpacked
 from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
-from airflow_paimon.spark.whole_read import grouped_files, planned_groups
+from airflow_paimon.spark.whole_read import planned_files
 from benchmarks.large_tables import make_table_by_day
 from benchmarks.metadata import new_file
 from benchmarks.spark_read_write import cpu_of_processes, session
@@ -75,16 +76,16 @@ def in_data_source(table: Table, *, at_once: bool) -> dict[str, float]:
 
 
 def counted(spark: SparkSession, whole: WholeRead) -> list[Row]:
-    """Plan all groups, and return how many files each task has found."""
-    of = whole.of
+    """Plan all groups, and return how many files each task has got."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_imports_apart()
         with forgetting_zip_importers():
-            files = sum(len(s.files) for _, splits in planned_groups(of, batches) for s in splits)
+            pieces = (unpacked(data) for batch in batches for data in batch.column(1).to_pylist())
+            files = sum(len(s.files) for _, splits in pieces for s in splits)
         yield pa.RecordBatch.from_pydict({"files": [files], "mb": [_peak_mb()]})
 
-    return map_in_arrow(grouped_files(spark, whole), count, "files long, mb double").collect()
+    return map_in_arrow(planned_files(spark, whole), count, "files long, mb double").collect()
 
 
 def in_tasks(table: Table, folder: Path) -> dict[str, float]:

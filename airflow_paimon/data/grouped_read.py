@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from statistics import fmean
 from typing import NamedTuple
 
 import pyarrow.compute as pc
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import each_entries, without_collecting
+from airflow_paimon.core.table.scan import without_collecting
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data.layers import Layer, PinnedLayers
@@ -22,7 +20,7 @@ from airflow_paimon.data.scan import TableRead
 from airflow_paimon.data.whole_read import (
     GroupRead,
     WholeRead,
-    entries_of,
+    bytes_of,
     plan_group,
     plan_or_whole,
     plan_pinned_or_whole,
@@ -35,7 +33,6 @@ and 0.4 kB more where a filter needs their statistics.
 """
 _FILES, _MOST_GROUPS = 2000, 20_000
 """Files of a group, about."""
-_SAMPLE = 1000
 _LARGE = 2
 _MEMORY_BYTES = 64 << 20
 """What is kept in memory of the files of a read that this process plans; the rest lies in a temporary file."""
@@ -50,11 +47,14 @@ class PlannedRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Files in parts for ``plan_group``. ``is_large``: they are more than twice as many, or as large, as was asked for,
-    like those of a table with few buckets, which can't be divided without a plan.
+    """Files in parts for ``plan_group``. ``files`` and ``size``: how many, and their bytes. ``is_large``: they are more
+    than twice as many, or as large, as was asked for, like those of a table with few buckets, which can't be divided
+    without a plan.
     """
 
     parts: Sequence[Kept]
+    files: int
+    size: int
     is_large: bool
 
     def read(self) -> list[bytes]:
@@ -123,7 +123,7 @@ def grouped(
     each = _FILES if files is None else files
     with reading_once():
         if most_bytes is not None:
-            each = max(1, min(each, int(most_bytes / (_size_of_files(whole) or 1))))
+            each = max(1, min(each, most_bytes * whole.files // (bytes_of(whole) or 1)))
         number = max(1, min(_MOST_GROUPS, -(-whole.files // each)))
         kept = SortedRuns((1 << 63) if memory_bytes is None else memory_bytes)
         groups: dict[int, list[tuple[int, Kept]]] = {}
@@ -138,16 +138,10 @@ def grouped(
     found = [
         Group(
             parts=[part for _, part in sorted(groups[g], key=lambda one: one[0])],
+            files=files_of[g],
+            size=size_of[g],
             is_large=files_of[g] > most_files or size_of[g] > most_size,
         )
         for g in sorted(groups)
     ]
     return GroupedRead(of=whole.of, groups=found)
-
-
-def _size_of_files(whole: WholeRead) -> float:
-    """Return the size of a file, as it is on average at the beginning of the largest manifest."""
-    largest = max((m for _, m in whole.listed if m is not None), key=entries_of)
-    for _, entries in islice(each_entries(whole.of.state.table, [largest]), 1):
-        return fmean(entry.file.file_size for entry in entries[:_SAMPLE]) if entries else 0.0
-    return 0.0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -66,6 +67,8 @@ MANY_ENTRIES = WORTH_IT
 """Entries of manifests, additions and deletions, above which tasks plan a read."""
 _AT_ONCE = 50_000
 """Entries that are sorted at a time."""
+_SAMPLE = 1000
+"""Files from whose sizes those of the others are estimated."""
 _CHUNKS = 1 << 20
 """More than a manifest is cut into."""
 
@@ -117,13 +120,15 @@ class GroupRead:
 class WholeRead:
     """A read that tasks plan: they ``sort_out`` what is listed, then ``plan_group`` each group.
 
-    ``read``: the common parameters, without the files' schemas. ``files``: how many are live.
+    ``read``: the common parameters, without the files' schemas. ``files``: how many are live. ``rows``: about how many
+    they have; None: unknown.
     """
 
     of: GroupRead
     read: TableRead
     listed: tuple[Listed, ...]
     files: int
+    rows: int | None = None
 
 
 def plan_or_whole(
@@ -194,21 +199,43 @@ def _whole_read(
     selection = files_for(schema, by_bucket=True, where=where, predicate=predicate)
     if isinstance(selection, BucketSelection):
         return None  # a part of each partition, by an index of blocks where there is one
-    manifests = all_manifests(state.table, state.snapshot)
-    if selection is not None:
-        manifests = [m for m in manifests if selection.may_be_in(m)]
+    every = all_manifests(state.table, state.snapshot)
+    manifests = every if selection is None else [m for m in every if selection.may_be_in(m)]
     if sum(map(entries_of, manifests)) <= more_than:
         return None
     if sum(entries_of(m) for m in manifests if selection is None or _is_within(m, selection)) <= more_than:
         return None
     bare = replace(state, splits=(), index_entries=())
     read, _ = plan_read(bare, columns=columns, where=where, predicate=predicate, time_travel=travels)
+    files, rows = _live_in(manifests), state.snapshot.total_record_count
     return WholeRead(
         of=GroupRead(state=bare, columns=read.columns, where=where, predicate=predicate, time_travel=travels),
         read=read,
         listed=(Listed(0, None), *(Listed(number, m) for number, m in enumerate(manifests, start=1))),
-        files=sum(m.num_added_files - m.num_deleted_files for m in manifests),
+        files=files,
+        rows=None if rows is None else rows * files // max(_live_in(every), 1),
     )
+
+
+def _live_in(manifests: Sequence[ManifestFile]) -> int:
+    return sum(m.num_added_files - m.num_deleted_files for m in manifests)
+
+
+def bytes_of(whole: WholeRead) -> int:
+    """Estimate how large the files of a read are together: as many bytes for each row as at the beginning of the
+    largest manifest, which is read. Files differ in size from partition to partition more than their rows do.
+
+    Raises:
+        FormatError: that manifest is missing or corrupt.
+    """
+    largest = max((m for _, m in whole.listed if m is not None), key=entries_of)
+    for _, entries in islice(each_entries(whole.of.state.table, [largest]), 1):
+        files = [entry.file for entry in entries[:_SAMPLE]]
+        size, rows = sum(f.file_size for f in files), sum(f.row_count for f in files)
+        if whole.rows is None or not rows:
+            return size * whole.files // max(len(files), 1)
+        return size * whole.rows // rows
+    return 0
 
 
 def entries_of(manifest: ManifestFile) -> int:

@@ -52,6 +52,9 @@ from airflow_paimon.data.whole_read import WholeRead, packed, plan_or_whole, unp
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import conform, conform_for
 from airflow_paimon.spark.shares import (
+    FILES_A_TASK,
+    GroupShare,
+    bytes_of_files,
     chain_groups,
     layer_groups,
     read_chain_rows,
@@ -73,8 +76,8 @@ from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
-from airflow_paimon.spark.tasks import forgetting_zip_importers, in_planning, set_imports_apart
-from airflow_paimon.spark.whole_read import FILES_A_TASK
+from airflow_paimon.spark.tasks import TASK_BYTES, forgetting_zip_importers, in_planning, set_imports_apart
+from airflow_paimon.spark.whole_read import MOST_TASKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +106,7 @@ _NAMED = (
     f"spark.read.table and INSERT take"
 )
 _MOST_BYTES = 1 << 30
-"""Of a task that plans its files itself, about."""
+"""Of a group that tasks plan themselves, about."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -360,15 +363,19 @@ class PaimonReader(DataSourceReader):
 
 
 def _group_shares(found: GroupedRead) -> Iterator[Any]:
-    """Let each task plan a group; plan those here of which a filter may leave little, and those too large for one task,
-    as where all files lie in a few buckets.
+    """Let tasks plan groups, each of which reads about ``TASK_BYTES`` of one; plan those here of which a filter may
+    leave little, and those that are too large, as where all files lie in a few buckets.
     """
     here = [group for group in found.groups if found.of.has_filter or group.is_large]
     for read, splits in layer_groups(found.layers(here)):
         yield read_rows, read, splits
-    for group in found.groups:
-        if not (found.of.has_filter or group.is_large):
-            yield read_group, found.of, [group.read()]
+    others = [group for group in found.groups if not (found.of.has_filter or group.is_large)]
+    sizes = [bytes_of_files(group.files, group.size, TASK_BYTES) for group in others]
+    target = max(TASK_BYTES, sum(sizes) // MOST_TASKS)
+    for group, size in zip(others, sizes, strict=True):
+        parts, tasks = group.read(), max(1, min(group.files, round(size / target)))
+        for number in range(tasks):
+            yield read_group, found.of, [GroupShare(parts, number, tasks, target)]
 
 
 class PushdownPaimonReader(PaimonReader):

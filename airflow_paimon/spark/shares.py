@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -21,6 +23,10 @@ from airflow_paimon.data.whole_read import GroupRead, plan_group
 from airflow_paimon.spark.spark_types import shipped_schema, to_shipped
 from airflow_paimon.spark.tasks import LEAST_TASKS, OPEN_COST_BYTES, TASK_BYTES, pack, share_of
 
+FILES_A_TASK = 500
+"""Files that a task of a read of very many files gets at most, about."""
+_PIECES = 4
+"""Of a task of such a read."""
 _EMPTY = b""
 
 
@@ -31,16 +37,48 @@ def read_rows(read: TableRead, split: ReadSplit) -> Iterator[pa.RecordBatch]:
         yield to_shipped(batch, target)
 
 
-def read_layer(layer: Layer) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a planned read in Spark's types."""
-    read, splits = layer
-    for part in (part for split in splits for part in split.divided()):
-        yield from read_rows(read, part)
+class GroupShare(NamedTuple):
+    """What the task with this ``number`` among ``tasks`` reads of a group of files. ``parts``: see ``plan_group``;
+    ``task_bytes``: see ``pieces_of``.
+    """
+
+    parts: Sequence[bytes]
+    number: int
+    tasks: int
+    task_bytes: int
 
 
-def read_group(of: GroupRead, parts: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Plan a group of files, and return its rows in Spark's types."""
-    return read_layer(plan_group(of, parts))
+def read_group(of: GroupRead, share: GroupShare) -> Iterator[pa.RecordBatch]:
+    """Plan a group of files, and return the rows of a share of it in Spark's types."""
+    read, splits = plan_group(of, share.parts)
+    for some in pieces_of(splits, share.task_bytes)[share.number :: share.tasks]:
+        for part in some:
+            yield from read_rows(read, part)
+
+
+def pieces_of(splits: Iterable[ReadSplit], task_bytes: int) -> list[list[ReadSplit]]:
+    """Divide the splits of one of very many groups into pieces of a quarter of a task of ``task_bytes``, as several
+    small pieces make tasks of more equal size. Files whose keys overlap stay together. Each plan of the same files
+    gives the same pieces.
+    """
+    parts = sorted((slim_split(part) for s in splits for part in s.divided()), key=_place)
+    weights = partial(_weight_of_many, task_bytes)
+    return pack(parts, weights, task_bytes // _PIECES)
+
+
+def _place(part: ReadSplit) -> tuple[bytes, int, str]:
+    return part.bucket.partition, part.bucket.bucket, min(f.file_name for f in part.files)
+
+
+def _weight_of_many(task_bytes: int, split: ReadSplit) -> int:
+    return bytes_of_files(len(split.files), sum(f.file_size for f in split.files), task_bytes)
+
+
+def bytes_of_files(files: int, size: int, task_bytes: int) -> int:
+    """Return the bytes that tasks of ``task_bytes`` read of very many files of ``size`` bytes together. Opening one
+    counts less than in a small read: a task gets up to ``FILES_A_TASK``.
+    """
+    return size + files * (task_bytes // FILES_A_TASK)
 
 
 def read_chain_rows(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +13,22 @@ import pytest
 from pyspark.sql import functions as sf
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.table.predicate import Condition
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.visibility import hold_each_key_once
 from airflow_paimon.data import grouped_read, layers, read_arrow, whole_read, write_arrow
+from airflow_paimon.data.grouped_read import grouped
+from airflow_paimon.data.merge.sections import key_ranges
 from airflow_paimon.data.system_tables import read_system_table
+from airflow_paimon.data.whole_read import WholeRead, bytes_of, plan_group, plan_or_whole
 from airflow_paimon.spark import datasource, read_table, shares, sql
 from airflow_paimon.spark import whole_read as in_tasks
 from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.failures import task_errors
+from airflow_paimon.spark.shares import GroupShare, pieces_of, read_group, read_rows
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES
 from tests.data.test_whole_read import KINDS, NO_KEYS, make, put, used
-from tests.randomness import chance
+from tests.randomness import chance, lives
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +36,8 @@ if TYPE_CHECKING:
 
 def test_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
-    monkeypatch.setattr(in_tasks, "FILES_A_TASK", 4)
+    monkeypatch.setattr(in_tasks, "FILES_A_PLAN", 4)
+    monkeypatch.setattr(in_tasks, "TASK_BYTES", 4000)
     monkeypatch.setattr(layers, "FEW_FILES", 0)
     for kind in ("keyed", "deletion vectors"):
         warehouse = str(tmp_path / kind.replace(" ", "_"))
@@ -43,9 +53,9 @@ def test_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.
     assert tuple(row) == (len(high), sum(v for _, v in high) or None)
 
 
-def test_each_group_has_its_task(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_get_files_by_their_bytes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
-    monkeypatch.setattr(in_tasks, "FILES_A_TASK", 1)
+    monkeypatch.setattr(in_tasks, "TASK_BYTES", 1000)
     table = make("append", str(tmp_path))
     for _ in range(12):
         put(table, chance("tasks"), "a")
@@ -53,7 +63,7 @@ def test_each_group_has_its_task(spark: SparkSession, tmp_path: Path, monkeypatc
     files = sum(len(s.files) for s in splits)
     frame = read_table(spark, str(tmp_path), "d.t")
     tasks = frame.groupBy(sf.spark_partition_id()).count().count()
-    assert 2 < tasks <= files == 12  # so many of 12 by chance, but for one time in 10^7
+    assert 6 < tasks <= files == 12
     with pytest.raises(InvalidInputError, match="no column 'x'"):
         read_table(spark, str(tmp_path), "d.t", columns=["x"])
     table.store.delete(data_file_path(table.schema(), splits[0].values, splits[0].bucket, splits[0].files[0]))
@@ -66,6 +76,7 @@ def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytes
     monkeypatch.setattr(datasource, "FILES_A_TASK", 2)
     monkeypatch.setattr(shares, "TASK_BYTES", 2 * OPEN_COST_BYTES + 1)
     draw = chance(f"data source {kind}")
+    monkeypatch.setattr(datasource, "TASK_BYTES", draw.choice([1, 20_000, 1 << 30]))
     table = used(kind, draw)
 
     monkeypatch.setattr(layers, "FEW_FILES", 0)
@@ -87,6 +98,49 @@ def test_tasks_of_the_data_source_plan_their_files(kind: str, monkeypatch: pytes
         tasks, rows = read(None, ["k"])
         assert tasks > 1 and rows
         assert read("k < 0", ["v"]) == (1, [])  # a task without files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("life", range(lives(1, 20)))
+def test_tasks_that_share_a_group(kind: str, life: int) -> None:
+    """Together they give its rows, and no two of them get files of one bucket whose keys overlap."""
+    draw = chance(f"shares {kind} {life}")
+    table, size = used(kind, draw), draw.choice([1, 10_000, 1 << 30])
+    whole = plan_or_whole(table, more_than=0)
+    assert isinstance(whole, WholeRead)
+    types = [field.type for field in table.schema().key_fields] if table.schema().primary_keys else []
+    for group in grouped(whole, files=draw.choice([1, 5, 1000])).groups:
+        parts, tasks = group.read(), draw.randint(1, 4)
+        read, splits = plan_group(whole.of, parts)
+        found = [b for n in range(tasks) for b in read_group(whole.of, GroupShare(parts, n, tasks, size))]
+        expected = [batch for split in splits for batch in read_rows(read, split)]
+        assert rows_in(found) == rows_in(expected)
+        ranges = {f.file_name: (low, high) for s in splits for low, high, f in key_ranges(s.files, types) or ()}
+        some = pieces_of(splits, size)
+        pieces = [[(p.bucket.partition, p.bucket.bucket, f) for p in piece for f in p.files] for piece in some]
+        for one, other in combinations(pieces if types else [], 2):
+            for (day, bucket, a), (other_day, other_bucket, b) in product(one, other):
+                (low, high), (other_low, other_high) = ranges[a.file_name], ranges[b.file_name]
+                apart = (day, bucket) != (other_day, other_bucket) or high < other_low or other_high < low
+                assert apart or hold_each_key_once([a, b], table.schema())
+
+
+def rows_in(batches: Iterable[pa.RecordBatch]) -> list[str]:
+    return sorted(repr(row) for batch in batches for row in batch.to_pylist())
+
+
+def test_how_large_the_files_are_is_estimated() -> None:
+    table = make("append")
+    for day, number in (("a", 2000), ("b", 20_000), ("c", 2000)):
+        ks = pa.array(range(number), pa.int32())
+        write_arrow(table, pa.table({"dt": [day] * number, "k": ks, "v": ks}))
+    size = sum(f.file_size for s in plan_scan(table).splits for f in s.files)
+    whole = plan_or_whole(table, more_than=0)
+    assert isinstance(whole, WholeRead) and whole.rows == 24_000
+    assert size / 2 < bytes_of(whole) < size * 2
+    assert size / 8 < bytes_of(replace(whole, rows=None)) < size * 8
+    some = plan_or_whole(table, predicate=Condition("dt", "=", "c"), more_than=0)
+    assert isinstance(some, WholeRead) and some.rows == 8000 and bytes_of(some) < bytes_of(whole)
 
 
 def test_the_files_of_one_bucket_are_divided_among_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
