@@ -32,8 +32,10 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.dynamic_buckets_plan import (
+    FEW_BUCKETS,
     Assigner,
     BucketRules,
+    ByBucket,
     Known,
     bucket_rules,
     check_indexes,
@@ -52,8 +54,11 @@ _CACHED_BYTES = 1 << 30
 _MOST_CHECKED = 1000
 _AT_ONCE_BYTES = 64 << 20
 
+_LEAST_KEPT = 1 << 20
+"""Bytes of a partition's indexes from which on a process keeps what it writes: smaller ones are soon read again."""
+
 _Names = tuple[str, ...]
-"""The index files of a partition, whose names are never used again."""
+"""The index files of a partition, whose names are never used again, in order."""
 
 
 class _Seen:
@@ -79,6 +84,11 @@ class _Seen:
                 self._bytes += known.nbytes
             while len(self._known) > 1 and self._bytes > _CACHED_BYTES:
                 self._bytes -= self._known.popitem(last=False)[1].nbytes
+
+    def drop(self, names: _Names) -> None:
+        with self._lock:
+            if (found := self._known.pop(names, None)) is not None:
+                self._bytes -= found.nbytes
 
     def is_checked(self, names: _Names) -> bool:
         """Whether it was found that no hash is in two buckets."""
@@ -147,8 +157,11 @@ class DynamicBuckets:
             FormatError: see ``assigner``.
         """
         entries = self.indexes.get(partition, ())
-        names = tuple(e.file_name for e in entries)
+        names = _names_of(entries)
         if len(entries) < 2 or _seen.is_checked(names):
+            return
+        if self.checks and len(entries) <= FEW_BUCKETS:
+            self._known(partition, entries)  # which keeps them for the new index files
             return
         with self._whole(partition):
             check_indexes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
@@ -160,11 +173,40 @@ class DynamicBuckets:
 
     def hashes(self, partition: bytes, bucket: int) -> Hashes:
         """Return the hashes that the index of a bucket holds."""
-        entry = next((e for e in self.indexes.get(partition, ()) if e.bucket == bucket), None)
+        entries = self.indexes.get(partition, ())
+        entry = next((e for e in entries if e.bucket == bucket), None)
+        known = _seen.known(_names_of(entries))
+        if isinstance(known, ByBucket):
+            return dict(known.parts).get(bucket, np.empty(0, np.int32))
         return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
 
+    def kept(self, partition: bytes) -> ByBucket | None:
+        """Return the index of a partition if this process holds it, has checked it, and it is not small."""
+        names = _names_of(self.indexes.get(partition, ()))
+        known = _seen.known(names)
+        worth = isinstance(known, ByBucket) and known.nbytes >= _LEAST_KEPT and _seen.is_checked(names)
+        return known if isinstance(known, ByBucket) and worth else None
+
+    def keep_extended(self, partition: bytes, written: Mapping[int, tuple[str, bytes]]) -> None:
+        """Keep the index of a partition with the files of these buckets (name and content), which this process has
+        written, instead of the one before: its next write doesn't have to read it.
+
+        The new hashes were looked up in all buckets. So where no hash was in two of them, none is now.
+        """
+        known, entries = self.kept(partition), self.indexes.get(partition, ())
+        if known is None:
+            return
+        parts, names = dict(known.parts), {e.bucket: e.file_name for e in entries}
+        for bucket, (name, data) in written.items():
+            parts[bucket], names[bucket] = read_hash_index(data, len(data) // 4, name=name), name
+        _seen.drop(_names_of(entries))
+        if len(parts) <= FEW_BUCKETS:
+            now = tuple(sorted(names.values()))
+            _seen.keep(now, ByBucket(tuple(parts.items())))
+            _seen.note_checked(now)
+
     def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> Known:
-        names = tuple(e.file_name for e in entries)
+        names = _names_of(entries)
         found = _seen.known(names)
         if found is None:
             found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
@@ -205,6 +247,10 @@ class DynamicBuckets:
             f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
             details={"partition": stored.text(partition)},
         )
+
+
+def _names_of(entries: Iterable[IndexEntry]) -> _Names:
+    return tuple(sorted(e.file_name for e in entries))
 
 
 def plan_dynamic_buckets(
@@ -310,6 +356,7 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
     out: list[CommitMessage] = []
     stamp = uuid.uuid4()
     files: dict[str, bytes] = {}
+    written: dict[bytes, dict[int, tuple[str, bytes]]] = {}
     size = 0
     for message in messages:
         key = BucketKey(form(message.partition), message.bucket)
@@ -319,12 +366,16 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
             name = f"index-{stamp}-{len(out)}"
             data = files[f"{INDEX_DIR}/{name}"] = _extended(dynamic, key, parts)
             size += len(data)
+            if dynamic.kept(key.partition) is not None:
+                written.setdefault(key.partition, {})[key.bucket] = name, data
             index = hash_index_entry(message.partition, message.bucket, name, data)
         out.append(replace(message, hashes=b"", index=index))
         if size > _AT_ONCE_BYTES:
             dynamic.store.create_many(files)
             files, size = {}, 0
     dynamic.store.create_many(files)
+    for partition, of_buckets in written.items():
+        dynamic.keep_extended(partition, of_buckets)
     return out
 
 

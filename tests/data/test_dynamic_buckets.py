@@ -18,6 +18,8 @@ from airflow_paimon.core.check.check import rebuild_hash_indexes
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.hash_index import Hashes
+from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -27,7 +29,7 @@ from airflow_paimon.data import dynamic_buckets, read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.check_rows import key_hashes
 from airflow_paimon.data.drop import drop_partitions
-from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes
+from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.rewrite import fold_buckets
@@ -154,6 +156,38 @@ def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> No
     discard_files(write, messages)
     live = {e.file_name for e in read_index(table, table.latest_snapshot())}
     assert index_files(table) & before - live != before - live
+
+
+def test_a_process_does_not_read_the_index_that_it_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another writer has extended it meanwhile, or it is small."""
+    options = {"bucket": "-1", "dynamic_bucket__target_row_num": "50"}
+    table = make_table(tmp_path, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], **options)
+    random, model, read = chance("kept indexes"), dict[int, str](), list[int]()
+    plain, other = dynamic_buckets.DynamicBuckets._read, dynamic_buckets._Seen()
+
+    def counted(self: DynamicBuckets, partition: bytes, entries: Sequence[IndexEntry]) -> list[Hashes]:
+        read.append(len(entries))
+        return plain(self, partition, entries)
+
+    def reads_of(label: str) -> bool:
+        keys = random.sample(range(400), 30)
+        write_arrow(table, rows(keys, label))
+        model.update(dict.fromkeys(keys, label))
+        found = bool(read)
+        read.clear()
+        return found
+
+    monkeypatch.setattr(dynamic_buckets.DynamicBuckets, "_read", counted)
+    assert not reads_of("first")
+    assert [reads_of(f"small {n}") for n in range(3)] == [True] * 3
+    monkeypatch.setattr(dynamic_buckets, "_LEAST_KEPT", 1)
+    assert [reads_of(f"large {n}") for n in range(5)] == [True, *[False] * 4]
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(dynamic_buckets, "_seen", other)
+        assert reads_of("another process")
+    assert [reads_of(f"after it {n}") for n in range(3)] == [True, False, False]
+    assert {k: v for (_, k), v in shown(table).items()} == model
+    assert len(check_indexes(table)) > 3
 
 
 def test_the_work_for_an_index_does_not_grow_with_the_number_of_indexes(

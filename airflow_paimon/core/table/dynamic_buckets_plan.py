@@ -24,7 +24,7 @@ from airflow_paimon.core.table.options import TableOptions
 Packed = npt.NDArray[np.int64]
 """Sorted numbers: the hash, shifted left by 16 bits, and its bucket."""
 
-_FEW_BUCKETS = 16
+FEW_BUCKETS = 16
 """Of so many the hashes are looked up one bucket after the other, which spares sorting them together."""
 
 _RANGES = 64
@@ -133,7 +133,7 @@ def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> Known:
     Of a hash that is in two buckets one is found; see ``check_known``.
     """
     parts = list(indexes)
-    return pack_all(parts) if len(parts) > _FEW_BUCKETS else _by_bucket(parts)
+    return pack_all(parts) if len(parts) > FEW_BUCKETS else _by_bucket(parts)
 
 
 def _by_bucket(parts: Iterable[tuple[int, Hashes]]) -> ByBucket:
