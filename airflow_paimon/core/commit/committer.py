@@ -170,7 +170,7 @@ class _Commit:
                 return first
             planned = first
             if takes_turns(table):
-                self._write_changes(planned)
+                self._write_changes(planned, self._new_changes(planned))
         at = planned.at
         with turn_of(table) as turn:
             if turn is not None:
@@ -193,13 +193,15 @@ class _Commit:
         known = early_state(self.table, self.seen)
         if known is None:
             return None
-        planned: _Planned | Receipt | None = None
-        with suppress(PaimonError):
+        made: tuple[_Planned, Changes | None] | None = None
+        with suppress(Exception):  # what is wrong, and not only on a table made anew, shows on what is there
             planned = self._plan(known.at, 1)
-        if isinstance(planned, _Planned) and _may_go_ahead(planned.draft):
-            newest, schema = self._write_changes(planned, [known.newest_id, known.schema])
+            if isinstance(planned, _Planned) and _may_go_ahead(planned.draft):
+                made = planned, self._new_changes(planned)
+        if made is not None:
+            newest, schema = self._write_changes(*made, [known.newest_id, known.schema])
             if known.holds(newest, schema):
-                return planned
+                return made[0]
         self._forget()
         return None
 
@@ -256,18 +258,24 @@ class _Commit:
         self.draft = None
         self.looked = self.options.identity.since
 
-    def _write_changes(self, planned: _Planned, beside: Sequence[Callable[[], Any]] = ()) -> Sequence[Any]:
-        """Write what doesn't depend on the head. Where that takes a while, read the lists of the head that there is: on
-        a local disk the next one's are told, or read in no time.
-
-        ``beside``: other calls that are made meanwhile; it returns what they return.
-        """
+    def _new_changes(self, planned: _Planned) -> Changes | None:
+        """Make what doesn't depend on the head, to be written before the turn; None: it is written, or does depend."""
         head, draft = planned.at.head, planned.draft
         if self._has_changes_of(draft) or TableOptions(draft.schema.options).row_tracking:
+            return None
+        return make_changes(self.table, head, draft)
+
+    def _write_changes(
+        self, planned: _Planned, new: Changes | None, beside: Sequence[Callable[[], Any]] = ()
+    ) -> Sequence[Any]:
+        """Write changes. Where that takes a while, read the lists of the head that there is: on a local disk the next
+        one's are told, or read in no time. Give what the calls ``beside`` return.
+        """
+        if new is None:
             return side_by_side(self.table.store, beside)
-        self.changes = make_changes(self.table, head, draft)
-        reads = reads_of_head(self.seen, head, draft) if self.table.store.remote else ()
-        return write(self.table, self.changes.files, [*beside, *reads])[: len(beside)]
+        self.changes = new
+        reads = reads_of_head(self.seen, planned.at.head, planned.draft) if self.table.store.remote else ()
+        return write(self.table, new.files, [*beside, *reads])[: len(beside)]
 
     def _has_changes_of(self, draft: Draft) -> bool:
         if self.changes is not None and not self.changes.fit(draft):

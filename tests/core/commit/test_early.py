@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.commit.committer import commit_at
+from airflow_paimon.core.commit.conditions import HeadState
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.early import early_state
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import NotFoundError, StorageError
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import Store
@@ -131,6 +135,24 @@ def test_a_table_that_is_gone_is_missed_and_nothing_stays(table: Table) -> None:
     with pytest.raises(NotFoundError, match="no table"):
         commit_append(by(Far(table.store), table), new, planned_on=None)
     assert table.store.walk("") == []
+
+
+def test_no_error_of_a_plan_on_what_was_told_counts(table: Table) -> None:
+    """Also none that shows a mistake: what was told may be of a table that has been made anew since."""
+    begin(table)
+    append(by(Alone(table.store), table), "b")
+
+    def draft(at: HeadState) -> Draft:
+        heads.append(at.head.id if at.head else 0)
+        if heads == [1]:
+            raise LookupError("what was told")
+        return Draft(kind=CommitKind.APPEND, entries=entries, schema=at.schema, only_new=True)
+
+    heads: list[int] = []
+    entries = message(table, "d").entries()
+    receipt = commit_at(by(Far(table.store), table), draft, early=True)
+    assert (receipt.attempts, heads) == (1, [1, 2])
+    assert len(names(table)) == 3
 
 
 def test_a_file_that_can_t_be_written_fails_the_commit(table: Table) -> None:
