@@ -59,6 +59,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.store.base import Put, side_by_side
 from airflow_paimon.core.table.features import check_known
+from airflow_paimon.core.table.guesses import remember
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -183,6 +184,7 @@ class _Commit:
         if put is None or not self._has_landed(put, planned.draft):
             return None
         before, landed = planned.at.head, put.staged.snapshot
+        remember(table.store, table.paths.snapshot_dir, [landed.id], looked=False)
         _refresh_hint(table, landed.id)
         warning = _run_checks(table, before, planned.draft, landed, planned.checks)
         verify_at_end(table, landed)

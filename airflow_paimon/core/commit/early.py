@@ -44,7 +44,7 @@ class EarlyState:
         table, head = self.at.table, self.at.head
         folder = table.paths.snapshot_dir
         if head is not None and newest_of_long(table.store, folder) is not None:
-            remember(table.store, folder, [head.id - self.comes], is_long=True)
+            remember(table.store, folder, [head.id - self.comes], looked=False)
         return table.latest_snapshot_id()
 
     def schema(self) -> TableSchema | None:
@@ -60,8 +60,7 @@ class EarlyState:
         if head is None or newest is None or schema != self.at.schema:
             return False
         if newest > head.id and not self._is_told(newest):
-            folder = table.paths.snapshot_dir
-            remember(table.store, folder, [newest], is_long=newest_of_long(table.store, folder) is not None)
+            remember(table.store, table.paths.snapshot_dir, [newest], looked=False)
             return False
         return newest >= head.id or self.comes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,37 +21,46 @@ _MOST_FOLDERS = 1024
 _MOST_FILES = 16
 """Of a folder: more of them are read when it is certain that they are wanted."""
 
-_known: dict[tuple[str, str], Sequence[int]] = {}
-_long: set[tuple[str, str]] = set()
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """``moved``: it was something else at the look before, so that it will be at the next one, too."""
+
+    numbers: Sequence[int]
+    is_long: bool = False
+    moved: bool = False
 
 
-def remember(store: Store, folder: str, numbers: Sequence[int], *, is_long: bool = False) -> None:
+_known: dict[tuple[str, str], _Known] = {}
+
+
+def remember(store: Store, folder: str, numbers: Sequence[int], *, is_long: bool = False, looked: bool = True) -> None:
     """Note what is newest in a folder, for the next look; only of storages where each request takes its time.
 
-    ``is_long``: its listing was not asked for to the end, as it has too many files.
+    ``is_long``: its listing was not asked for to the end, as it has too many files. ``looked``: it was looked for, not
+    made.
     """
     if not _guessed(store):
         return
-    key = store.place, folder
-    _known.pop(key, None)
-    _known[key] = tuple(numbers[-_MOST_FILES:])
-    (_long.add if is_long else _long.discard)(key)
+    key, some = (store.place, folder), tuple(numbers[-_MOST_FILES:])
+    before = _known.pop(key, None)
+    moved = before is not None and (before.numbers != some if looked else before.moved)
+    _known[key] = _Known(some, is_long or (not looked and before is not None and before.is_long), moved)
     while len(_known) > _MOST_FOLDERS:
         with suppress(KeyError, StopIteration, RuntimeError):  # of another thread that does the same
-            oldest = next(iter(_known))
-            _known.pop(oldest)
-            _long.discard(oldest)
+            _known.pop(next(iter(_known)))
 
 
-def remembered(store: Store, folder: str) -> Sequence[int]:
-    """Return what ``remember`` was given last; empty: nothing."""
-    return _known.get((store.place, folder), ()) if _guessed(store) else ()
+def guess_of(store: Store, folder: str) -> Sequence[int] | None:
+    """Return what may be newest in a folder; empty: hardly what was; None: it was not looked for yet."""
+    known = _known.get((store.place, folder)) if _guessed(store) else None
+    return None if known is None else () if known.moved else known.numbers
 
 
 def newest_of_long(store: Store, folder: str) -> int | None:
     """Return what was newest in a folder with too many files to list; None: it isn't known, or wasn't that long."""
-    numbers = remembered(store, folder)
-    return numbers[-1] if numbers and (store.place, folder) in _long else None
+    known = _known.get((store.place, folder)) if _guessed(store) else None
+    return known.numbers[-1] if known is not None and known.is_long and known.numbers else None
 
 
 def listed(

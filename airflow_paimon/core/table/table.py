@@ -25,7 +25,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, p
 from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.store.base import FEW, read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.table.guesses import listed, newest_of_long, remember, remembered
+from airflow_paimon.core.table.guesses import guess_of, listed, newest_of_long, remember
 from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
@@ -127,7 +127,8 @@ class Table:
     def _schema_ids_and(self, which: slice) -> tuple[list[int], Mapping[int, bytes]]:
         """List the schemas, and read some of those of the last look meanwhile."""
         folder = self.paths.schema_dir
-        guess = (remembered(self.store, folder) or (0,))[which]
+        known = guess_of(self.store, folder)
+        guess = ((0,) if known is None else known)[which]
         ids, data = listed(self.store, self.schema_ids, self.paths.schema, guess)
         remember(self.store, folder, ids)
         return ids, data
@@ -263,7 +264,7 @@ class Table:
             FormatError: there is none, but tags, hints or the branch's options prove that there were snapshots.
         """
         for _ in range(_PROBE_LIMIT):
-            latest, is_long = self._newest(remembered(self.store, self.paths.snapshot_dir))
+            latest, is_long = self._newest(guess_of(self.store, self.paths.snapshot_dir) or ())
             if latest is None:
                 proof = proof_of_snapshots(self)
                 if proof is None:
