@@ -228,8 +228,8 @@ def bytes_of(whole: WholeRead) -> int:
     Raises:
         FormatError: that manifest is missing or corrupt.
     """
-    largest = max((m for _, m in whole.listed if m is not None), key=entries_of)
-    for _, entries in islice(each_entries(whole.of.state.table, [largest]), 1):
+    largest = sorted((m for _, m in whole.listed if m is not None), key=entries_of)[-1:]
+    for _, entries in islice(each_entries(whole.of.state.table, largest), 1):
         files = [entry.file for entry in entries[:_SAMPLE]]
         size, rows = sum(f.file_size for f in files), sum(f.row_count for f in files)
         if whole.rows is None or not rows:
