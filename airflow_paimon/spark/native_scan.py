@@ -7,7 +7,7 @@ reads them off folder names, which differ from Paimon's (and one relation serves
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +31,10 @@ from airflow_paimon.core.table.reachability import Deletion
 from airflow_paimon.core.table.scan import data_file_path
 from airflow_paimon.data.files.arrow_types import (
     FILE_NAME,
+    FILE_NAME_FIELD,
     FILE_POSITION,
+    ROW_ID,
+    SEQUENCE_NUMBER,
     arrow_schema,
     arrow_type,
     is_finer_than_micros,
@@ -40,23 +43,23 @@ from airflow_paimon.data.files.arrow_types import (
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.spark.arrow_frames import frame_of_arrow
+from airflow_paimon.spark.file_index import file_relation
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import sequence_items
-from airflow_paimon.spark.row_positions import ROW_INDEX, FileKeys, with_row_columns, without_deleted
+from airflow_paimon.spark.row_positions import ROW_INDEX, row_column, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, sql_name, to_shipped
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
 MAX_FOLDERS = 20_000
 """More bucket folders than this make planning in the JVM slower than reading in tasks."""
 
-MAX_BITMAP_ROWS = 1 << 29
-"""The rows of files with deletion vectors that Spark's reader gets: a bit of each is sent to every executor, 64 MiB."""
+MAX_BITMAP_ROWS = 1 << 28
+"""The rows of files with deletion vectors that Spark's reader gets: each task has a bit of each, 32 MiB."""
 
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _READER_OPTIONS = {
@@ -66,8 +69,15 @@ _READER_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
-_METADATA = {FILE_NAME: "_metadata.file_name", FILE_POSITION: f"`{ROW_INDEX.name}`"}
-"""What Spark's reader knows of a row besides its columns. A join hides the former."""
+_NUMBER = "__airflow_paimon_number"
+"""The constant that is the number of a row's file, by which its bitmap is found."""
+_OF_MANIFEST: Mapping[str, tuple[DataType, Callable[[DataFile], Any]]] = {
+    FILE_NAME: (FILE_NAME_FIELD.type, lambda f: f.file_name),
+    ROW_ID: (AtomicType("BIGINT"), lambda f: f.first_row_id),
+    SEQUENCE_NUMBER: (AtomicType("BIGINT"), lambda f: f.max_sequence_number),
+}
+_PLACED = frozenset((ROW_ID, FILE_POSITION))
+"""Columns that a row's place in its file decides."""
 _WIDER = {
     "TINYINT": ("SMALLINT", "INT", "BIGINT"),
     "SMALLINT": ("INT", "BIGINT"),
@@ -112,7 +122,7 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     readable = {i: _is_readable(read, schema) for i, schema in read.schemas.items()}
     # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well
     elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
-    owners: dict[str, tuple[Any, ...]] = {}
+    folders: set[str] = set()
     native: dict[FileGroup, list[RawFile]] = {}
     row_columns = {f.name for f in read.fields if _is_row_column(read, f)}
     merged = []
@@ -120,10 +130,8 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     for part in (part for split in splits for part in split.divided()):
         files = part.files
         folder = _folder(read, part)
-        # null and the empty string share one folder, and a folder can have one value only
-        values = tuple(map(comparable, part.bucket.values))
-        is_owner = owners.setdefault(folder, values) == values
-        fits = is_owner and all(s.is_raw for s in part.sections) and len(owners) <= MAX_FOLDERS
+        folders.add(folder)
+        fits = all(s.is_raw for s in part.sections) and len(folders) <= MAX_FOLDERS
         fits = fits and all(readable[f.schema_id] and _is_plain(f) for f in files)
         fits = fits and (not elsewhere or all(read.store.exists(f"{folder}/{f.file_name}") for f in files))
         if fits and vectors.take(part):
@@ -204,16 +212,16 @@ def _is_reachable(spark: SparkSession, scheme: str, root: str) -> bool:
 
 def _names_are_clear(schema: TableSchema) -> bool:
     """Spark matches columns regardless of case, so names that differ only in case would be mixed up, and a column hides
-    what Spark's reader knows of a row under its name.
+    the place of a row, which Spark's reader fills in under its name.
     """
     names = {n.lower() for n in schema.field_names}
-    return len(names) == len(schema.fields) and names.isdisjoint(("_metadata", ROW_INDEX.name))
+    return len(names) == len(schema.fields) and ROW_INDEX.name not in names
 
 
 def _is_readable(read: TableRead, written: TableSchema) -> bool:
     by_id = {f.id: f for f in written.fields}
     constants = set(read.schema.partition_keys)
-    stored = [f for f in read.fields if f.name not in constants and f.name not in _METADATA]
+    stored = [f for f in read.fields if f.name not in constants and f.name not in (FILE_NAME, FILE_POSITION)]
     return _names_are_clear(written) and all(
         _is_row_column(read, f) or (f.name in read.schema.field_names and _fits(by_id.get(f.id), f)) for f in stored
     )
@@ -257,34 +265,26 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     """
     from pyspark.sql import functions as sf
 
-    constants = read.schema.partition_keys
     by_id = {f.id: f for f in read.schemas[group.schema].fields}
-    stored = [f for f in read.fields if f.name not in constants]
-    row_columns = [f for f in stored if _is_row_column(read, f)]
-    own = [f for f in row_columns if f.name in group.row_columns]
-    metadata = [f.name for f in stored if f.name in _METADATA]
-    position = [ROW_INDEX] if row_columns or group.vectors or metadata else []
-    sources = [by_id[f.id] for f in stored if f.id in by_id]
-    frame = _relation(spark, read, [*sources, *own, *position], files)
-    if metadata:
-        frame = frame.select("*", *(sf.col(_METADATA[name]).alias(name) for name in metadata))
-    filled: Mapping[str, Column] = {}
-    if row_columns or group.vectors:
-        keys = FileKeys(frame, [f.file for f in files], vectors=group.vectors)
-        frame = keys.frame
-        if group.vectors:
-            frame = without_deleted(frame, keys, [f.deleted for f in files])
-        if row_columns:
-            frame, filled = with_row_columns(frame, keys, row_columns, own)
+    asked = {f.name for f in read.fields}
+    constants = _constants(read, group, files)
+    own = [f for f in read.fields if f.name in group.row_columns]
+    sources = [by_id[f.id] for f in read.fields if f.id in by_id and f.name not in constants]
+    position = [ROW_INDEX] if group.vectors or (asked - set(read.schema.field_names)) & _PLACED else []
+    stored = [*sources, *own, *position]
+    prefix = _unused_prefix(f.name for f in stored)
+    frame = _relation(spark, read, stored, files, {f"{prefix} {name}": c for name, c in constants.items()})
+    if group.vectors:
+        frame = without_deleted(frame, f"{prefix} {_NUMBER}", [f.deleted for f in files])
     columns = []
     for field in read.fields:
         source = by_id.get(field.id)
-        if field.name in filled:
-            column = filled[field.name]
-        elif field.name in metadata:
-            column = sf.col(f"`{field.name}`")
+        if _is_row_column(read, field):
+            column = row_column(field.name, f"{prefix} {field.name}", stored=field in own)
+        elif field.name == FILE_POSITION:
+            column = sf.col(ROW_INDEX.name)
         elif field.name in constants:
-            column = sf.col(_constant_name(field.name))
+            column = sf.col(sql_name(f"{prefix} {field.name}"))
         elif source is None:
             column = sf.lit(None).cast(spark_type(field.type))
         else:
@@ -295,71 +295,66 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     return frame.select(*columns)
 
 
-def _constant_name(name: str) -> str:
-    """A file holds the partition columns as well, under their own names."""
-    return sql_name(f"partition {name}")
+class _Constant(NamedTuple):
+    """A column that has one value in each file. ``values``: of the files, in their order."""
+
+    type: DataType
+    values: pa.Array
+
+
+def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> dict[str, _Constant]:
+    """Return what is asked for and the same for all rows of a file, and the files' numbers, if a bitmap is found by
+    them. For ids and versions of rows these are the file's first id and its version.
+    """
+    found = {}
+    asked = {f.name: f for f in read.fields}
+    for place, field in enumerate(read.schema.partition_fields):
+        if field.name in asked:
+            found[field.name] = _Constant(field.type, _column([f.values[place] for f in files], field.type))
+    for name in asked.keys() & (_OF_MANIFEST.keys() - set(read.schema.field_names)):
+        kind, value_of = _OF_MANIFEST[name]
+        found[name] = _Constant(kind, pa.array([value_of(f.file) for f in files], arrow_type(kind)))
+    if group.vectors:
+        kind = AtomicType("INT")
+        found[_NUMBER] = _Constant(kind, pa.array(range(len(files)), arrow_type(kind)))
+    return found
+
+
+def _column(values: Sequence[Any], kind: DataType) -> pa.Array:
+    places: dict[Any, int] = {}
+    distinct: list[pa.Array] = []
+    for value in values:
+        if places.setdefault(comparable(value), len(places)) == len(distinct):
+            distinct.append(repeated(value, _cut_off(kind), 1))
+    return pa.concat_arrays(distinct).take(pa.array([places[comparable(v)] for v in values]))
+
+
+def _unused_prefix(names: Iterable[str]) -> str:
+    """Return how no column's name begins: Spark would take a constant for a column of the same name."""
+    prefix, known = "constant", [n.lower() for n in names]
+    while any(n.startswith(prefix) for n in known):
+        prefix += "_"
+    return prefix
 
 
 def _relation(
-    spark: SparkSession, read: TableRead, sources: Sequence[DataField], files: Sequence[RawFile]
+    spark: SparkSession,
+    read: TableRead,
+    sources: Sequence[DataField],
+    files: Sequence[RawFile],
+    constants: Mapping[str, _Constant],
 ) -> DataFrame:
     from pyspark.sql import DataFrame
 
-    jvm: Any = spark._jvm
-    session = spark._jsparkSession
-    sources_package = jvm.org.apache.spark.sql.execution.datasources
-    keys = read.schema.partition_fields
-    partition_schema = spark_schema(DataField(f.id, f"partition {f.name}", f.type) for f in keys)
-    from_json = jvm.org.apache.spark.sql.types.DataType.fromJson
-    data_type, partition_type = from_json(spark_schema(sources).json()), from_json(partition_schema.json())
-    options = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(_READER_OPTIONS))
-    to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
-    none = jvm.scala.Option.empty()
-    paths = _paths(jvm, [f"{f.folder}/{f.file.file_name}" for f in files])
-    folders = _partition_paths(spark, partition_schema, keys, files)
+    fields = [DataField(i, name, _cut_off(c.type)) for i, (name, c) in enumerate(constants.items())]
+    values = pa.RecordBatch.from_arrays([c.values for c in constants.values()], schema=arrow_schema(fields))
+    values = pa.Table.from_batches([to_shipped(values, shipped_schema(fields))])
+    schema, paths = spark_schema(sources), [f"{f.folder}/{f.file.file_name}" for f in files]
     # Spark looks at more than 32 paths in a job of its own, with a task for each path.
     with temporary_conf(spark, {_LISTING_TASKS: str(spark.sparkContext.defaultParallelism)}):
-        index = sources_package.InMemoryFileIndex(
-            session,
-            paths,
-            options,
-            jvm.scala.Option.apply(data_type),
-            getattr(getattr(sources_package, "NoopCache$"), "MODULE$"),
-            jvm.scala.Option.apply(sources_package.PartitionSpec(partition_type, to_seq(folders))),
-            none,
-        )
-    _check_listing(read, index, files)
-    relation = sources_package.HadoopFsRelation(
-        index, partition_type, data_type, none, sources_package.parquet.ParquetFileFormat(), options, session
-    )
-    return DataFrame(session.baseRelationToDataFrame(relation), spark)
-
-
-def _paths(jvm: Any, paths: Sequence[str]) -> Any:
-    """Pass many paths in one call: single calls take as long as reading the files."""
-    strings = jvm.java.util.regex.Pattern.compile("\n").split("\n".join(paths))
-    return jvm.scala.Predef.genericWrapArray(jvm.org.apache.hadoop.util.StringUtils.stringToPath(strings)).toSeq()
-
-
-def _partition_paths(spark: SparkSession, schema: Any, keys: Sequence[DataField], files: Sequence[RawFile]) -> Any:
-    jvm: Any = spark._jvm
-    out = jvm.java.util.ArrayList()
-    folders = {f.folder: f.values for f in files}
-    if not keys:
-        return out
-    distinct = {tuple(map(comparable, values)): values for values in folders.values()}
-    # as Arrow, whose rows are in the plan: rows of Python's would be a job
-    fields = [replace(f, type=_cut_off(f.type)) for f in keys]
-    columns = [pa.concat_arrays([repeated(v[i], f.type, 1) for v in distinct.values()]) for i, f in enumerate(fields)]
-    found = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(fields))
-    table = pa.Table.from_batches([to_shipped(found, shipped_schema(fields))]).rename_columns(schema.names)
-    rows = frame_of_arrow(spark, table, schema)._jdf.queryExecution().executedPlan().executeCollect()
-    by_values = dict(zip(distinct, rows, strict=True))
-    names = list(folders)
-    for name, path in zip(names, sequence_items(_paths(jvm, names)), strict=True):
-        row = by_values[tuple(map(comparable, folders[name]))]
-        out.add(jvm.org.apache.spark.sql.execution.datasources.PartitionPath(row, path))
-    return out
+        relation = file_relation(spark, paths, schema, _READER_OPTIONS, values, spark_schema(fields))
+    _check_listing(read, relation.location(), files)
+    return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 
 def _cut_off(kind: DataType) -> DataType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +25,9 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
-from airflow_paimon.spark import native_scan, read_table, row_positions, sql
+from airflow_paimon.spark import native_scan, read_table, sql
+from airflow_paimon.spark.arrow_frames import collect_arrow
+from airflow_paimon.spark.file_index import file_relation
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
 from airflow_paimon.spark.read import frame_of
@@ -120,33 +123,85 @@ def test_deletion_vectors_of_files_that_spark_reads_itself(
         rows(spark, tmp_path)
 
 
-def test_rows_of_random_files_found_by_size_by_join_and_by_our_reader(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files of different sizes and two schemas, deleted rows at random, row ids and versions."""
+def test_rows_of_random_files_as_our_reader_has_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Files of one size and of different ones, of two schemas, deleted rows at random, row ids and versions."""
     draw = chance("files and deleted rows")
     options = {"deletion-vectors.enabled": "true", "row-tracking.enabled": "true"}
-    columns = [("k", "INT"), ("vector", "STRING"), ("p", "STRING")]
+    columns = [("k", "INT"), ("constant vector", "STRING"), ("p", "STRING")]
     table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], options=options)
-    for number, p in enumerate("abcdef"):
+    partitions = ["", None, *"abcd"]  # the first two share a folder
+    draw.shuffle(partitions)
+    of_one_size = draw.sample(range(6), 3)
+    for number, p in enumerate(partitions):
         if number == 4:
             alter_table(table, [AddColumn(name="new", type="BIGINT")])
-        count = draw.randint(1, 400)
-        text = [str(draw.random()) * (number + 1) for _ in range(count)]
-        found = [{"k": i, "vector": t, "p": p, "new": i} for i, t in enumerate(text)]
+        count = 300 if number in of_one_size else draw.randint(1, 400)
+        text = ["x" if number in of_one_size else str(draw.random()) * (number + 1) for _ in range(count)]
+        found = [{"k": i, "constant vector": t, "p": p, "new": i} for i, t in enumerate(text)]
         write_arrow(table, pa.Table.from_pylist(found, read_arrow(table).schema))
         gone = sorted(draw.sample(range(count), draw.choice((0, 1, count // 2, count))))
-        if gone and number != 1:
+        if gone and p is not None:
             mark_deleted(table, (p,), gone)
-    names = ["_ROW_ID", "k", "new", "vector", "p", "_SEQUENCE_NUMBER"]
+    names = ["_ROW_ID", "k", "new", "constant vector", "p", "_SEQUENCE_NUMBER"]
     expected = sorted((tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist()), key=lambda r: r[0])
     assert native_and_merged(spark, table) == (6, 0)
-    for few in (0, row_positions.FEW_FILES):
-        monkeypatch.setattr(row_positions, "FEW_FILES", few)
-        frame = read_table(spark, str(tmp_path), "d.t", columns=names)
-        assert sorted(map(tuple, frame.collect()), key=lambda r: r[0]) == expected
-    frame = read_table(spark, str(tmp_path), "d.t", columns=names).where("_ROW_ID % 3 = 0 AND _SEQUENCE_NUMBER > 2")
-    assert sorted(r[0] for r in frame.collect()) == [r[0] for r in expected if r[0] % 3 == 0 and r[5] > 2]
+    frame = read_table(spark, str(tmp_path), "d.t", columns=names)
+    assert sorted(map(tuple, frame.collect()), key=lambda r: r[0]) == expected
+    read = [(frame.where(text), keep) for text, keep in _CONDITIONS.items()]
+    for found_rows, keep in read:
+        assert sorted(r[0] for r in found_rows.collect()) == [r[0] for r in expected if keep(r)]
+
+
+_CONDITIONS: dict[str, Callable[[tuple[Any, ...]], bool]] = {
+    "_ROW_ID % 3 = 0 AND _SEQUENCE_NUMBER > 2": lambda r: r[0] % 3 == 0 and r[5] > 2,
+    "p = '' OR _SEQUENCE_NUMBER = 4": lambda r: r[4] == "" or r[5] == 4,
+}
+
+
+def test_a_read_stays_right_when_spark_lists_its_files_anew(spark: SparkSession, tmp_path: Path) -> None:
+    options = {"deletion-vectors.enabled": "true", "row-tracking.enabled": "true"}
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("p", "STRING")], partition_keys=["p"], options=options)
+    for p in "aab":
+        write_arrow(table, pa.table({"k": pa.array(range(9), pa.int32()), "p": [p] * 9}))
+    mark_deleted(table, ("b",), [0, 8])
+    names = ["_ROW_ID", "k", "p", "_SEQUENCE_NUMBER"]
+    expected = sorted(tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist())
+    frame = read_table(spark, str(tmp_path), "d.t", columns=names)
+    frame.createOrReplaceTempView("read_anew")
+    spark.catalog.refreshTable("read_anew")
+    assert sorted(map(tuple, spark.table("read_anew").collect())) == expected
+    assert [r[0] for r in expected] == [*range(18), *range(19, 26)]
+    spark.catalog.dropTempView("read_anew")
+
+
+def test_reads_of_the_same_files_at_two_versions_in_one_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark runs equal scans once: those of the same files with other deleted rows are not equal."""
+    table = create_table(str(tmp_path), "d.t", [("k", "INT")], options={"deletion-vectors.enabled": "true"})
+    write_arrow(table, pa.table({"k": pa.array(range(20), pa.int32())}))
+    for gone in (3, 4):
+        sql(spark, str(tmp_path), f"DELETE FROM d.t WHERE k = {gone}")
+    assert native_and_merged(spark, table) == (1, 0)
+    older, newer = (read_table(spark, str(tmp_path), "d.t", version=v).groupBy().sum("k") for v in (2, 3))
+    assert [tuple(r) for r in older.crossJoin(newer).collect()] == [(190 - 3, 190 - 3 - 4)]
+
+
+def test_an_index_of_files_is_equal_to_one_with_the_same_values(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql.types import LongType, StructType
+
+    paths = []
+    for name in "ab":
+        spark.range(3).coalesce(1).write.parquet(f"file:{tmp_path}/{name}")
+        [found] = (tmp_path / name).glob("*.parquet")
+        paths.append(f"file:{found}")
+
+    def index(numbers: list[int], files: Sequence[str] = paths) -> Any:
+        values = StructType().add("n", LongType())
+        schema = StructType().add("id", LongType())
+        return file_relation(spark, files, schema, {}, pa.table({"n": numbers}), values).location()
+
+    assert index([1, 2]) == index([1, 2])
+    assert index([1, 2]) != index([2, 1])
+    assert index([1, 2]) != index([1], paths[:1])
 
 
 def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:
@@ -285,7 +340,7 @@ def test_partition_values_of_all_types_are_those_of_our_reader(spark: SparkSessi
     ours = read_arrow(table).sort_by("k")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
-        found = read_table(spark, str(tmp_path), "d.t").orderBy("k").toArrow()
+        found = collect_arrow(read_table(spark, str(tmp_path), "d.t").orderBy("k"))
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
     assert [c.cast(o.type).to_pylist() for c, o in zip(found.columns, ours.columns, strict=True)] == [
