@@ -55,7 +55,7 @@ def test_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.
 
 def test_tasks_get_files_by_their_bytes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
-    monkeypatch.setattr(in_tasks, "TASK_BYTES", 1000)
+    monkeypatch.setattr(in_tasks, "TASK_BYTES", 400)  # less than a file has
     table = make("append", str(tmp_path))
     for _ in range(12):
         put(table, chance("tasks"), "a")
