@@ -280,7 +280,8 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     for field in read.fields:
         source = by_id.get(field.id)
         if _is_row_column(read, field):
-            column = row_column(field.name, f"{prefix} {field.name}", stored=field in own)
+            complete = not constants[field.name].values.null_count
+            column = row_column(field.name, f"{prefix} {field.name}", stored=field in own, complete=complete)
         elif field.name == FILE_POSITION:
             column = sf.col(ROW_INDEX.name)
         elif field.name in constants:

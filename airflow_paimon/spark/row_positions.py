@@ -29,17 +29,18 @@ _WORD = 64
 _WORDS = pa.list_(pa.field("item", pa.int64(), nullable=False))
 
 
-def row_column(name: str, constant: str, *, stored: bool) -> Column:
+def row_column(name: str, constant: str, *, stored: bool, complete: bool) -> Column:
     """Return the row ids or versions of rows. ``constant``: the column that has the first id, or the version, of a
-    row's file; ``stored``: the files have a column of that name, in which a null stands for what the manifest holds.
+    row's file; ``stored``: the files have a column of that name, in which a null stands for what the manifest holds;
+    ``complete``: the manifest holds it for all files.
     """
     from pyspark.sql import functions as sf
 
     found = sf.col(sql_name(constant))
     found = found + sf.col(ROW_INDEX.name) if name == ROW_ID else found
-    # of a file of which the manifest holds nothing
-    lost = sf.raise_error(sf.lit(f"a row without {name}"))
-    return sf.coalesce(*([sf.col(sql_name(name))] if stored else []), found, lost)
+    own = [sf.col(sql_name(name))] if stored else []
+    lost = [] if complete else [sf.raise_error(sf.lit(f"a row without {name}"))]
+    return sf.coalesce(*own, found, *lost) if own or lost else found
 
 
 def without_deleted(frame: DataFrame, number: str, deleted: Sequence[Positions | None]) -> DataFrame:
