@@ -57,18 +57,20 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.store.base import Put, side_by_side
+from airflow_paimon.core.store.base import Put, read_if_there, side_by_side
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.guesses import remember
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, hint_number
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
+_HINTS_BEHIND = 4
+"""How many snapshots the LATEST hint may be behind while the next ones are put."""
 LANDED = "landed"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
@@ -590,11 +592,13 @@ def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:
     """Write the LATEST hint. Where a look costs nothing, not over that of whoever has put the next snapshot meanwhile:
-    it writes its own.
+    it writes its own, unless it finds another one, too. So none is left that is old.
     """
     try:
         if not table.store.remote and table.store.exists(table.paths.snapshot(snapshot_id + 1)):
-            return
+            hint = hint_number(read_if_there(table.store, table.paths.latest_hint) or b"")
+            if hint is not None and hint >= snapshot_id - _HINTS_BEHIND:
+                return
         table.store.hint(table.paths.latest_hint, str(snapshot_id).encode())
         if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
             table.store.delete(table.paths.latest_hint)

@@ -113,6 +113,7 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
     unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
     roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
     plans, dead = [], []
+    first: list[Action] = []
     before: dict[str, tuple[Action, ...]] = {}
     after: list[Action] = []
     for view, options in known:
@@ -130,13 +131,17 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
             for r in plan.expired:
                 kept = Replace(path=changelog(r.snapshot.id), data=r.data, reason=reason)
                 before[r.path] = (*before.get(r.path, ()), kept)
+        first += _latest_hint(view, plan)
         after += _hints(view, plan, changelogs, decoupled=decoupled)
     unread = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
     return Choice(
         dead=tuple(dead),
         reason="older than is to be kept",
         consumers=tuple(unused),
-        first=tuple(Delete(path=consumer_path(context.table.branch(c.branch), c.name), reason=unread) for c in unused),
+        first=(
+            *(Delete(path=consumer_path(context.table.branch(c.branch), c.name), reason=unread) for c in unused),
+            *first,
+        ),
         before=before,
         after=tuple(after),
         report=expiry_report(plans, "snapshots")
@@ -196,6 +201,19 @@ def _plan_snapshots(
         max_deletes=request.max_deletes,
     )
     return plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, pins)
+
+
+def _latest_hint(view: Table, plan: BranchExpiry) -> list[Action]:
+    """Set a LATEST hint that is among what expires to what stays: its writers died, or other ones were faster.
+
+    Paimon takes a hinted snapshot for the newest one if the next id is free, even if it is gone itself.
+    """
+    data = read_if_there(view.store, view.paths.latest_hint) if plan.expired and plan.first_kept is not None else None
+    hint = hint_number(data or b"")
+    if data is None or hint is None or plan.first_kept is None or hint >= plan.first_kept.snapshot.id:
+        return []
+    first = str(plan.first_kept.snapshot.id).encode()
+    return [Replace(path=view.paths.latest_hint, data=first, expected=data, reason="hint of a snapshot that expires")]
 
 
 def _hints(view: Table, plan: BranchExpiry, changelogs: BranchExpiry, *, decoupled: bool) -> list[Action]:

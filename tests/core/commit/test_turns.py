@@ -423,6 +423,27 @@ def test_the_hint_is_not_set_back(table: Table) -> None:
     is_whole(table, 3)
 
 
+def test_the_hint_is_not_left_behind_by_many_commits_that_are_followed_at_once(table: Table) -> None:
+    """Whoever puts the last one of them may die before it writes its hint."""
+
+    class Followed(Alone):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            found = super()._call(method, path, action)
+            if method == "create" and path.rpartition("-")[0] == "snapshot/snapshot" and not path.endswith("-12"):
+                append(through(type(self)(self.inner), table), "c")
+            return found
+
+        def hint(self, path: str, data: bytes) -> None:
+            if data == b"12":
+                raise StorageError("it dies")
+            super().hint(path, data)
+
+    append(through(Followed(table.store), table), "a")
+    assert table.latest_snapshot_id() == 12
+    assert int(table.store.read(table.paths.latest_hint)) >= 6
+    is_whole(table, 12)
+
+
 def test_the_end_is_found_though_another_machine_goes_on_meanwhile(table: Table) -> None:
     """Each request of the one that looks gives the other one the time for a commit."""
     append(table, "a")

@@ -456,6 +456,20 @@ def test_bad_input_changes_nothing(table: Table, values: dict[str, Any], match: 
     assert table.store.walk("") == before
 
 
+def test_a_hint_of_a_snapshot_that_expires_is_set_to_what_stays(table: Table) -> None:
+    """Paimon takes the hinted snapshot for the newest one if the next one is not there."""
+    for _ in range(6):
+        append(table, "a")
+    table.store.replace("snapshot/LATEST", b"2")
+    expire(table, retain_min=2, retain_max=2)
+    assert table.snapshot_ids() == [5, 6]
+    assert table.store.read("snapshot/LATEST") == b"5", "with which Paimon looks for the next ones"
+    append(table, "a")
+    expire(table, retain_min=2, retain_max=2)
+    assert table.store.read("snapshot/LATEST") == b"7"
+    assert_sound(table)
+
+
 @pytest.fixture
 def busy(table: Table) -> Table:
     for dt in "ab":
