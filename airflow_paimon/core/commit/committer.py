@@ -361,7 +361,19 @@ class _Commit:
             raise
 
     def _has_landed(self, put: _Put, draft: Draft) -> bool:
-        """Read back what was put. False: it certainly did not land, or had to be taken back."""
+        """Read back what was put. False: it certainly did not land, or had to be taken back.
+
+        Whatever fails now leaves it unknown: after other errors callers delete the files that they wrote.
+        """
+        try:
+            return self._read_what_was_put(put, draft)
+        except (ConflictError, OutcomeUnknownError):
+            raise
+        except PaimonError as error:
+            why = f"it could not be read back ({error.message})"
+            raise unknown_outcome(self.table, put.staged.snapshot, why) from error
+
+    def _read_what_was_put(self, put: _Put, draft: Draft) -> bool:
         table, staged, answer = self.table, put.staged, put.answer
         if answer is _Answer.DONE:
             try:

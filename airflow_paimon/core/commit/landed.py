@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
 from airflow_paimon.core.commit.put import delete_files
-from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import changed_files
@@ -159,7 +159,7 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
         ours = is_ours(table, snapshot)
     except NotFoundError:
         return
-    except StorageError as error:
+    except PaimonError as error:
         raise unknown_outcome(table, snapshot, f"it landed, but could not be read back at the end ({error})") from error
     if not ours:
         raise unknown_outcome(

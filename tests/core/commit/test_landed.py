@@ -89,6 +89,31 @@ def test_a_commit_that_can_not_be_read_back_at_its_end_is_not_reported_as_the_st
     assert raised.value.details["snapshot"] == table.latest_snapshot_id() == 1
 
 
+def test_whatever_fails_after_the_put_leaves_it_unknown(table: Table) -> None:
+    """After other errors callers delete the files that they wrote."""
+    append(table, "a")
+    for fails_at in range(1, 100):
+        put = (table.latest_snapshot_id() or 0) + 1
+        left: list[int] = []
+
+        def after(method: str, path: str, put: int = put, fails_at: int = fails_at, left: list[int] = left) -> None:
+            if left:
+                left.append(1)
+                if len(left) == fails_at + 1:
+                    raise StorageError("503 Slow Down")
+            elif method == "create" and path == table.paths.snapshot(put):
+                left.append(1)
+
+        try:
+            append(seen_by(table, after), "a")
+        except OutcomeUnknownError as raised:
+            assert raised.details["snapshot"] == table.latest_snapshot_id() == put
+        assert len(names(table)) == put
+        if len(left) <= fails_at:
+            break
+    assert fails_at > 5
+
+
 def test_an_operation_of_several_commits_is_read_back_at_its_end(table: Table) -> None:
     with pytest.raises(OutcomeUnknownError, match="snapshot 1"), verified_commits():
         append(table, "a")
