@@ -556,11 +556,19 @@ def _not_only_appended(
 
 
 def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool | None:
-    """Whether the head is there; None: no snapshot has its id."""
+    """Whether the head is there, and before the first snapshot the schema; None: no snapshot has its id."""
     if head is None:
-        return table.store.exists(table.paths.schema(draft.schema.id))
+        return _has_schema(table, draft.schema)
     now = table.find_snapshot(head.id)
     return None if now is None else is_same(now, head)
+
+
+def _has_schema(table: Table, schema: TableSchema) -> bool:
+    """Whether the branch has this very version: one that was made anew has others, and has lost what was written."""
+    try:
+        return table.schema(schema.id) == schema
+    except NotFoundError:
+        return False
 
 
 def _read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: bool) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_paimon.core.commit.held_partitions import names_digest
 from airflow_paimon.core.commit.seen import Seen
-from airflow_paimon.core.errors import ConflictError, FormatError
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -58,8 +58,13 @@ class HeadState:
         return self._schema
 
     def has_newest_schema(self) -> bool:
-        """Whether the branch was not altered since ``schema`` was read."""
-        return self._schema is None or max(self.table.schema_ids(), default=None) == self._schema.id
+        """Whether the branch was neither altered nor made anew since ``schema`` was read."""
+        if self._schema is None:
+            return True
+        try:
+            return self.table.schema() == self._schema
+        except NotFoundError:
+            return False
 
     @property
     def stored(self) -> StoredPartitions:

@@ -6,6 +6,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,46 @@ def test_a_table_that_is_gone_is_missed_and_nothing_stays(table: Table) -> None:
     with pytest.raises(NotFoundError, match="no table"):
         commit_append(by(Far(table.store), table), new, planned_on=None)
     assert table.store.walk("") == []
+
+
+class MadeAnew(Far):
+    """Once manifests are put, the table is dropped and made again, with ``commits``."""
+
+    commits = 0
+    done = False
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        if path.startswith("manifest/manifest-list") and not self.done:
+            self.done = True
+            make_again(self.inner, self.commits)
+
+
+def make_again(store: Store, commits: int) -> None:
+    table = Table(store, "d.t")
+    again = replace(table.schema(), comment="again")
+    for path in store.walk(""):
+        store.delete(path)
+    store.create(table.paths.schema(again.id), again.to_bytes())
+    for _ in range(commits):
+        append(by(Far(store), table), "b")
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_no_commit_takes_what_it_wrote_into_a_table_that_is_made_anew_meanwhile(table: Table, before: int) -> None:
+    """With the same snapshot ids, and another schema of the same id: the manifests went with the earlier table."""
+    for _ in range(before):
+        begin(table)
+    new = message(table, "d").entries()
+    store = MadeAnew(table.store)
+    store.commits = before
+
+    def draft(at: HeadState) -> Draft:
+        return Draft(kind=CommitKind.APPEND, entries=new, schema=at.schema, only_new=True)
+
+    receipt = commit_at(by(store, table), draft)
+    assert (store.done, receipt.attempts, receipt.snapshot and receipt.snapshot.id) == (True, 2, before + 1)
+    assert len(names(table)) == before + 1
 
 
 def test_no_error_of_a_plan_on_what_was_told_counts(table: Table) -> None:
