@@ -279,7 +279,7 @@ class _Commit:
             return side_by_side(self.table.store, beside)
         self.changes = new
         reads = reads_of_head(self.seen, planned.at.head, planned.draft) if self.table.store.remote else ()
-        return write(self.table, new.files, [*beside, *reads])[: len(beside)]
+        return write(self.table, new.files, [*beside, *(partial(_try, read) for read in reads)])[: len(beside)]
 
     def _has_changes_of(self, draft: Draft) -> bool:
         if self.changes is not None and not self.changes.fit(draft):
@@ -334,10 +334,16 @@ class _Commit:
         try:
             return stage(self.seen, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
         except PaimonError:
-            if turn is None or not turn.is_ahead():
+            if self._has_head(planned, turn):
                 raise
-            self._forget()  # the head is not there: what it names may be gone
+            self._forget()  # what the head names may be gone with it
             return None
+
+    def _has_head(self, planned: _Planned, turn: CommitTurn | None) -> bool:
+        """Whether the head that was planned on is there: it may only have been told of."""
+        if turn is None:
+            return bool(_is_still_there(self.table, planned.at.head, planned.draft))
+        return not turn.is_ahead() and turn.is_there(planned.at.head)
 
     def _put_ready(self, staged: Staged, ready: Put) -> _Answer:
         self.changes = None  # from here on they may be named
@@ -397,6 +403,12 @@ class _Commit:
         discard(table, staged.files)
         self.changes = staged.changes
         return False
+
+
+def _try(read: Callable[[], object]) -> None:
+    """Read ahead: what is wrong, as with a head that is gone, shows when it is needed."""
+    with suppress(PaimonError):
+        read()
 
 
 def _may_go_ahead(draft: Draft) -> bool:

@@ -19,12 +19,13 @@ from airflow_paimon.core.commit.early import early_state
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import NotFoundError, StorageError
-from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.table import table as table_module
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.paths import manifest_path
+from airflow_paimon.core.table.scan import live_entries, read_delta_lists
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, make_table, message, names, overwrite, rewrite
 from tests.randomness import chance
@@ -136,6 +137,26 @@ def test_a_table_that_is_gone_is_missed_and_nothing_stays(table: Table) -> None:
     with pytest.raises(NotFoundError, match="no table"):
         commit_append(by(Far(table.store), table), new, planned_on=None)
     assert table.store.walk("") == []
+
+
+def test_a_head_that_was_told_of_and_is_another_one_s_now_is_no_damage(tmp_path: Path) -> None:
+    """Paimon's rollback deletes what a snapshot names; another machine has put one of the same id since."""
+    table = make_table(tmp_path / "wh", primary=False, **{"manifest.merge__min__count": "2"})
+    begin(table)
+    begin(table)
+    gone = table.snapshot(2)
+    for name in (*read_names(table, gone), gone.delta_manifest_list, gone.base_manifest_list):
+        table.store.delete(manifest_path(name))
+    table.store.delete(table.paths.snapshot(2))
+    append(by(Alone(table.store), table), "b")
+    receipt = commit(Far(table.store), table)
+    assert (receipt.attempts, receipt.snapshot.id) == (2, 3)
+    assert len(names(table)) == 3
+    is_clean(table)
+
+
+def read_names(table: Table, snapshot: Snapshot) -> list[str]:
+    return [m.file_name for m in read_delta_lists(table, [snapshot])]
 
 
 class MadeAnew(Far):
