@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import resource
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    UnsupportedFeatureError,
+)
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -25,7 +33,7 @@ from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data import arrow_write, read_arrow, write_arrow
 from airflow_paimon.data import write as data_write
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
@@ -261,6 +269,23 @@ def test_a_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Monk
         write_rows(write, batches())
     assert not list(tmp_path.rglob("*.parquet"))
     assert not list(tmp_path.rglob("airflow-paimon-*"))
+
+
+def test_a_full_local_disk_is_named_and_nothing_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    table = make_table(tmp_path / "table", KV, primary_keys=["k"], bucket="1")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, hard))
+    try:
+        with pytest.raises(StorageError, match=f"temporary folder {tempfile.gettempdir()}: .*TMPDIR"):
+            write_arrow(table, rows_of(KV, [{"k": k, "v": "x" * 1000} for k in range(300)]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.rglob("*.parquet"))
+    assert not list(tmp_path.rglob("airflow-paimon-s*"))
+    assert table.latest_snapshot() is None
 
 
 def test_the_bucket_of_a_row_is_the_partitions_own(tmp_path: Path) -> None:

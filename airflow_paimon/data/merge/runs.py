@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, StorageError
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices
 from airflow_paimon.data.merge.sort_keys import Keys, are_stable, sort_keys
 from airflow_paimon.data.merge.versions import drop_retracts, gather
@@ -59,10 +59,28 @@ def _write(path: Path, aligned: Iterator[tuple[list[pa.RecordBatch], list[Keys]]
     with pa.OSFile(str(path), "wb") as sink:
         for slices, keys in aligned:
             for rows in _in_key_order(slices, keys):
-                writer = writer or pa.ipc.new_stream(sink, rows.schema)
-                writer.write_batch(rows)
+                with spilling():
+                    writer = writer or pa.ipc.new_stream(sink, rows.schema)
+                    writer.write_batch(rows)
         if writer is not None:
-            writer.close()
+            with spilling():
+                writer.close()
+
+
+@contextmanager
+def spilling() -> Iterator[None]:
+    """Say what to do where the local disk doesn't take sorted rows.
+
+    Raises:
+        StorageError: names the temporary folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"Sorted rows can't be written to the temporary folder {tempfile.gettempdir()}: {error.strerror or error}. "
+            f"Name a folder with more space by the environment variable TMPDIR"
+        ) from error
 
 
 def _in_key_order(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_paimon.data.merge.engine import MergeRules
-from airflow_paimon.data.merge.runs import merge_runs
+from airflow_paimon.data.merge.runs import merge_runs, spilling
 
 RUN_ROWS = 32_768
 """Rows of a batch of a run."""
@@ -76,8 +76,8 @@ def _in_batches(run: pa.Table) -> list[pa.RecordBatch]:
 
 
 def write_run(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
-    """Write the batches of a run, at least one."""
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema) as writer:
+    """Write the batches of a run, at least one. Raises as ``spilling``."""
+    with spilling(), pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, batches[0].schema) as writer:
         for batch in batches:
             writer.write_batch(batch)
 
