@@ -7,6 +7,7 @@ does the code that it generates for queries, and keeps what it has compiled.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,20 @@ from airflow_paimon.spark.arrow_frames import frame_of_arrow
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+_REASON = 500
+"""Characters of what Spark says, which may be a program with all its lines."""
+
+
+class NoFileIndexError(Exception):
+    """This Spark does not make such an index: its classes are other ones, or it does not let Python get at them."""
+
+
+def has_file_index(spark: SparkSession) -> bool:
+    """Return whether Spark compiles the class; the first time that it does not, a warning says why."""
+    return _generated(spark._jvm) is not None
 
 
 def file_relation(
@@ -32,8 +47,53 @@ def file_relation(
     file, in their order, in Spark's types.
 
     The files are listed; it is no error here that one is missing, but when the relation is read.
+
+    Raises:
+        NoFileIndexError: Spark's reader can't be used like this.
     """
-    object_class, to_map, generated = _generated(spark._jvm)
+    from py4j.protocol import Py4JError
+
+    known = _generated(spark._jvm)
+    if known is None:
+        raise NoFileIndexError
+    try:
+        return _relation(spark, known, paths, schema, options, values, values_schema)
+    except (Py4JError, TypeError) as error:
+        raise _unusable(error) from error
+
+
+def check_values(relation: Any, files: int) -> None:
+    """Check that Spark finds as many files by their values, which it would otherwise leave out. All are to be there.
+
+    Raises:
+        NoFileIndexError: it does not.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        found = relation.location().filesWithValues()
+    except Py4JError as error:
+        raise _unusable(error) from error
+    if found != files:
+        raise _unusable(f"Spark found {found} of {files} files by their values")
+
+
+def _unusable(reason: Exception | str) -> NoFileIndexError:
+    text = " ".join(str(getattr(reason, "java_exception", reason)).split())[:_REASON]
+    log.warning("Spark's own reader can't be used here, so files are read in tasks by this package's: %s", text)
+    return NoFileIndexError(text)
+
+
+def _relation(
+    spark: SparkSession,
+    known: tuple[Any, Any, Any],
+    paths: Sequence[str],
+    schema: StructType,
+    options: Mapping[str, str],
+    values: pa.Table,
+    values_schema: StructType,
+) -> Any:
+    object_class, to_map, generated = known
     rows: Any = None
     if len(values_schema):
         rows = frame_of_arrow(spark, values, values_schema)._jdf.queryExecution().executedPlan().executeCollect()
@@ -47,12 +107,18 @@ def file_relation(
 
 
 @lru_cache(maxsize=1)
-def _generated(jvm: Any) -> tuple[Any, Any, Any]:
-    """Look up what is needed of a JVM once: each part of a name is a call."""
-    to_map = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap
-    codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
-    generated = codegen.CodeGenerator.compile(codegen.CodeAndComment(_SOURCE, to_map({})))._1()
-    return jvm.java.lang.Object, to_map, generated
+def _generated(jvm: Any) -> tuple[Any, Any, Any] | None:
+    """Look up what is needed of a JVM once: each part of a name is a call. None: it is not there."""
+    from py4j.protocol import Py4JError
+
+    try:
+        to_map = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap
+        codegen = jvm.org.apache.spark.sql.catalyst.expressions.codegen
+        generated = codegen.CodeGenerator.compile(codegen.CodeAndComment(_SOURCE, to_map({})))._1()
+        return jvm.java.lang.Object, to_map, generated
+    except (Py4JError, TypeError, AttributeError) as error:  # a package is no function, where a class isn't there
+        _unusable(error)
+        return None
 
 
 _SOURCE = """
@@ -137,6 +203,18 @@ public static class PaimonFileIndex extends org.apache.spark.sql.execution.datas
       listed = leafFiles();
     }
     return folders;
+  }
+
+  public int filesWithValues() {
+    int found = 0;
+    java.util.List none = new java.util.ArrayList();
+    scala.collection.Iterator folders = listFiles(
+      org.apache.spark.api.python.PythonUtils.toSeq(none),
+      org.apache.spark.api.python.PythonUtils.toSeq(none)).iterator();
+    while (folders.hasNext()) {
+      found += ((org.apache.spark.sql.execution.datasources.PartitionDirectory) folders.next()).files().size();
+    }
+    return found;
   }
 
   // Spark takes two scans of equal indexes for one.

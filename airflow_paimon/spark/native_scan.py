@@ -43,7 +43,7 @@ from airflow_paimon.data.files.arrow_types import (
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.spark.file_index import file_relation
+from airflow_paimon.spark.file_index import check_values, file_relation, has_file_index
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import sequence_items
 from airflow_paimon.spark.row_positions import ROW_INDEX, row_column, without_deleted
@@ -183,7 +183,7 @@ def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
 
     An object store is Hadoop's only where the cluster has its file system and gets in with credentials of its own.
     """
-    if not has_jvm(spark):
+    if not has_jvm(spark) or "\n" in uri or not has_file_index(spark):  # paths are passed in lines
         return None
     scheme, _, rest = uri.partition(":")
     if scheme == "file":
@@ -262,6 +262,7 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
 
     Raises:
         FormatError: a file is missing, or is not as long as the manifest says.
+        NoFileIndexError: Spark's reader can't be used.
     """
     from pyspark.sql import functions as sf
 
@@ -355,6 +356,7 @@ def _relation(
     with temporary_conf(spark, {_LISTING_TASKS: str(spark.sparkContext.defaultParallelism)}):
         relation = file_relation(spark, paths, schema, _READER_OPTIONS, values, spark_schema(fields))
     _check_listing(read, relation.location(), files)
+    check_values(relation, len(files))
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)
 
 

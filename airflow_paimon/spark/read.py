@@ -20,6 +20,7 @@ from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.spark.file_index import NoFileIndexError
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.plan_text import aliased
@@ -151,9 +152,13 @@ def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFram
     frames: list[DataFrame] = []
     for read, splits in layers:
         division = divide(spark, read, splits)
-        frames += [native_frame(spark, read, group, files) for group, files in sorted(division.native.items())]
-        if division.merged:
-            frames.append(task_frame(spark, read, division.merged))
+        merged = division.merged
+        try:
+            frames += [native_frame(spark, read, group, files) for group, files in sorted(division.native.items())]
+        except NoFileIndexError:
+            merged = splits
+        if merged:
+            frames.append(task_frame(spark, read, merged))
     return frames
 
 

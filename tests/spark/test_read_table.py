@@ -25,7 +25,7 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
-from airflow_paimon.spark import native_scan, read_table, sql
+from airflow_paimon.spark import file_index, native_scan, read_table, sql
 from airflow_paimon.spark.arrow_frames import collect_arrow
 from airflow_paimon.spark.file_index import file_relation
 from airflow_paimon.spark.filters import parse_where
@@ -202,6 +202,29 @@ def test_an_index_of_files_is_equal_to_one_with_the_same_values(spark: SparkSess
     assert index([1, 2]) == index([1, 2])
     assert index([1, 2]) != index([2, 1])
     assert index([1, 2]) != index([1], paths[:1])
+
+
+_OTHER_SPARKS = {
+    "without a class": ("execution.datasources.NoopCache", "execution.datasources.NoCache"),
+    "that finds no files by their values": ("leafDirToChildrenFiles()", "filesOfFolders()"),
+    "that fails": ("int i = 0;", "int i = paths[-1].depth();"),
+}
+
+
+@pytest.mark.parametrize("other", _OTHER_SPARKS)
+def test_a_spark_that_can_not_make_the_index_reads_in_tasks(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    main, _ = make_branch(tmp_path)
+    monkeypatch.setattr(file_index, "_SOURCE", file_index._SOURCE.replace(*_OTHER_SPARKS[other]))
+    file_index._generated.cache_clear()
+    try:
+        frame = read_table(spark, str(tmp_path), "d.t")
+        assert not frame.inputFiles()
+        assert sorted(map(tuple, frame.collect())) == rows_of(main)
+        assert caplog.text.count("Spark's own reader can't be used here") == 1
+    finally:
+        file_index._generated.cache_clear()
 
 
 def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSession, tmp_path: Path) -> None:
