@@ -59,7 +59,9 @@ MAX_FOLDERS = 20_000
 """More bucket folders than this make planning in the JVM slower than reading in tasks."""
 
 MAX_BITMAP_ROWS = 1 << 28
-"""The rows of files with deletion vectors that Spark's reader gets: each task has a bit of each, 32 MiB."""
+"""The rows of files with deletion vectors that Spark's reader gets: the driver has a bit of each, 32 MiB."""
+MAX_SCAN_ROWS = 1 << 25
+"""Those of one scan, about: each of its tasks has a bit of each, 4 MiB."""
 
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _READER_OPTIONS = {
@@ -97,10 +99,10 @@ class RawFile:
 
 
 class FileGroup(NamedTuple):
-    """``vectors``: rows of the files are deleted. ``row_columns``: those that are asked for and that they store."""
+    """``vectors``: which of the scans of files with deleted rows; 0 without. ``row_columns``: those that are asked for and that they store."""
 
     schema: int
-    vectors: bool
+    vectors: int
     row_columns: tuple[str, ...]
 
 
@@ -138,7 +140,7 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
             for file in files:
                 found = RawFile(part.bucket.values, f"{root}/{folder}", file)
                 stored = tuple(f.name for f in stored_row_fields(file) if f.name in row_columns)
-                native.setdefault(FileGroup(file.schema_id, vectors.has(file), stored), []).append(found)
+                native.setdefault(FileGroup(file.schema_id, vectors.scan_of(file), stored), []).append(found)
         else:
             merged.append(part)
     return Division({key: vectors.put_in(files) if key.vectors else files for key, files in native.items()}, merged)
@@ -150,6 +152,7 @@ class _VectorsInReach:
     def __init__(self, read: TableRead) -> None:
         self._read = read
         self._taken: dict[str, Deletion] = {}
+        self._scans: dict[str, int] = {}
         self._rows = 0
 
     def take(self, part: ReadSplit) -> bool:
@@ -160,12 +163,13 @@ class _VectorsInReach:
         rows = sum(f.row_count for f in part.files if f.file_name in names)
         if self._rows + rows > MAX_BITMAP_ROWS:
             return False
+        self._scans |= dict.fromkeys(names, 1 + self._rows // MAX_SCAN_ROWS)
         self._rows += rows
         self._taken |= {where.data_file: (path, where) for path, where in part.deletions}
         return True
 
-    def has(self, file: DataFile) -> bool:
-        return file.file_name in self._taken
+    def scan_of(self, file: DataFile) -> int:
+        return self._scans.get(file.file_name, 0)
 
     def put_in(self, files: Sequence[RawFile]) -> list[RawFile]:
         """Read the vectors of these files."""

@@ -115,6 +115,10 @@ def test_deletion_vectors_of_files_that_spark_reads_itself(
         (k,) for k, v, _ in expected if k > 126 and v != "v1"
     ]
     assert read_table(spark, str(tmp_path), "d.t").count() == len(expected)
+    monkeypatch.setattr(native_scan, "MAX_SCAN_ROWS", 700)
+    [(read, splits)] = plan_table_read(table)
+    assert sorted(len(files) for files in divide(spark, read, splits).native.values()) == [1, 1, 1, 2]
+    assert rows(spark, tmp_path) == expected
     monkeypatch.setattr(native_scan, "MAX_BITMAP_ROWS", 1500)
     assert native_and_merged(spark, table) == (4, 1)
     assert rows(spark, tmp_path) == expected
