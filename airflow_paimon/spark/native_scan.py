@@ -99,7 +99,9 @@ class RawFile:
 
 
 class FileGroup(NamedTuple):
-    """``vectors``: which of the scans of files with deleted rows; 0 without. ``row_columns``: those that are asked for and that they store."""
+    """``vectors``: which of the scans of files with deleted rows; 0 without. ``row_columns``: those that are asked for
+    and that they store.
+    """
 
     schema: int
     vectors: int
