@@ -337,6 +337,8 @@ class _Commit:
             if self._has_head(planned, turn):
                 raise
             self._forget()  # what the head names may be gone with it
+            if turn is not None and not turn.is_ahead():
+                turn.leave(None)
             return None
 
     def _has_head(self, planned: _Planned, turn: CommitTurn | None) -> bool:

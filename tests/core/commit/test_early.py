@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.early import early_state
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import NotFoundError, StorageError
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import Store
@@ -144,10 +144,7 @@ def test_a_head_that_was_told_of_and_is_another_one_s_now_is_no_damage(tmp_path:
     table = make_table(tmp_path / "wh", primary=False, **{"manifest.merge__min__count": "2"})
     begin(table)
     begin(table)
-    gone = table.snapshot(2)
-    for name in (*read_names(table, gone), gone.delta_manifest_list, gone.base_manifest_list):
-        table.store.delete(manifest_path(name))
-    table.store.delete(table.paths.snapshot(2))
+    roll_back(table)
     append(by(Alone(table.store), table), "b")
     receipt = commit(Far(table.store), table)
     assert (receipt.attempts, receipt.snapshot.id) == (2, 3)
@@ -155,8 +152,27 @@ def test_a_head_that_was_told_of_and_is_another_one_s_now_is_no_damage(tmp_path:
     is_clean(table)
 
 
-def read_names(table: Table, snapshot: Snapshot) -> list[str]:
-    return [m.file_name for m in read_delta_lists(table, [snapshot])]
+def test_a_head_that_was_told_of_and_rolled_back_is_forgotten(tmp_path: Path) -> None:
+    """Or each attempt would be planned on it, as it follows the one that is the newest now."""
+    table = make_table(tmp_path / "wh", primary=False, **{"manifest.merge__min__count": "2"})
+    begin(table)
+    begin(table)
+    roll_back(table)
+    receipt = commit(Far(table.store), table)
+    assert (receipt.attempts, receipt.snapshot.id) == (2, 2)
+    assert len(names(table)) == 2
+    is_clean(table)
+
+
+def roll_back(table: Table) -> None:
+    """Take the newest snapshot back as Paimon does: with what only that one names."""
+    gone = table.latest_snapshot()
+    assert gone is not None
+    new = [m.file_name for m in read_delta_lists(table, [gone])]
+    table.store.replace(table.paths.latest_hint, str(gone.id - 1).encode())
+    table.store.delete(table.paths.snapshot(gone.id))
+    for name in (*new, gone.delta_manifest_list, gone.base_manifest_list):
+        table.store.delete(manifest_path(name))
 
 
 class MadeAnew(Far):
