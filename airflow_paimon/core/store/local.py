@@ -164,12 +164,13 @@ class LocalStore(Store):
     def _infos(self, path: str, names: Iterable[str]) -> list[FileInfo]:
         found = []
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # deleted by another process meanwhile
-                try:
-                    status = os.stat(os.path.join(self._root, name))
-                except PermissionError as error:
-                    raise self._failed(error, "listing", path) from error
-                found.append(FileInfo(name, False, status.st_size, status.st_mtime_ns // 1_000_000))
+            try:
+                status = os.stat(os.path.join(self._root, name))
+            except (FileNotFoundError, NotADirectoryError):  # deleted by another process meanwhile
+                continue
+            except OSError as error:
+                raise self._failed(error, "listing", path) from error
+            found.append(FileInfo(name, False, status.st_size, status.st_mtime_ns // 1_000_000))
         return found
 
     def divided(self, path: str) -> tuple[Sequence[str], Sequence[FileInfo]]:

@@ -50,8 +50,10 @@ class Turn:
         self.waited = waited
 
     def note(self) -> bytes:
-        """Read the note that the last one left; empty if there is none, or if it died while writing it."""
-        return _note(self._descriptor)
+        """Read the note that the last one left; empty if there is none, if it died while writing it, or unreadable."""
+        with contextlib.suppress(OSError):
+            return _note(self._descriptor)
+        return b""
 
     def leave(self, note: bytes) -> None:
         """Leave a note for the next one, over the one that is there: to give its space back takes longer than that."""
@@ -130,8 +132,12 @@ class Awaited:
 
     def wait(self, beat: Callable[[], None]) -> bool:
         """Wait for its end, and return whether it was done. ``beat`` is called now and then meanwhile."""
-        if self._done is None and self._descriptor is not None and not _wait(self._descriptor, fcntl.LOCK_SH, beat):
-            self._done = False
+        if self._done is None and self._descriptor is not None:
+            try:
+                ended = _wait(self._descriptor, fcntl.LOCK_SH, beat)
+            except OSError:  # a file system without locks, or one that fails
+                ended = False
+            self._done = None if ended else False
         if self._done is None:
             self._look()
         return self._done is True

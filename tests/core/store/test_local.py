@@ -124,6 +124,16 @@ def test_a_file_where_a_folder_should_be(store: LocalStore) -> None:
     assert store.walk("") == ["a"]
 
 
+def test_a_file_that_can_not_be_looked_at_is_an_error_of_the_storage(store: LocalStore, tmp_path: Path) -> None:
+    store.create("table/x", b"1")
+    loop = tmp_path / "ware house%3A/table/loop"
+    loop.symlink_to(loop)
+    with pytest.raises(StorageError, match="table"):
+        store.files("table")
+    with pytest.raises(StorageError, match="table"):
+        list(store.files_in_parts("table"))
+
+
 def test_links_out_of_the_table_are_not_followed_by_deletion(store: LocalStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.store import turns
-from airflow_paimon.core.store.turns import Awaited, turn_at
+from airflow_paimon.core.store.turns import Awaited, Turn, turn_at
 from tests.conftest import REPO_ROOT
 
 _HOLDER = """
@@ -160,6 +160,17 @@ def test_what_was_announced_and_is_gone_was_done(monkeypatch: pytest.MonkeyPatch
         mine.end(done=True)
         assert not hangs.wait(lambda: None), "said once"
         hangs.close()
+
+
+def test_a_file_that_can_be_neither_read_nor_locked_tells_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "note"
+    file.write_bytes(b"done")
+    turn = Turn(str(file), os.open(file, os.O_PATH), waited=False)
+    assert turn.note() == b""
+    turn.end()
+    awaited = Awaited(str(file), os.open(file, os.O_PATH))
+    assert not awaited.wait(lambda: None)
+    awaited.close()
 
 
 def test_a_thread_that_has_the_turn_waits_for_no_second_one() -> None:
