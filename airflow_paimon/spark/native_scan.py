@@ -100,7 +100,7 @@ class RawFile:
 
 class FileGroup(NamedTuple):
     """``vectors``: which of the scans of files with deleted rows; 0 without. ``row_columns``: those that are asked for
-    and that they store.
+    and that the files store.
     """
 
     schema: int
