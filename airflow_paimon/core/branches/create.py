@@ -197,11 +197,7 @@ def create_branch(context: Context, request: CreateBranch, parent: Parent | None
     source = gather_source(context, request)
     retention = checked_retention(request.retention, context.table.name)
     record = lineage_for(request, source, context.now_iso, retention, parent or _parent(context.table, source))
-    looks: list[Callable[[], Any]] = [
-        partial(_existing, context.table, name),
-        partial(context.table.branch(request.from_branch).find_tag, protective_tag(name)),
-    ]
-    existing, known = side_by_side(context.table.store, looks)
+    existing = _existing(context.table, name)
     replaced = existing is not None and _is_replaced(existing, request, record)
     if replaced and request.from_branch == name:
         raise InvalidInputError(f"{context.table.name}: branch {name!r} can't be replaced by a branch of itself")
@@ -212,6 +208,8 @@ def create_branch(context: Context, request: CreateBranch, parent: Parent | None
         assert existing.record is not None
         record = existing.record  # an interrupted creation of the same branch: continue with its time stamp
         source = _as_recorded(source, record)
+    # not beside the look at the branch: of one that is deleted meanwhile its tag would seem to be there
+    known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
     plan = plan_create_branch(
         request.operation,
         context.table.name,
