@@ -634,6 +634,8 @@ def _refresh_hint(table: Table, snapshot_id: int) -> None:
             if hint is not None and hint >= snapshot_id - _HINTS_BEHIND:
                 return
         table.store.hint(table.paths.latest_hint, str(snapshot_id).encode())
+        if not table.store.remote and not table.store.exists(table.paths.snapshot(snapshot_id)):
+            table.store.delete(table.paths.latest_hint)  # expired meanwhile, or the table was made anew
         if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
             table.store.delete(table.paths.latest_hint)
     except (StorageError, OutcomeUnknownError) as error:

@@ -30,7 +30,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.conftest import REPO_ROOT
-from tests.core.tables import append, make_table, message, names, overwrite, rewrite
+from tests.core.tables import append, make_table, message, names, overwrite, rewrite, run
 from tests.randomness import chance
 from tests.stores import CountingStore, Crash, FaultStore, RivalledStore
 
@@ -442,6 +442,23 @@ def test_the_hint_is_not_left_behind_by_many_commits_that_are_followed_at_once(t
     assert table.latest_snapshot_id() == 12
     assert int(table.store.read(table.paths.latest_hint)) >= 6
     is_whole(table, 12)
+
+
+def test_no_hint_is_left_of_a_snapshot_that_expired_before_it_was_written(table: Table) -> None:
+    """Paimon would take it for the newest one, as the next one is gone, too."""
+
+    class Slow(Alone):
+        def hint(self, path: str, data: bytes) -> None:
+            for _ in range(3):
+                append(table, "b")
+            run(table, "expire_snapshots", retain_min=1, retain_max=1, older_than="0 s")
+            super().hint(path, data)
+
+    append(through(Slow(table.store), table), "a")
+    assert table.snapshot_ids() == [4]
+    assert not table.store.exists(table.paths.latest_hint)
+    append(table, "c")
+    assert table.store.read(table.paths.latest_hint) == b"5"
 
 
 def test_the_end_is_found_though_another_machine_goes_on_meanwhile(table: Table) -> None:
