@@ -195,9 +195,13 @@ public static class PaimonFileIndex extends org.apache.spark.sql.execution.datas
     if (listed != leafFiles()) {
       java.util.Map found = new java.util.HashMap();
       for (int i = 0; i < files.length; i++) {
+        scala.Option status = leafFiles().get(files[i]);
+        if (status.isEmpty()) {
+          throw new java.io.UncheckedIOException(new java.io.FileNotFoundException(files[i] + " is missing"));
+        }
         found.put(
           files[i],
-          new org.apache.hadoop.fs.FileStatus[] {(org.apache.hadoop.fs.FileStatus) leafFiles().apply(files[i])});
+          new org.apache.hadoop.fs.FileStatus[] {(org.apache.hadoop.fs.FileStatus) status.get()});
       }
       folders = org.apache.spark.api.python.PythonUtils.toScalaMap(found);
       listed = leafFiles();

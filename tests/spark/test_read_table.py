@@ -177,6 +177,10 @@ def test_a_read_stays_right_when_spark_lists_its_files_anew(spark: SparkSession,
     spark.catalog.refreshTable("read_anew")
     assert sorted(map(tuple, spark.table("read_anew").collect())) == expected
     assert [r[0] for r in expected] == [*range(18), *range(19, 26)]
+    next((tmp_path / "d.db" / "t" / "p=a").rglob("*.parquet")).unlink()
+    spark.catalog.refreshTable("read_anew")
+    with pytest.raises(Exception, match=r"p=a/bucket-0/data-.* is missing"):
+        spark.table("read_anew").collect()
     spark.catalog.dropTempView("read_anew")
 
 
