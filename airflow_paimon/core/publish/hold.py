@@ -11,16 +11,14 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
-from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
@@ -65,10 +63,10 @@ def put_hold(source: Table, wanted: Snapshot) -> str:
     """
     path = f"{HOLDS_DIR}/{uuid.uuid4()}.json"
     put_new(source, path, Hold(branch=source.branch_name, snapshot=wanted).to_bytes())
-    looks: list[Callable[[], Any]] = [partial(_is_there, source, wanted), partial(_drop_left, source, path)]
-    if not side_by_side(source.store, looks)[0]:
+    if not _is_there(source, wanted):
         delete_files(source, [path])
         raise _gone(source, wanted)
+    _drop_left(source, path)
     return path
 
 
