@@ -162,6 +162,18 @@ class CountingStore(_Wrapper):
         return _WatchedOutput(super().open_output(path), wrote=lambda size: self.tally.add(written=size))  # type: ignore[return-value]
 
 
+class Far(CountingStore):
+    """A folder that is used as a remote storage is."""
+
+    remote = True
+
+
+class Alone(CountingStore):
+    """A writer that takes no turns, as one of another machine."""
+
+    shared = False
+
+
 class RivalledStore(CountingStore):
     """Lets somebody else commit right before each of the first ``times`` snapshots that are put."""
 

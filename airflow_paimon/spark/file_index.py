@@ -56,8 +56,18 @@ def file_relation(
     known = _generated(spark._jvm)
     if known is None:
         raise NoFileIndexError
+    object_class, to_map, generated = known
     try:
-        return _relation(spark, known, paths, schema, options, values, values_schema)
+        rows: Any = None
+        if len(values_schema):
+            rows = frame_of_arrow(spark, values, values_schema)._jdf.queryExecution().executedPlan().executeCollect()
+        gateway: Any = spark.sparkContext._gateway
+        arguments = gateway.new_array(object_class, 6)
+        # texts: single calls for many paths take as long as reading the files
+        texts = "\n".join(paths), schema.json(), to_map(dict(options)), values_schema.json()
+        for number, argument in enumerate((spark._jsparkSession, *texts, rows)):
+            arguments[number] = argument
+        return generated.generate(arguments)
     except (Py4JError, TypeError) as error:
         raise _unusable(error) from error
 
@@ -82,28 +92,6 @@ def _unusable(reason: Exception | str) -> NoFileIndexError:
     text = " ".join(str(getattr(reason, "java_exception", reason)).split())[:_REASON]
     log.warning("Spark's own reader can't be used here, so files are read in tasks by this package's: %s", text)
     return NoFileIndexError(text)
-
-
-def _relation(
-    spark: SparkSession,
-    known: tuple[Any, Any, Any],
-    paths: Sequence[str],
-    schema: StructType,
-    options: Mapping[str, str],
-    values: pa.Table,
-    values_schema: StructType,
-) -> Any:
-    object_class, to_map, generated = known
-    rows: Any = None
-    if len(values_schema):
-        rows = frame_of_arrow(spark, values, values_schema)._jdf.queryExecution().executedPlan().executeCollect()
-    gateway: Any = spark.sparkContext._gateway
-    arguments = gateway.new_array(object_class, 6)
-    # texts: single calls for many paths take as long as reading the files
-    found = (spark._jsparkSession, "\n".join(paths), schema.json(), to_map(dict(options)), values_schema.json(), rows)
-    for number, argument in enumerate(found):
-        arguments[number] = argument
-    return generated.generate(arguments)
 
 
 @lru_cache(maxsize=1)

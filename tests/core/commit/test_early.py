@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,21 +27,11 @@ from airflow_paimon.core.table.scan import live_entries, read_delta_lists
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, make_table, message, names, overwrite, rewrite
 from tests.randomness import chance
-from tests.stores import CountingStore
+from tests.stores import Alone, CountingStore, Far
 
 WAIT_S = 60
 
-
-class Far(CountingStore):
-    """A local folder that is used as a remote storage is."""
-
-    remote = True
-
-
-class Alone(CountingStore):
-    """A writer that takes no turns, as one of another machine."""
-
-    shared = False
+pytestmark = pytest.mark.usefixtures("notes")
 
 
 class Together(Far):
@@ -66,12 +54,6 @@ class Full(Far):
         if path.startswith("manifest/"):
             raise StorageError("full")
         super().create(path, data)
-
-
-@pytest.fixture(autouse=True)
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path / f"airflow-paimon-{os.getuid()}"
 
 
 @pytest.fixture

@@ -32,29 +32,13 @@ from airflow_paimon.core.table.table import Table
 from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table, message, names, overwrite, rewrite, run
 from tests.randomness import chance
-from tests.stores import CountingStore, Crash, FaultStore, RivalledStore
+from tests.stores import Alone, CountingStore, Crash, Far, FaultStore, RivalledStore
 
-
-class Far(CountingStore):
-    """A local folder that is used as a remote storage is."""
-
-    remote = True
-
-
-class Alone(CountingStore):
-    """A writer that takes no turns, as one of another machine."""
-
-    shared = False
+pytestmark = pytest.mark.usefixtures("notes")
 
 
 class FarFaulty(FaultStore):
     remote = True
-
-
-@pytest.fixture(autouse=True)
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path / f"airflow-paimon-{os.getuid()}"
 
 
 @pytest.fixture

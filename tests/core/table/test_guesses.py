@@ -16,15 +16,9 @@ from airflow_paimon.core.table.paths import BranchPaths
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, copied, make_table
 from tests.randomness import chance
-from tests.stores import CountingStore
+from tests.stores import CountingStore, Far
 
 WAIT_S = 30
-
-
-class Far(CountingStore):
-    """A folder that is used as a remote storage is."""
-
-    remote = True
 
 
 class Together(Far):
