@@ -25,14 +25,17 @@ from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.early import early_state, remember_schema
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
-from airflow_paimon.core.commit.landed import check_not_built_upon, is_ours, taken_back, unknown_outcome, verify_at_end
+from airflow_paimon.core.commit.landed import check_not_built_upon, taken_back, unknown_outcome, verify_at_end
 from airflow_paimon.core.commit.landed import find_landed as find_landed
+from airflow_paimon.core.commit.latest_hint import refresh_hint
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
+from airflow_paimon.core.commit.read_back import is_still_there, read_back
 from airflow_paimon.core.commit.relay import CommitTurn, takes_turns, turn_of
-from airflow_paimon.core.commit.seen import Seen, is_same
+from airflow_paimon.core.commit.restore import restore_draft
+from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.commit.staged import WRITER as WRITER
 from airflow_paimon.core.commit.staged import (
     Changes,
@@ -53,24 +56,19 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.hash_index import INDEX_TYPE
-from airflow_paimon.core.format.manifest import FileKind, IndexEntry
+from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.store.base import Put, read_if_there, side_by_side
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.store.base import Put, side_by_side
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.guesses import remember
-from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing, require_ready
+from airflow_paimon.core.table.lineage import Lineage, require_ready
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.paths import MAIN, hint_number
-from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-_HINTS_BEHIND = 4
-"""How many snapshots the LATEST hint may be behind while the next ones are put."""
 LANDED = "landed"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
@@ -187,7 +185,7 @@ class _Commit:
             return None
         before, landed = planned.at.head, put.staged.snapshot
         remember(table.store, table.paths.snapshot_dir, [landed.id], looked=False)
-        _refresh_hint(table, landed.id)
+        refresh_hint(table, landed.id)
         warning = _run_checks(table, before, planned.draft, landed, planned.checks)
         verify_at_end(table, landed)
         return Receipt(before=before, snapshot=landed, attempts=attempt, warning=warning)
@@ -303,7 +301,7 @@ class _Commit:
         changes = self.changes = self.changes or make_changes(table, at.head, draft)
         looks: list[Callable[[], object]] = [
             partial(require_ready, table),
-            partial(_is_still_there, table, at.head, draft),
+            partial(is_still_there, table, at.head, draft),
         ]
         if schema_too:
             looks.append(at.has_newest_schema)
@@ -344,7 +342,7 @@ class _Commit:
     def _has_head(self, planned: _Planned, turn: CommitTurn | None) -> bool:
         """Whether the head that was planned on is there: it may only have been told of."""
         if turn is None:
-            return bool(_is_still_there(self.table, planned.at.head, planned.draft))
+            return bool(is_still_there(self.table, planned.at.head, planned.draft))
         return not turn.is_ahead() and turn.is_there(planned.at.head)
 
     def _put_ready(self, staged: Staged, ready: Put) -> _Answer:
@@ -392,7 +390,7 @@ class _Commit:
         before = table.paths.snapshot(staged.snapshot.id - 1)
         landed, in_order = side_by_side(
             table.store,
-            [partial(_read_back, table, staged, put.branch, certain=certain), partial(table.store.exists, before)],
+            [partial(read_back, table, staged, put.branch, certain=certain), partial(table.store.exists, before)],
         )
         if landed:
             return in_order or not taken_back(table, staged.snapshot)
@@ -492,151 +490,4 @@ def restore_partitions(
     A partition that is not empty any more is skipped, unless it was only
     appended to and ``beside_appends`` says that its old rows belong beside the new ones.
     """
-    return commit(table, partial(_restoring, table, before, dropped, chosen, beside_appends), options)
-
-
-def _restoring(
-    table: Table,
-    before: Snapshot | None,
-    dropped: Snapshot,
-    chosen: Selection,
-    beside_appends: bool,
-    head: Snapshot | None,
-) -> Draft | None:
-    """Plan ``restore_partitions`` on top of ``head``.
-
-    Raises:
-        ConflictError: what was appended to a partition has deletion vectors or hash indexes where its old rows have.
-    """
-    if head is None:
-        return None
-    schema = table.schema()
-    form = StoredPartitions(schema).canonical
-    live = live_entries(table, head, chosen)
-    held = live_entries(table, before, chosen).values()
-    doubtful = {form(e.partition) for e in held} & {form(e.partition) for e in live.values()}
-    kept = _not_only_appended(table, dropped, head, doubtful, form) if beside_appends else doubtful
-    missing = [e for e in held if e.identifier not in live and form(e.partition) not in kept]
-    if not missing:
-        return None
-    index = None
-    if before is not None and before.index_manifest:
-        now = read_index(table, head)
-        names = {i.file_name for i in now}
-        wanted = {form(e.partition) for e in missing}
-        back = [i for i in read_index(table, before) if form(i.partition) in wanted and i.file_name not in names]
-        _refuse_second_index(table, now, back, form)
-        index = [*now, *back]
-    return Draft(
-        kind=CommitKind.OVERWRITE,
-        entries=missing,
-        index_entries=index,
-        schema=schema,
-        operation=Operation.OVERWRITE,
-        rewrite_base=True,
-    )
-
-
-def _refuse_second_index(
-    table: Table, now: Sequence[IndexEntry], back: Sequence[IndexEntry], form: Callable[[bytes], bytes]
-) -> None:
-    """A bucket has one file of a type. Of a partition's hash indexes, two buckets could claim the same key."""
-
-    def place(entry: IndexEntry) -> tuple[bytes, str, int | None]:
-        return form(entry.partition), entry.index_type, None if entry.index_type == INDEX_TYPE else entry.bucket
-
-    twice = {place(i) for i in now} & {place(i) for i in back}
-    if twice:
-        what = ", ".join(sorted({kind for _, kind, _ in twice}))
-        raise ConflictError(
-            f"{table.label}: {len({p for p, _, _ in twice})} of the partitions to restore got an index ({what}) "
-            f"meanwhile, beside which their old one can't stand"
-        )
-
-
-def _not_only_appended(
-    table: Table, dropped: Snapshot, head: Snapshot, partitions: set[bytes], form: Callable[[bytes], bytes]
-) -> set[bytes]:
-    """The non-empty partitions whose files were not only appended, or whose history has expired."""
-    if not partitions:
-        return set()
-    try:
-        since = table.snapshots(list(range(dropped.id + 1, head.id + 1)))
-    except NotFoundError:
-        return partitions
-    deltas = read_delta_lists(table, [s for s in since if s.commit_kind == CommitKind.OVERWRITE])
-    written = selected_entries(table, deltas, None)
-    return partitions & {form(e.partition) for e in written if e.kind == FileKind.ADD}
-
-
-def _is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool | None:
-    """Whether the head is there, and before the first snapshot the schema; None: no snapshot has its id."""
-    if head is None:
-        return _has_schema(table, draft.schema)
-    now = table.find_snapshot(head.id)
-    return None if now is None else is_same(now, head)
-
-
-def _has_schema(table: Table, schema: TableSchema) -> bool:
-    """Whether the branch has this very version: one that was made anew has others, and has lost what was written."""
-    try:
-        return table.schema(schema.id) == schema
-    except NotFoundError:
-        return False
-
-
-def _read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: bool) -> bool:
-    """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
-
-    The branch is checked first: an operation that deletes or renames it later finds the snapshot.
-    """
-    snapshot = staged.snapshot
-    try:
-        standing = is_standing(table, branch)
-        landed = is_ours(table, snapshot)
-        if landed and not standing:
-            raise _branch_taken_away(table, staged, branch)
-        return landed
-    except NotFoundError:
-        if certain:
-            return False
-        raise unknown_outcome(table, snapshot, "it is not there when it is read back") from None
-    except StorageError as error:
-        raise unknown_outcome(table, snapshot, f"it could not be read back ({error})") from error
-
-
-def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> PaimonError:
-    """Return the error for a snapshot that was put while its branch was renamed or deleted.
-
-    Once the branch is deleted, the snapshot belongs to no branch, and would bring its rows into the next branch of
-    that name.
-    """
-    snapshot, data = staged.snapshot, staged.data
-    path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
-    if not is_gone(table, branch) or table.store.exists(following):
-        return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was recreated")
-    table.store.delete(path)
-    if table.store.exists(following):  # a writer to the recreated branch has committed on top of it
-        with suppress(AlreadyExistsError):
-            table.store.create(path, data)
-        return unknown_outcome(table, snapshot, "its branch was recreated, and another commit there is based on it")
-    discard(table, [*staged.files, *staged.changes.files])
-    return ConflictError(f"{table.label}: the branch was renamed or deleted during the commit; nothing was written")
-
-
-def _refresh_hint(table: Table, snapshot_id: int) -> None:
-    """Write the LATEST hint. Where a look costs nothing, not over that of whoever has put the next snapshot meanwhile:
-    it writes its own, unless it finds another one, too. So none is left that is old.
-    """
-    try:
-        if not table.store.remote and table.store.exists(table.paths.snapshot(snapshot_id + 1)):
-            hint = hint_number(read_if_there(table.store, table.paths.latest_hint) or b"")
-            if hint is not None and hint >= snapshot_id - _HINTS_BEHIND:
-                return
-        table.store.hint(table.paths.latest_hint, str(snapshot_id).encode())
-        if not table.store.remote and not table.store.exists(table.paths.snapshot(snapshot_id)):
-            table.store.delete(table.paths.latest_hint)  # expired meanwhile, or the table was made anew
-        if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
-            table.store.delete(table.paths.latest_hint)
-    except (StorageError, OutcomeUnknownError) as error:
-        log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)
+    return commit(table, partial(restore_draft, table, before, dropped, chosen, beside_appends), options)
