@@ -42,14 +42,11 @@ def write_hash_index(hashes: Hashes) -> bytes:
 def extended_hash_index(known: Hashes, new: Hashes) -> bytes:
     """Encode the hashes of a bucket together with new ones, each of them once.
 
-    What is sorted, as our own files are, is not sorted again: the new hashes are put into their places.
+    What is sorted, as our own files are, is not sorted again: a stable sort merges it with the new hashes.
     """
-    held, more = known if is_rising(known) else distinct(known), distinct(new)
-    at = np.searchsorted(held, more)
-    if len(held):
-        missing = held[np.minimum(at, len(held) - 1)] != more
-        at, more = at[missing], more[missing]
-    return np.insert(held, at, more).astype(_STORED).tobytes()
+    held = known if is_rising(known) else np.sort(known)
+    merged = np.sort(np.concatenate([held, np.sort(new)]), kind="stable")
+    return without_repeats(merged).astype(_STORED).tobytes()
 
 
 def hash_index_entry(partition: bytes, bucket: int, file_name: str, data: bytes) -> IndexEntry:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes, distinct, is_rising, without_repeats
+from airflow_paimon.core.format.hash_index import Hashes, distinct, is_rising, sorting_order, without_repeats
 from airflow_paimon.core.table.options import TableOptions
 
 Packed = npt.NDArray[np.int64]
@@ -211,8 +211,10 @@ class Assigner:
         """Return the bucket of each hash that has one, else -1. ``known``: as in ``assign``."""
         if known is not None:
             return self._where_unknown(hashes, known, known, self.find)
-        each = distinct(hashes)
-        return self._look_up(each)[np.searchsorted(each, hashes)]
+        order = sorting_order(hashes)
+        found = np.empty(len(hashes), np.int64)
+        found[order] = self._look_up(hashes[order])
+        return found
 
     def share_of(self, hashes: Hashes, found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the share of each hash: that of its bucket, if it has one. ``found``: what ``find`` returns."""
@@ -224,14 +226,20 @@ class Assigner:
         was not found may go where another one with its hash is."""
         if known is not None:
             return self._where_unknown(hashes, known, known, self.assign)
-        each = distinct(hashes)
+        order = sorting_order(hashes)
+        ordered = hashes[order]
+        first = np.ones(len(ordered), bool)  # of those that are the same
+        first[1:] = ordered[1:] != ordered[:-1]
+        each = ordered[first]
         buckets = self._look_up(each)
         unknown = buckets < 0
         if unknown.any():
             new = each[unknown]
             buckets[unknown] = self._place(new)
             self._remember(new, buckets[unknown])
-        return buckets[np.searchsorted(each, hashes)]
+        assigned = np.empty(len(hashes), np.int64)
+        assigned[order] = buckets[np.cumsum(first) - 1]
+        return assigned
 
     @staticmethod
     def _where_unknown(
