@@ -25,6 +25,7 @@ from airflow_paimon.core.format.hash_index import (
     extended_hash_index,
     hash_index_entry,
     read_hash_index,
+    read_hash_indexes,
     write_hash_index,
 )
 from airflow_paimon.core.format.manifest import IndexEntry
@@ -61,34 +62,44 @@ _Names = tuple[str, ...]
 """The index files of a partition, whose names are never used again, in order."""
 
 
+_Place = tuple[str, str, bytes]
+"""A partition: URI and label of its table, and its values."""
+
+
 class _Seen:
-    """The indexes that this process has read, up to ``_CACHED_BYTES``, and which of them it has checked."""
+    """The indexes that this process has read or written, the last one of each partition, up to ``_CACHED_BYTES``; and
+    which ones it has checked.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several threads may write
-        self._known: OrderedDict[_Names, Known] = OrderedDict()
+        self._known: OrderedDict[_Place, tuple[_Names, Known]] = OrderedDict()
         self._bytes = 0
         self._checked: OrderedDict[_Names, None] = OrderedDict()
 
-    def known(self, names: _Names) -> Known | None:
+    def known(self, place: _Place, names: _Names) -> Known | None:
         with self._lock:
-            found = self._known.get(names)
-            if found is not None:
-                self._known.move_to_end(names)
+            held, found = self._known.get(place, ((), None))
+            if found is None or held != names:
+                return None
+            self._known.move_to_end(place)
             return found
 
-    def keep(self, names: _Names, known: Known) -> None:
+    def keep(self, place: _Place, names: _Names, known: Known) -> None:
         with self._lock:
-            if names not in self._known:
-                self._known[names] = known
-                self._bytes += known.nbytes
+            self._drop(place)
+            self._known[place] = names, known
+            self._bytes += known.nbytes
             while len(self._known) > 1 and self._bytes > _CACHED_BYTES:
-                self._bytes -= self._known.popitem(last=False)[1].nbytes
+                self._drop(next(iter(self._known)))
 
-    def drop(self, names: _Names) -> None:
+    def drop(self, place: _Place) -> None:
         with self._lock:
-            if (found := self._known.pop(names, None)) is not None:
-                self._bytes -= found.nbytes
+            self._drop(place)
+
+    def _drop(self, place: _Place) -> None:
+        if place in self._known:
+            self._bytes -= self._known.pop(place)[1].nbytes
 
     def is_checked(self, names: _Names) -> bool:
         """Whether it was found that no hash is in two buckets."""
@@ -175,7 +186,7 @@ class DynamicBuckets:
         """Return the hashes that the index of a bucket holds."""
         entries = self.indexes.get(partition, ())
         entry = next((e for e in entries if e.bucket == bucket), None)
-        known = _seen.known(_names_of(entries))
+        known = _seen.known(self._place(partition), _names_of(entries))
         if isinstance(known, ByBucket):
             return dict(known.parts).get(bucket, np.empty(0, np.int32))
         return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
@@ -183,7 +194,7 @@ class DynamicBuckets:
     def kept(self, partition: bytes) -> ByBucket | None:
         """Return the index of a partition if this process holds it, has checked it, and it is not small."""
         names = _names_of(self.indexes.get(partition, ()))
-        known = _seen.known(names)
+        known = _seen.known(self._place(partition), names)
         worth = isinstance(known, ByBucket) and known.nbytes >= _LEAST_KEPT and _seen.is_checked(names)
         return known if isinstance(known, ByBucket) and worth else None
 
@@ -199,33 +210,39 @@ class DynamicBuckets:
         parts, names = dict(known.parts), {e.bucket: e.file_name for e in entries}
         for bucket, (name, data) in written.items():
             parts[bucket], names[bucket] = read_hash_index(data, len(data) // 4, name=name), name
-        _seen.drop(_names_of(entries))
-        if len(parts) <= FEW_BUCKETS:
-            now = tuple(sorted(names.values()))
-            _seen.keep(now, ByBucket(tuple(parts.items())))
-            _seen.note_checked(now)
+        if len(parts) > FEW_BUCKETS:
+            _seen.drop(self._place(partition))
+            return
+        now = tuple(sorted(names.values()))
+        _seen.keep(self._place(partition), now, ByBucket(tuple(parts.items())))
+        _seen.note_checked(now)
 
     def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> Known:
-        names = _names_of(entries)
-        found = _seen.known(names)
+        if not entries:
+            return ByBucket(())
+        place, names = self._place(partition), _names_of(entries)
+        found = _seen.known(place, names)
         if found is None:
+            _seen.drop(place)  # that of an earlier snapshot: its memory can hold this one
             found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
         if self.checks and not _seen.is_checked(names):
             with self._whole(partition):
                 check_known(found)
             _seen.note_checked(names)
-        _seen.keep(names, found)
+        _seen.keep(place, names, found)
         return found
+
+    def _place(self, partition: bytes) -> _Place:
+        return self.store.uri, self.label, partition
 
     def _read(self, partition: bytes, entries: Sequence[IndexEntry]) -> list[Hashes]:
         if len({e.bucket for e in entries}) < len(entries):
             raise self._damaged(partition, "a bucket has several hash indexes")
         try:
-            blobs = self.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
-            return [
-                read_hash_index(data, entry.row_count, name=entry.file_name)
-                for entry, data in zip(entries, blobs, strict=True)
-            ]
+            paths = [e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries]
+            return read_hash_indexes(
+                entries, lambda memory: self.store.read_into(list(zip(paths, memory, strict=True)))
+            )
         except NotFoundError as error:
             raise self._damaged(partition, f"a hash index is missing ({error.message})") from None
         except FormatError as error:

@@ -190,6 +190,19 @@ def test_a_process_does_not_read_the_index_that_it_has_written(tmp_path: Path, m
     assert len(check_indexes(table)) > 3
 
 
+def test_a_process_keeps_the_last_index_of_each_partition(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before are of no use, and took the memory of every process that had seen many commits."""
+    monkeypatch.setattr(dynamic_buckets, "_seen", seen := dynamic_buckets._Seen())
+    written: dict[str, set[int]] = {"p0": set(), "p1": set()}
+    for n in range(6):
+        partition, keys = f"p{n % 2}", list(range(n * 10, n * 10 + 20))
+        write_arrow(table, rows(keys, "a", partition))
+        written[partition].update(keys)
+    write_arrow(table, pa.concat_tables([rows([0], "b", "p0"), rows([10], "b", "p1")]))
+    assert sum(known.nbytes for _, known in seen._known.values()) == seen._bytes
+    assert seen._bytes == 4 * sum(len(keys) for keys in written.values())
+
+
 def test_the_work_for_an_index_does_not_grow_with_the_number_of_indexes(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ The file is nothing but the hashes, each a big-endian int32; it is a set, in no 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +20,8 @@ Hashes = npt.NDArray[np.int32]
 
 INDEX_TYPE = "HASH"
 _STORED = np.dtype(">i4")
+_MOST_HASHES = 1 << 32
+"""There are no more of 32 bits."""
 
 
 def read_hash_index(data: bytes, row_count: int, *, name: str) -> Hashes:
@@ -27,11 +30,40 @@ def read_hash_index(data: bytes, row_count: int, *, name: str) -> Hashes:
     Raises:
         FormatError: truncated, or of another length than the manifest says.
     """
-    if len(data) != row_count * _STORED.itemsize:
-        raise FormatError(
-            f"{name}: the hash index has {len(data)} bytes, but its index manifest says {row_count} hashes of 4 bytes"
-        )
+    _check_size(len(data), row_count, name)
     return np.frombuffer(data, _STORED).astype(np.int32)
+
+
+def read_hash_indexes(
+    entries: Sequence[IndexEntry], read: Callable[[Sequence[memoryview]], Sequence[int]]
+) -> list[Hashes]:
+    """Decode the indexes of several buckets, in the memory that ``read`` fills; it returns the size of each file.
+
+    It is one piece, which a system hands out in large pages: with millions of hashes, pages take longer than the rest.
+
+    Raises:
+        FormatError: as of ``read_hash_index``.
+    """
+    for e in entries:
+        if not 0 <= e.row_count <= _MOST_HASHES:
+            raise FormatError(f"{e.file_name}: its index manifest says that it has {e.row_count} hashes")
+    counts = [e.row_count for e in entries]
+    stored = np.empty(sum(counts), _STORED)
+    ends = np.cumsum(counts).tolist()
+    memory = stored.view(np.uint8).data
+    sizes = read([memory[4 * (end - count) : 4 * end] for count, end in zip(counts, ends, strict=True)])
+    for e, size in zip(entries, sizes, strict=True):
+        _check_size(size, e.row_count, e.file_name)
+    hashes = stored.view(np.int32)
+    hashes[:] = stored
+    return [hashes[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+
+def _check_size(size: int, row_count: int, name: str) -> None:
+    if size != row_count * _STORED.itemsize:
+        raise FormatError(
+            f"{name}: the hash index has {size} bytes, but its index manifest says {row_count} hashes of 4 bytes"
+        )
 
 
 def write_hash_index(hashes: Hashes) -> bytes:
