@@ -8,16 +8,19 @@ each request takes 20 ms, so that no server shares the cores: what the order of 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks._delay import Delay
 from tests.stores import _Wrapper
 
 PROCESSES, COMMITS = 8, 200
@@ -58,53 +61,77 @@ class Slow(_Wrapper):
         return action()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a table is made. ``serving``: processes that share the cores with those that commit, by name."""
+
+    warehouse: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    serving: Mapping[str, int] = field(default_factory=dict)
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return how much CPU these processes have used."""
+        return {name: cpu_of(pid) for name, pid in self.serving.items()}
+
+
+def cpu_of(pid: int) -> float:
+    """Return the seconds of CPU that a process has used; on Linux only."""
+    _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    user, system = rest.split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def local_folder(above: str | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Give a warehouse and its storage options."""
+def local_folder(above: str | None) -> Iterator[Place]:
     with tempfile.TemporaryDirectory(dir=above) as folder:
-        yield str(Path(folder) / "wh"), {}
+        yield Place(warehouse=str(Path(folder) / "wh"))
 
 
 @contextmanager
-def remote_s3() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Start a server, and a proxy before it that delays; give a warehouse and its storage options."""
-    from benchmarks.remote_stores import Delay
+def remote_s3() -> Iterator[Place]:
+    """Start a server, and a proxy before it that delays."""
     from tests import s3_server
     from tests.seaweed_server import seaweed_server
 
     with tempfile.TemporaryDirectory() as folder, seaweed_server(Path(folder)) as endpoint:
+        server = int(Path("/proc/thread-self/children").read_text())
         proxy = Delay(urlsplit(endpoint).netloc, DELAY_MS)
         try:
-            yield f"s3://{s3_server.make_bucket(endpoint)}/wh", s3_server.storage_options(f"http://{proxy.address}")
+            yield Place(
+                warehouse=f"s3://{s3_server.make_bucket(endpoint)}/wh",
+                options=s3_server.storage_options(f"http://{proxy.address}"),
+                serving={"server": server, "proxy": proxy.pid},
+            )
         finally:
             proxy.close()
 
 
-def measure(place: str, warehouse: str, options: Mapping[str, Any], where: str, processes: int, commits: int) -> None:
+def measure(kind: str, place: Place, where: str, processes: int, commits: int) -> None:
     """Commit side by side, and print the figures."""
     from airflow_paimon.core.schema.tables import create_table
     from tests.core.tables import COLUMNS, names
 
-    table = create_table(warehouse, "d.t", COLUMNS, partition_keys=["dt"], options={"bucket": "-1"},
-                         storage_options=options or None)  # fmt: skip
-    given = [f"{warehouse}/d.db/t", json.dumps(dict(options))]
+    table = create_table(place.warehouse, "d.t", COLUMNS, partition_keys=["dt"], options={"bucket": "-1"},
+                         storage_options=place.options or None)  # fmt: skip
+    given = [f"{place.warehouse}/d.db/t", json.dumps(dict(place.options))]
     pipe = subprocess.PIPE
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", _WORKER, *given, str(n), str(commits), place], stdin=pipe, stdout=pipe, text=True
+            [sys.executable, "-c", _WORKER, *given, str(n), str(commits), kind], stdin=pipe, stdout=pipe, text=True
         )
         for n in range(processes)
     ]
     for worker in workers:
         assert worker.stdout is not None
         worker.stdout.readline()
-    started = time.perf_counter()
+    started, used = time.perf_counter(), place.cpu_s()
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write("go\n")
         worker.stdin.flush()
     answers = [json.loads(worker.communicate(timeout=1200)[0]) for worker in workers]
     seconds = time.perf_counter() - started
+    serving = {name: now - used[name] for name, now in place.cpu_s().items()}
     ids = table.snapshot_ids()
     total = processes * commits
     made = total + processes
@@ -115,21 +142,22 @@ def measure(place: str, warehouse: str, options: Mapping[str, Any], where: str, 
     print(f"  live files {kept}, expected {wanted}")
     print(f"  {total / seconds:.1f} commits per second, {retries} retries ({retries / total:.2f} per commit), "
           f"{sum(a['cpu'] for a in answers) / total * 1000:.1f} ms of CPU each")  # fmt: skip
+    if serving:
+        others = ", ".join(f"{name} {cpu / total * 1000:.1f} ms" for name, cpu in serving.items())
+        print(f"  beside that CPU of others for each commit: {others}")
 
 
-def main(place: str = "local", processes: int = PROCESSES, commits: int = 0) -> None:
+def main(kind: str = "local", processes: int = PROCESSES, commits: int = 0) -> None:
     """Run it and print the figures."""
-    if place == "s3":
-        with remote_s3() as (warehouse, options):
-            measure(
-                place, warehouse, options, f"S3 with {DELAY_MS} ms more a request", processes, commits or COMMITS // 5
-            )
-    elif place == "far":
-        with local_folder("/dev/shm") as (warehouse, options):
-            measure(place, warehouse, options, f"{DELAY_MS} ms a request", processes, commits or COMMITS // 2)
+    if kind == "s3":
+        with remote_s3() as place:
+            measure(kind, place, f"S3 with {DELAY_MS} ms more a request", processes, commits or COMMITS // 5)
+    elif kind == "far":
+        with local_folder("/dev/shm") as place:
+            measure(kind, place, f"{DELAY_MS} ms a request", processes, commits or COMMITS // 2)
     else:
-        with local_folder(None) as (warehouse, options):
-            measure(place, warehouse, options, "local disk with fsync", processes, commits or COMMITS)
+        with local_folder(None) as place:
+            measure(kind, place, "local disk with fsync", processes, commits or COMMITS)
 
 
 if __name__ == "__main__":

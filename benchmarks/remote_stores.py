@@ -7,12 +7,8 @@ add to it, divided by 45 ms.
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +22,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
+from benchmarks._delay import Delay
 from benchmarks.metadata import FILES, change_files, make_large_table
 from tests import azure_server, gcs_server, s3_server
 from tests.core.tables import append
@@ -47,56 +44,6 @@ class Place(NamedTuple):
 
     def store(self, at: str, name: str) -> Store:
         return open_store(f"{self.uri(at)}/{name}", dict(self.options(at)))
-
-
-class Delay:
-    """Passes TCP connections on; what a client sends arrives later, however much it is, as over a longer line."""
-
-    def __init__(self, address: str, delay_ms: int) -> None:
-        at = urlsplit(f"//{address}")
-        self._target = (at.hostname or "", at.port or 0)
-        self._delay_s = delay_ms / 1000
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:  # ends when the listener is closed
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self._target)
-                for each in (client, server):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for source, target, delay_s in ((client, server, self._delay_s), (server, client, 0.0)):
-                    waiting: queue.Queue[tuple[float, bytes]] = queue.Queue()
-                    threading.Thread(target=_receive, args=(source, waiting, delay_s), daemon=True).start()
-                    threading.Thread(target=_send, args=(target, waiting), daemon=True).start()
-
-
-def _receive(source: socket.socket, waiting: queue.Queue[tuple[float, bytes]], delay_s: float) -> None:
-    data = b"x"
-    while data:
-        try:
-            data = source.recv(2**18)
-        except OSError:
-            data = b""
-        waiting.put((time.monotonic() + delay_s, data))
-
-
-def _send(target: socket.socket, waiting: queue.Queue[tuple[float, bytes]]) -> None:
-    with contextlib.suppress(OSError):
-        while True:  # ends with the connection
-            due, data = waiting.get()
-            time.sleep(max(0.0, due - time.monotonic()))
-            if not data:
-                target.shutdown(socket.SHUT_RDWR)
-                return
-            target.sendall(data)
 
 
 def places(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Place]]:
