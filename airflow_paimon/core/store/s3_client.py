@@ -86,16 +86,25 @@ def import_s3fs() -> Any:
 
 def server_of(options: str) -> str:
     """Return what decides which server ``client_of`` reaches, as JSON: two of these may stand for the same one."""
+    return _server_of(options, _environment())
+
+
+@lru_cache(maxsize=64)
+def _server_of(options: str, environment: tuple[tuple[str, str], ...]) -> str:
     given = {name: value for name, value in json.loads(options).items() if name in _ADDRESS}
     client = given.pop("client_kwargs", {})
-    environment = {name: os.environ[name] for name in sorted(os.environ) if _SERVER.match(name)}
-    return json.dumps([given, {n: str(client[n]) for n in sorted(client) if n in _ADDRESS}, environment])
+    of_server = {name: value for name, value in environment if _SERVER.match(name)}
+    return json.dumps([given, {n: str(client[n]) for n in sorted(client) if n in _ADDRESS}, of_server])
 
 
 def client_of(options: str) -> Client:
     """Return this process's client for ``options`` and the credentials in the environment."""
-    environment = tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_")))
-    return _client_of(os.getpid(), options, environment)
+    return _client_of(os.getpid(), options, _environment())
+
+
+def _environment() -> tuple[tuple[str, str], ...]:
+    """Return what the environment says of AWS; read for each request, so no value of another variable is."""
+    return tuple((name, os.environ[name]) for name in sorted(n for n in os.environ if n.startswith("AWS_")))
 
 
 @lru_cache(maxsize=16)
