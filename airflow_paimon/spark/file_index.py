@@ -58,9 +58,7 @@ def file_relation(
         raise NoFileIndexError
     object_class, to_map, generated = known
     try:
-        rows: Any = None
-        if len(values_schema):
-            rows = frame_of_arrow(spark, values, values_schema)._jdf.queryExecution().executedPlan().executeCollect()
+        rows = frame_of_arrow(spark, values, values_schema)._jdf.queryExecution() if len(values_schema) else None
         gateway: Any = spark.sparkContext._gateway
         arguments = gateway.new_array(object_class, 6)
         # texts: single calls for many paths take as long as reading the files
@@ -124,7 +122,7 @@ public java.lang.Object generate(java.lang.Object[] references) {
         options,
         schema,
         valuesSchema,
-        (java.lang.Object[]) references[5]),
+        rowsOf((org.apache.spark.sql.execution.QueryExecution) references[5])),
       valuesSchema,
       schema,
       scala.Option.empty(),
@@ -138,6 +136,24 @@ public java.lang.Object generate(java.lang.Object[] references) {
 
 private static org.apache.spark.sql.types.StructType schemaOf(java.lang.Object json) {
   return (org.apache.spark.sql.types.StructType) org.apache.spark.sql.types.DataType.fromJson((java.lang.String) json);
+}
+
+// The plan of a small frame has its rows: making the physical plan takes longer than all else here.
+private static java.lang.Object[] rowsOf(org.apache.spark.sql.execution.QueryExecution frame) {
+  if (frame == null) {
+    return null;
+  }
+  org.apache.spark.sql.catalyst.plans.logical.LogicalPlan plan = frame.analyzed();
+  if (!(plan instanceof org.apache.spark.sql.catalyst.plans.logical.LocalRelation)) {
+    return frame.executedPlan().executeCollect();
+  }
+  java.util.List rows = new java.util.ArrayList();
+  scala.collection.Iterator found =
+    ((org.apache.spark.sql.catalyst.plans.logical.LocalRelation) plan).data().iterator();
+  while (found.hasNext()) {
+    rows.add(found.next());
+  }
+  return rows.toArray();
 }
 
 public static class PaimonFileIndex extends org.apache.spark.sql.execution.datasources.InMemoryFileIndex {

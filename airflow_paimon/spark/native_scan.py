@@ -51,7 +51,7 @@ from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, sql_name, to_shipped
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     frame = _relation(spark, read, stored, files, {f"{prefix} {name}": c for name, c in constants.items()})
     if group.vectors:
         frame = without_deleted(frame, f"{prefix} {_NUMBER}", [f.deleted for f in files])
-    columns = []
+    columns: list[str | Column] = []
     for field in read.fields:
         source = by_id.get(field.id)
         if _is_row_column(read, field):
@@ -295,10 +295,11 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
             column = sf.col(sql_name(f"{prefix} {field.name}"))
         elif source is None:
             column = sf.lit(None).cast(spark_type(field.type))
+        elif source.name == field.name and spark_type(source.type) == spark_type(field.type):
+            columns.append(sql_name(field.name))  # a Column is several calls of the JVM, a name is one
+            continue
         else:
-            column = sf.col(sql_name(source.name))
-            target = spark_type(field.type)
-            column = column if spark_type(source.type) == target else column.cast(target)
+            column = sf.col(sql_name(source.name)).cast(spark_type(field.type))
         columns.append(column.alias(field.name))
     return frame.select(*columns)
 

@@ -33,6 +33,7 @@ from airflow_paimon.spark.file_index import file_relation
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide
 from airflow_paimon.spark.read import frame_of
+from airflow_paimon.spark.rows_in import temporary_conf
 from tests.core.tables import alter_table
 from tests.data.chain.examples import mark_deleted
 from tests.randomness import chance
@@ -299,6 +300,21 @@ def test_many_partitions_are_one_scan(spark: SparkSession, tmp_path: Path) -> No
     assert str(frame._jdf.queryExecution().executedPlan()).count("FileScan parquet") == 1
     assert sorted((r.k, r.day, r.h) for r in frame.collect()) == [(i, days[i], i % 2) for i in range(60)]
     assert len(read_table(spark, str(tmp_path), "d.t", where="day < '2025-01-03' AND h = 1").inputFiles()) == 2
+
+
+@pytest.mark.parametrize("most", ["0", "48MB"])
+def test_values_of_files_that_are_no_part_of_a_plan(spark: SparkSession, tmp_path: Path, most: str) -> None:
+    """``most``: bytes of rows that Spark puts into a plan, as it does not those of very many files. Columns that
+    come as they are have names that are to be quoted.
+    """
+    names = ["a.b", "p", "`q` "]
+    table = create_table(str(tmp_path), "d.t", [(n, "STRING") for n in names], partition_keys=["p"])
+    found = [("x", "first", "y"), (None, None, "z"), ("x", "", None)]
+    write_arrow(table, pa.Table.from_pylist([dict(zip(names, r, strict=True)) for r in found]))
+    with temporary_conf(spark, {"spark.sql.execution.arrow.localRelationThreshold": most}):
+        frame = read_table(spark, str(tmp_path), "d.t")
+    assert "FileScan parquet" in str(frame._jdf.queryExecution().executedPlan()) and frame.columns == names
+    assert sorted(map(tuple, frame.collect()), key=repr) == sorted(found, key=repr)
 
 
 def test_a_branch_reads_the_same_after_main_went_on(spark: SparkSession, tmp_path: Path) -> None:
