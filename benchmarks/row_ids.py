@@ -35,7 +35,7 @@ from benchmarks.spark_read_write import ROWS, drain, in_turns, report, session, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RUNS = 5
+RUNS, SPARK_RUNS = 5, 12
 FILES = 8
 SMALL_FILES, SMALL_ROWS = 200, 50_000
 COLUMNS = [("k", "BIGINT"), ("a", "INT"), ("b", "DOUBLE"), ("v", "STRING")]
@@ -89,7 +89,7 @@ def _reads(spark: SparkSession, warehouse: str, table: Table) -> None:
                 ),
                 "read_table with ids": lambda: drain(read_table(spark, warehouse, "d.t", columns=[*every, *IDS])),
             },
-            RUNS,
+            SPARK_RUNS,
         ),
     )
 
