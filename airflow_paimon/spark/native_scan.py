@@ -277,7 +277,8 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     constants = _constants(read, group, files)
     own = [f for f in read.fields if f.name in group.row_columns]
     sources = [by_id[f.id] for f in read.fields if f.id in by_id and f.name not in constants]
-    position = [ROW_INDEX] if group.vectors or (asked - set(read.schema.field_names)) & _PLACED else []
+    unplaced = {*read.schema.field_names, *({ROW_ID} - constants.keys())}
+    position = [ROW_INDEX] if group.vectors or (asked - unplaced) & _PLACED else []
     stored = [*sources, *own, *position]
     prefix = _unused_prefix(f.name for f in stored)
     frame = _relation(spark, read, stored, files, {f"{prefix} {name}": c for name, c in constants.items()})
@@ -287,8 +288,10 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     for field in read.fields:
         source = by_id.get(field.id)
         if _is_row_column(read, field):
-            complete = not constants[field.name].values.null_count
-            column = row_column(field.name, f"{prefix} {field.name}", stored=field in own, complete=complete)
+            known = constants.get(field.name)
+            constant = known and f"{prefix} {field.name}"
+            complete = known is not None and not known.values.null_count
+            column = row_column(field.name, constant, stored=field in own, complete=complete)
         elif field.name == FILE_POSITION:
             column = sf.col(ROW_INDEX.name)
         elif field.name in constants:
@@ -313,7 +316,8 @@ class _Constant(NamedTuple):
 
 def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> dict[str, _Constant]:
     """Return what is asked for and the same for all rows of a file, and the files' numbers, if a bitmap is found by
-    them. For ids and versions of rows these are the file's first id and its version.
+    them. For ids and versions of rows these are the file's first id and its version, where the manifest has it of a
+    file or the files have no such column.
     """
     found = {}
     asked = {f.name: f for f in read.fields}
@@ -322,7 +326,9 @@ def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> d
             found[field.name] = _Constant(field.type, _column([f.values[place] for f in files], field.type))
     for name in asked.keys() & (_OF_MANIFEST.keys() - set(read.schema.field_names)):
         kind, value_of = _OF_MANIFEST[name]
-        found[name] = _Constant(kind, pa.array([value_of(f.file) for f in files], arrow_type(kind)))
+        values = pa.array([value_of(f.file) for f in files], arrow_type(kind))
+        if name not in group.row_columns or values.null_count < len(values):
+            found[name] = _Constant(kind, values)
     if group.vectors:
         kind = AtomicType("INT")
         found[_NUMBER] = _Constant(kind, pa.array(range(len(files)), arrow_type(kind)))

@@ -29,18 +29,20 @@ _WORD = 64
 _WORDS = pa.list_(pa.field("item", pa.int64(), nullable=False))
 
 
-def row_column(name: str, constant: str, *, stored: bool, complete: bool) -> Column:
+def row_column(name: str, constant: str | None, *, stored: bool, complete: bool) -> Column:
     """Return the row ids or versions of rows. ``constant``: the column that has the first id, or the version, of a
-    row's file; ``stored``: the files have a column of that name, in which a null stands for what the manifest holds;
-    ``complete``: the manifest holds it for all files.
+    row's file, if the manifest holds it for any; ``stored``: the files have a column of that name, in which a null
+    stands for what the manifest holds; ``complete``: the manifest holds it for all files.
     """
     from pyspark.sql import functions as sf
 
-    found = sf.col(sql_name(constant))
-    found = found + sf.col(ROW_INDEX.name) if name == ROW_ID else found
-    own = [sf.col(sql_name(name))] if stored else []
-    lost = [] if complete else [sf.raise_error(sf.lit(f"a row without {name}"))]
-    return sf.coalesce(*own, found, *lost) if own or lost else found
+    found = [sf.col(sql_name(name))] if stored else []
+    if constant is not None:
+        held = sf.col(sql_name(constant))
+        found.append(held + sf.col(ROW_INDEX.name) if name == ROW_ID else held)
+    if not complete:
+        found.append(sf.raise_error(sf.lit(f"a row without {name}")))
+    return sf.coalesce(*found) if len(found) > 1 else found[0]
 
 
 def without_deleted(frame: DataFrame, number: str, deleted: Sequence[Positions | None]) -> DataFrame:

@@ -17,6 +17,7 @@ import pytest
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import AtomicType
+from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
@@ -31,13 +32,15 @@ from airflow_paimon.spark import file_index, native_scan, read_table, sql
 from airflow_paimon.spark.arrow_frames import collect_arrow
 from airflow_paimon.spark.file_index import file_relation
 from airflow_paimon.spark.filters import parse_where
+from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.native_scan import divide
 from airflow_paimon.spark.read import frame_of
+from airflow_paimon.spark.row_positions import ROW_INDEX
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.core.tables import alter_table
 from tests.data.chain.examples import mark_deleted
 from tests.randomness import chance
-from tests.spark.jobs.operations import make_branch, put, rows_of, run
+from tests.spark.jobs.operations import make_branch, put, rows_of, run, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +95,23 @@ def test_row_ids_versions_and_places_of_rows(spark: SparkSession, tmp_path: Path
     assert not divide(spark, read, splits).merged
     placed = [tuple(r.values()) for split in splits for b in read_split(read, split) for r in b.to_pylist()]
     assert sorted(map(tuple, frame_of(spark, [(read, splits)]).collect())) == sorted(placed)
+
+
+def test_ids_that_files_store_are_read_without_positions(spark: SparkSession, tmp_path: Path) -> None:
+    """Of files whose ids no manifest has; the others of the same read need positions."""
+    table = create_table(str(tmp_path), "d.t", [("k", "INT")], options={"row-tracking.enabled": "true"})
+    for start in (0, 10):
+        write_arrow(table, pa.table({"k": pa.array(range(start, start + 10), pa.int32())}))
+    assert run_spark_operation(spark, build_request("compact", values(tmp_path, min_files=2))).changed
+    names = ["k", "_ROW_ID", "_SEQUENCE_NUMBER"]
+    expected = [(k, k, 1 + k // 10) for k in range(20)]
+    frame = read_table(spark, str(tmp_path), "d.t", columns=names)
+    plan = str(frame._jdf.queryExecution().executedPlan())
+    assert "FileScan parquet" in plan and ROW_INDEX.name not in plan and "a row without _ROW_ID" in plan
+    assert sorted(map(tuple, frame.collect())) == expected
+    assert rows(spark, tmp_path, columns=["k"], where="_ROW_ID IN (3, 12)") == [(3,), (12,)]
+    write_arrow(table, pa.table({"k": pa.array([20], pa.int32())}))
+    assert rows(spark, tmp_path, columns=names) == [*expected, (20, 20, 4)]
 
 
 def test_deletion_vectors_of_files_that_spark_reads_itself(
