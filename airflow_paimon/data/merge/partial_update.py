@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from airflow_paimon.data.merge.versions import (
 )
 
 Modes = npt.NDArray[np.int8]
+
+_MAX_RANK = 1 << 62
+"""Values further apart are numbered one by one, so that ranks fit 64 bits."""
 
 
 class Mode(IntEnum):
@@ -91,14 +94,21 @@ def fold_groups(versions: Versions, groups: Sequence[SequenceGroup], ignore_dele
 
 def _ranks(versions: Versions, fields: Sequence[str]) -> Indices:
     """Return numbers that order the versions by these fields, null lowest; -1: all of them are null."""
-    rank: Any = np.zeros(len(versions.rows), np.int64)
-    empty: Any = np.ones(len(versions.rows), bool)
-    for name in fields:
-        valid, values = order_values(versions.column(name), descending=False)
-        own = np.where(valid, values.astype(np.int64) + 1, 0)
-        rank = np.unique(rank * (int(own.max()) + 1) + own, return_inverse=True)[1]
-        empty &= ~valid
-    return np.where(empty, -1, rank).astype(np.int64)
+    first, *others = own = [_rank(versions.column(name)) for name in fields]
+    rank = first
+    for other in others:
+        major, minor = (np.unique(values, return_inverse=True)[1] for values in (rank, other))
+        rank = major * (int(minor.max()) + 1) + minor
+    return np.where(np.logical_or.reduce(own), rank, -1)
+
+
+def _rank(column: pa.Array) -> Indices:
+    """Return numbers that order the values, null is 0."""
+    values = order_values(column, descending=False)[-1]
+    low = int(values.min())
+    if int(values.max()) - low > _MAX_RANK:
+        values, low = np.unique(values, return_inverse=True)[1], 0
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), values - low + 1, 0)
 
 
 class _Fold:

@@ -43,14 +43,27 @@ def are_stable(columns: Sequence[pa.Array]) -> bool:
 
 
 def order_values(column: pa.Array, descending: bool) -> list[Keys]:
-    """Return arrays, most significant first, that order a nullable column: null is lowest in both directions."""
+    """Return arrays, most significant first, that order a nullable column: null is lowest in both directions. The last
+    one is int64; where a value is null, one before it says so.
+    """
+    if not column.null_count:
+        return [_numbers(column, descending)]
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    filled = column.take(pa.array(np.flatnonzero(valid)))
-    dense: Keys = np.zeros(len(column), np.int64)
-    if len(filled):
-        _, ranks = np.unique(sort_keys([[filled]])[0], return_inverse=True)
-        dense[valid] = ranks.max() - ranks if descending else ranks
-    return [valid, dense]
+    numbers: Keys = np.zeros(len(column), np.int64)
+    numbers[valid] = _numbers(column.drop_null(), descending)
+    return [valid, numbers]
+
+
+def _numbers(column: pa.Array, descending: bool) -> Keys:
+    """Return int64 numbers that order a column without nulls."""
+    keys = sort_keys([[column]])[0]
+    if keys.dtype.kind == "S":
+        numbers = np.unique(keys, return_inverse=True)[1]
+    elif keys.dtype == np.uint64:
+        numbers = (keys ^ np.uint64(1 << (_WORD_BITS - 1))).view(np.int64)
+    else:
+        numbers = keys.astype(np.int64)
+    return ~numbers if descending else numbers
 
 
 def _column_words(arrays: Sequence[pa.Array]) -> list[list[Keys]]:

@@ -241,3 +241,35 @@ def test_null_is_lowest_in_both_directions(values: list[int | None], descending:
     for a, x in zip(values, ranked, strict=True):
         for b, y in zip(values, ranked, strict=True):
             assert (x < y) == (_rank(a, descending) < _rank(b, descending))
+
+
+_LONG = "a prefix of more than eight bytes "
+_DAY = datetime.date(2026, 11, 26)
+ORDERED: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.bool_(), [False, True]),
+    (pa.int8(), [-128, 0, 127]),
+    (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1]),
+    (pa.float32(), [float("-inf"), -1.5, 0.0, 1.5, float("inf"), float("nan")]),
+    (pa.date32(), [datetime.date(1, 1, 1), _DAY, datetime.date(9999, 12, 31)]),
+    (pa.timestamp("us"), [datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)]),
+    (pa.decimal128(9, 2), [Decimal("-1.25"), Decimal("0.00"), Decimal("9.99")]),
+    (pa.decimal128(38, 0), [Decimal(-(10**37)), Decimal(-1), Decimal(0), Decimal(2**64), Decimal(10**37)]),
+    (pa.string(), ["", "a", "b", "\x7f", "\u00e9", "\U0001f600"]),
+    (pa.string(), ["", _LONG, _LONG + "a", _LONG + "b"]),
+    (pa.string(), ["", "\0", "a\0", "a\0b"]),
+    (pa.binary(), [b"", b"\x01", b"\x80", b"\xff" * 8]),
+]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(("kind", "ascending"), ORDERED, ids=lambda v: str(v) if isinstance(v, pa.DataType) else "")
+def test_values_of_each_type_in_their_order(kind: pa.DataType, ascending: list[Any], descending: bool) -> None:
+    nulls = [None] * 2
+    for low in (nulls, []):
+        expected = [*low, *(reversed(ascending) if descending else ascending)]
+        column = pa.array([*reversed(expected), *expected], kind).slice(len(expected))
+        words = order_values(column, descending)
+        assert np.lexsort(words[::-1]).tolist() == list(range(len(expected)))
+        assert len(set(zip(*(w.tolist() for w in words), strict=True))) == len(ascending) + bool(low)
+        assert words[-1].dtype == np.int64
+    assert [w.tolist() for w in order_values(pa.array(nulls, kind), descending)] == [[False] * 2, [0] * 2]

@@ -96,6 +96,19 @@ def test_a_group_with_several_fields_is_compared_in_their_order() -> None:
     assert row_of(columns, options, plus(1, "a", 1), plus(None, "b", None)) == (1, "a", 1)
 
 
+@pytest.mark.parametrize("fields", ["g1", "g1,g2", "g2,g1"])
+def test_fields_of_a_group_may_lie_as_far_apart_as_their_type_allows(fields: str) -> None:
+    columns = {"k": "INT NOT NULL", "g1": "BIGINT", "v": "STRING", "g2": "BIGINT"}
+    options = {**PARTIAL, f"fields.{fields}.sequence-group": "v"}
+    low, high = plus(-(2**63), "low", 1 - 2**63), plus(2**63 - 1, "high", 2**63 - 2)
+    between, null = plus(0, "between", 0), plus(None, "null", None)
+    for versions in ([low, high, between, null], [high, null, low, between], [between, low, null, high]):
+        row = row_of(columns, options, *versions)
+        assert row is not None
+        assert row[:2] == high[2:4]
+    assert row_of(columns, options, null, low) == low[2:]
+
+
 def test_sequence_fields_of_the_table_order_the_versions_before_the_groups() -> None:
     options = {**GROUPS, "sequence.field": "b"}
     assert row_of(GROUPED, options, plus(10, 1, 9, 1), plus(11, 1, 8, 1)) == (10, 1, 9, 1)
