@@ -73,6 +73,13 @@ def expected(rows: dict[Any, list[Any]]) -> list[tuple[Any, ...]]:
 PLACES = [("keyed", "here"), ("keyed", "in tasks"), ("append", "here"), ("tracked", "in tasks")]
 
 
+@pytest.fixture(autouse=True)
+def _no_views_left(spark: SparkSession) -> Iterator[None]:
+    """Other modules' tests name views ``fixes``, too, of the same session."""
+    yield
+    spark.catalog.dropTempView("fixes")
+
+
 @pytest.fixture(params=some(PLACES), ids=" ".join)
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kind of table, and where the changes of few rows are written: the results must be the same."""
