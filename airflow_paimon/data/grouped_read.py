@@ -104,14 +104,15 @@ def plan_pinned_by_groups(
 def by_groups(found: WholeRead | list[Layer]) -> PlannedRead:
     """Return what was planned, or what this process plans group by group."""
     if isinstance(found, WholeRead):
-        return PlannedRead(found.read, grouped(found, memory_bytes=_MEMORY_BYTES).layers())
+        branches = [grouped(branch, memory_bytes=_MEMORY_BYTES // len(found.branches)) for branch in found.branches]
+        return PlannedRead(found.read, (layer for branch in branches for layer in branch.layers()))
     return PlannedRead(found[0][0], found)
 
 
 def grouped(
     whole: WholeRead, *, memory_bytes: int | None = None, files: int | None = None, most_bytes: int | None = None
 ) -> GroupedRead:
-    """Sort the files of a read into groups.
+    """Sort the files of a read of one branch into groups.
 
     ``memory_bytes``: what is kept in memory of them; None: all. A group has about so many ``files``, or fewer if they
     are so large that it has ``most_bytes``, but whole buckets where rows of several files are merged.
@@ -129,7 +130,7 @@ def grouped(
         groups: dict[int, list[tuple[int, Kept]]] = {}
         files_of, size_of = [0] * number, [0] * number
         with without_collecting():
-            for one in sort_out(whole.of, whole.listed, number):
+            for one in sort_out(whole, whole.listed, number):
                 groups.setdefault(one.group, []).append((one.place, kept.keep(one.data)))
                 files_of[one.group] += one.files
                 size_of[one.group] += one.size

@@ -137,11 +137,18 @@ def pin_layers(table: Table, version: int | str | None = None, timestamp: int | 
         PaimonError: as ``plan_table_read``.
     """
     with reading_once():
-        states = _plans(first_state(table, version, timestamp), version, timestamp, _no_files)
+        states = layer_states(first_state(table, version, timestamp), version, timestamp)
         pinned = PinnedLayers(states, travels=version is not None or timestamp is not None)
         if sum(count_live(s.table, s.snapshot) for s in states) <= FEW_FILES:
             pinned.plans(_all_files)
     return pinned
+
+
+def layer_states(state: ScanPlan, version: int | str | None, timestamp: int | str | None) -> tuple[ScanPlan, ...]:
+    """Choose the states of the branches that are read, without their files, first the one whose partitions hide those
+    of the other one. ``state``: see ``first_state``.
+    """
+    return _plans(state, version, timestamp, _no_files)
 
 
 def _all_files(schema: TableSchema, *, by_bucket: bool) -> None:
@@ -404,12 +411,13 @@ def _bare(data_type: DataType) -> Any:
 
 def _without_partitions(plan: ScanPlan, first: ScanPlan) -> ScanPlan:
     """Leave out partitions that the first branch has."""
-    key = _partition_key(first.schema)
+    key = partition_key(first.schema)
     taken = {key(s.values) for s in first.splits}
     return replace(plan, splits=tuple(s for s in plan.splits if key(s.values) not in taken))
 
 
-def _partition_key(schema: TableSchema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+def partition_key(schema: TableSchema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Give what is equal of the values of one partition in both branches, and only of those."""
     floats = [t.root in ("FLOAT", "DOUBLE") for t in partition_types(schema)]
     # NaN is not equal to itself, and 0.0 is another partition than -0.0
     return lambda values: tuple(repr(v) if f else v for v, f in zip(values, floats, strict=True))

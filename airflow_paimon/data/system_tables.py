@@ -90,9 +90,9 @@ def plan_pinned_system_table(
         if whole is None:
             return _plan_all(pinned, kind, columns, **asked)
     if kind == READ_OPTIMIZED:
-        return replace(whole, of=replace(whole.of, top_level=True))
-    read = _with_kinds(whole.read, columns)
-    return replace(whole, of=replace(whole.of, kinds=read.columns), read=read)
+        return whole.changed(top_level=True)
+    first, *others = (replace(w, read=_with_kinds(w.read, columns)) for w in whole.branches)
+    return replace(first, second=others[0] if others else None).changed(kinds=first.read.columns)
 
 
 def _plan_all(pinned: PinnedLayers, kind: str, columns: Sequence[str] | None, **asked: Any) -> list[Layer]:

@@ -1,7 +1,8 @@
 """Reads of so many files that tasks plan them: no process keeps more than a part of the files.
 
 Some tasks sort the entries of manifests, and the deletion vectors, into groups: by bucket where rows of several files
-are merged, else by file. Others plan and read a group each, as a read of few files is planned.
+are merged, by row ids where files hold columns of the same rows, else by file. Others plan and read a group each, as a
+read of few files is planned. Each branch of a table that is read together with another one is a read of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from zlib import crc32
 
 import pyarrow.compute as pc
 
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
@@ -31,6 +33,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_filter import both_of
 from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
@@ -38,6 +41,7 @@ from airflow_paimon.core.table.scan import (
     ScanPlan,
     all_manifests,
     each_entries,
+    each_entry_row_ids,
     live_of_entries,
     read_index,
     splits_of,
@@ -51,11 +55,14 @@ from airflow_paimon.data.layers import (
     PinnedLayers,
     files_for,
     first_state,
-    is_alone,
+    layer_states,
+    other_branch,
+    partition_key,
     plan_pinned,
     plan_state_read,
     top_level_only,
 )
+from airflow_paimon.data.row_id_groups import RowIdDivisions, divide_row_ids
 from airflow_paimon.data.scan import TableRead, plan_read
 
 if sys.version_info >= (3, 14):
@@ -99,7 +106,7 @@ class Sorted(NamedTuple):
 class GroupRead:
     """What a group of files is planned with. Picklable. ``state``: the snapshot and the columns, without files.
     ``top_level``: see ``layers.plan_table_read``. ``kinds``: the columns of ``$audit_log`` to give instead; None: it is
-    another read.
+    another read. ``layered``: the table is read together with another branch.
     """
 
     state: ScanPlan
@@ -109,6 +116,7 @@ class GroupRead:
     time_travel: bool
     top_level: bool = False
     kinds: tuple[str, ...] | None = None
+    layered: bool = False
 
     @property
     def has_filter(self) -> bool:
@@ -121,7 +129,8 @@ class WholeRead:
     """A read that tasks plan: they ``sort_out`` what is listed, then ``plan_group`` each group.
 
     ``read``: the common parameters, without the files' schemas. ``files``: how many are live. ``rows``: about how many
-    they have; None: unknown.
+    they have; None: unknown. ``row_ids``: where files of the same rows may be divided. ``hidden``: partitions that the
+    first branch has, by ``layers.partition_key``. ``second``: the read of the other branch.
     """
 
     of: GroupRead
@@ -129,6 +138,19 @@ class WholeRead:
     listed: tuple[Listed, ...]
     files: int
     rows: int | None = None
+    row_ids: RowIdDivisions | None = None
+    hidden: frozenset[tuple[Any, ...]] = frozenset()
+    second: WholeRead | None = None
+
+    @property
+    def branches(self) -> tuple[WholeRead, ...]:
+        """The reads of all branches, the first of which has the table's columns."""
+        return (self,) if self.second is None else (self, self.second)
+
+    def changed(self, **of: Any) -> WholeRead:
+        """Replace fields of what the groups of all branches are planned with."""
+        second = None if self.second is None else self.second.changed(**of)
+        return replace(self, of=replace(self.of, **of), second=second)
 
 
 def plan_or_whole(
@@ -147,7 +169,8 @@ def plan_or_whole(
     with reading_once():
         state = first_state(table, version, timestamp)
         travels = version is not None or timestamp is not None
-        whole = _whole_read(state, travels, columns, where, predicate, more_than)
+        states = (state,) if other_branch(state) is None else layer_states(state, version, timestamp)
+        whole = _whole_read(states, travels, columns, where, predicate, more_than)
         if whole is not None:
             return whole
         plan = partial(plan_state_read, state, version=version, timestamp=timestamp)
@@ -177,13 +200,33 @@ def whole_of_pinned(
     more_than: int | None = None,
 ) -> WholeRead | None:
     """Return the read that ``plan_pinned_or_whole`` leaves to tasks; None: it plans it."""
-    if pinned.whole is not None or len(pinned.states) > 1:
+    if pinned.whole is not None:
         return None
-    return _whole_read(pinned.states[0], pinned.travels, columns, where, predicate, more_than)
+    return _whole_read(pinned.states, pinned.travels, columns, where, predicate, more_than)
+
+
+class _Branch(NamedTuple):
+    """The manifests of a branch, ``every`` one and those that may have selected entries."""
+
+    state: ScanPlan
+    every: list[ManifestFile]
+    manifests: list[ManifestFile]
+    selection: Selection | None
+
+    @property
+    def entries(self) -> int:
+        """How many entries the manifests have that may have selected ones."""
+        return sum(map(entries_of, self.manifests))
+
+    @property
+    def selected(self) -> int:
+        """How many are selected, at least."""
+        some = self.selection
+        return sum(entries_of(m) for m in self.manifests if some is None or _is_within(m, some))
 
 
 def _whole_read(
-    state: ScanPlan,
+    states: Sequence[ScanPlan],
     travels: bool,
     columns: Sequence[str] | None,
     where: pc.Expression | None,
@@ -191,30 +234,60 @@ def _whole_read(
     more_than: int | None,
 ) -> WholeRead | None:
     """Return the read of very many files of a state; None where those that the filter selects have no ``more_than`` so
-    many entries, and of tables whose files can't be planned one bucket at a time.
+    many entries, and where it selects buckets.
     """
-    schema, more_than = state.schema, MANY_ENTRIES if more_than is None else more_than
-    if state.snapshot is None or not is_alone(schema) or TableOptions(schema.options).data_evolution:
-        return None
-    selection = files_for(schema, by_bucket=True, where=where, predicate=predicate)
-    if isinstance(selection, BucketSelection):
+    more_than = MANY_ENTRIES if more_than is None else more_than
+    layered = len(states) > 1
+    select = partial(files_for, by_bucket=not layered, where=where, predicate=predicate)
+    branches = [_branch(state, select(state.schema)) for state in states]
+    if any(isinstance(branch.selection, BucketSelection) for branch in branches):
         return None  # a part of each partition, by an index of blocks where there is one
-    every = all_manifests(state.table, state.snapshot)
-    manifests = every if selection is None else [m for m in every if selection.may_be_in(m)]
-    if sum(map(entries_of, manifests)) <= more_than:
+    if sum(b.entries for b in branches) <= more_than or sum(b.selected for b in branches) <= more_than:
         return None
-    if sum(entries_of(m) for m in manifests if selection is None or _is_within(m, selection)) <= more_than:
-        return None
-    bare = replace(state, splits=(), index_entries=())
-    read, _ = plan_read(bare, columns=columns, where=where, predicate=predicate, time_travel=travels)
-    files, rows = _live_in(manifests), state.snapshot.total_record_count
+    of = partial(GroupRead, where=where, predicate=predicate, time_travel=travels, layered=layered)
+    planned = []
+    for branch in branches:
+        bare = replace(branch.state, splits=(), index_entries=())
+        read, _ = plan_read(
+            bare, columns=columns, where=where, predicate=predicate, time_travel=travels, layered=layered
+        )
+        planned.append(_whole_branch(branch, of(state=bare, columns=read.columns), read))
+    first, *others = planned
+    return replace(first, second=replace(others[0], hidden=_partitions_in(states[0])) if others else None)
+
+
+def _branch(state: ScanPlan, selection: Selection | None) -> _Branch:
+    every = [] if state.snapshot is None else all_manifests(state.table, state.snapshot)
+    return _Branch(state, every, [m for m in every if selection is None or selection.may_be_in(m)], selection)
+
+
+def _whole_branch(branch: _Branch, of: GroupRead, read: TableRead) -> WholeRead:
+    state, manifests = branch.state, branch.manifests
+    files = _live_in(manifests)
+    rows = None if state.snapshot is None else state.snapshot.total_record_count
     return WholeRead(
-        of=GroupRead(state=bare, columns=read.columns, where=where, predicate=predicate, time_travel=travels),
+        of=of,
         read=read,
         listed=(Listed(0, None), *(Listed(number, m) for number, m in enumerate(manifests, start=1))),
         files=files,
-        rows=None if rows is None else rows * files // max(_live_in(every), 1),
+        rows=None if rows is None else rows * files // max(_live_in(branch.every), 1),
+        row_ids=_row_ids(state, manifests) if TableOptions(state.schema.options).data_evolution else None,
     )
+
+
+def _row_ids(state: ScanPlan, manifests: Sequence[ManifestFile]) -> RowIdDivisions:
+    ranges = (one for entry in read_index(state.table, state.snapshot) for one in entry.deletion_vector_ranges or ())
+    marked = {one.data_file for one in ranges if one is not None}
+    return divide_row_ids(each_entry_row_ids(state.table, manifests), marked)
+
+
+def _partitions_in(state: ScanPlan) -> frozenset[tuple[Any, ...]]:
+    """Return the partitions with a live file, by ``partition_key``."""
+    if state.snapshot is None:
+        return frozenset()
+    stored = {partition for partition, _ in LiveStates(state.table).live_buckets(state.table, state.snapshot)}
+    key, values = partition_key(state.schema), StoredPartitions(state.schema).values
+    return frozenset(key(values(partition)) for partition in stored)
 
 
 def _live_in(manifests: Sequence[ManifestFile]) -> int:
@@ -251,19 +324,19 @@ def _is_within(manifest: ManifestFile, selection: Selection) -> bool:
         return False  # other columns, or values that we don't know
 
 
-def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[Sorted]:
-    """Read manifests and divide their entries by group, without statistics that the read doesn't need.
+def sort_out(whole: WholeRead, listed: Iterable[Listed], groups: int) -> Iterator[Sorted]:
+    """Read some of the manifests of one branch and divide their entries by group, without statistics that the read
+    doesn't need.
 
     Raises:
         FormatError: a manifest is missing or corrupt. UnsupportedFeatureError: an index file that this engine does not
             read.
     """
-    group_of = _grouping(of.state.schema, groups)
-    selection = files_for(of.state.schema, by_bucket=True, where=of.where, predicate=of.predicate)
+    of, group_of, selection = whole.of, _grouping(whole, groups), _shown(whole)
     places = {one.manifest.file_name: one.place for one in listed if one.manifest is not None}
     slim = _as_it_is if of.has_filter else without_statistics
     if any(one.manifest is None for one in listed):
-        for group, found in _sorted_index(of, group_of).items():
+        for group, found in _sorted_index(whole, group_of).items():
             yield Sorted(group, 0, packed(([], found)))
     groups_of: dict[int, list[ManifestEntry]] = {}
     number, place, chunk = 0, 0, 0
@@ -274,10 +347,22 @@ def sort_out(of: GroupRead, listed: Iterable[Listed], groups: int) -> Iterator[S
             groups_of, number, place = {}, 0, places[manifest.file_name]
         kept = entries if selection is None else [e for e in entries if selection(e.partition)]
         for entry in kept:
-            group = group_of(entry.partition, entry.bucket, entry.file.file_name)
+            group = group_of(entry.partition, entry.bucket, entry.file.file_name, entry.file.first_row_id)
             groups_of.setdefault(group, []).append(slim(entry))
         number += len(kept)
     yield from _parts(groups_of, place * _CHUNKS + chunk)
+
+
+def _shown(whole: WholeRead) -> Callable[[bytes], bool] | None:
+    """Tell which stored partitions are read; None: all."""
+    of = whole.of
+    schema = of.state.schema
+    selection = files_for(schema, by_bucket=not of.layered, where=of.where, predicate=of.predicate)
+    if not whole.hidden:
+        return selection
+    key = partition_key(schema)
+    shown = StoredPartitions(schema).where(lambda found: key(found) not in whole.hidden)
+    return shown if selection is None else both_of(selection, shown)
 
 
 def _parts(groups: dict[int, list[ManifestEntry]], place: int) -> Iterator[Sorted]:
@@ -297,33 +382,43 @@ def unpacked(data: bytes) -> Any:
     return pickle.loads(zstd.decompress(data))
 
 
-def _sorted_index(of: GroupRead, group_of: _GroupOf) -> dict[int, list[IndexEntry]]:
+def _sorted_index(whole: WholeRead, group_of: _GroupOf) -> dict[int, list[IndexEntry]]:
     """Divide the deletion vectors of a snapshot by the groups of their files."""
-    entries = read_index(of.state.table, of.state.snapshot)
-    check_index(entries, table=of.state.table.label)
+    state, row_ids = whole.of.state, whole.row_ids
+    entries = read_index(state.table, state.snapshot)
+    check_index(entries, table=state.table.label)
     found: dict[int, list[IndexEntry]] = {}
     for entry in entries:
         ranges: dict[int, list[DeletionVectorRange]] = {}
         for one in entry.deletion_vector_ranges or ():
             if one is not None:
-                ranges.setdefault(group_of(entry.partition, entry.bucket, one.data_file), []).append(one)
+                first = None if row_ids is None else row_ids.marked.get(one.data_file)
+                group = group_of(entry.partition, entry.bucket, one.data_file, first)
+                ranges.setdefault(group, []).append(one)
         for group, some in ranges.items():
             found.setdefault(group, []).append(entry._replace(deletion_vector_ranges=tuple(some)))
     return found
 
 
-_GroupOf = Callable[[bytes, int, str], int]
-"""Gives the group of a file, by its partition as it is stored, its bucket and its name."""
+_GroupOf = Callable[[bytes, int, str, int | None], int]
+"""Gives the group of a file, by its partition as it is stored, its bucket, its name and its first row id."""
 
 
-def _grouping(schema: TableSchema, groups: int) -> _GroupOf:
+def _grouping(whole: WholeRead, groups: int) -> _GroupOf:
+    schema, row_ids = whole.of.state.schema, whole.row_ids
+
+    def by_file(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int:
+        if row_ids is None or first_row_id is None:
+            return crc32(name.encode(errors=ANY_NAME)) % groups
+        return row_ids.group(first_row_id, groups)
+
     if not schema.primary_keys:
-        return lambda partition, bucket, name: crc32(name.encode(errors=ANY_NAME)) % groups
+        return by_file
     # Files that a plan takes for one bucket (``scan.splits_of``): without partition columns whatever bytes are stored.
     canonical = StoredPartitions(schema).canonical if schema.partition_keys else lambda _: b""
     known: dict[tuple[bytes, int], int] = {}
 
-    def by_bucket(partition: bytes, bucket: int, name: str) -> int:
+    def by_bucket(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int:
         found = known.get((partition, bucket))
         if found is None:
             digest = blake2b(canonical(partition) + bucket.to_bytes(4, "big", signed=True), digest_size=8).digest()
@@ -358,6 +453,12 @@ def plan_group(of: GroupRead, parts: Iterable[bytes], known: Mapping[int, TableS
         plan = replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
     plan = top_level_only(plan) if of.top_level else plan
     read, splits = plan_read(
-        plan, columns=of.columns, where=of.where, predicate=of.predicate, time_travel=of.time_travel, known=known
+        plan,
+        columns=of.columns,
+        where=of.where,
+        predicate=of.predicate,
+        time_travel=of.time_travel,
+        layered=of.layered,
+        known=known,
     )
     return (read if of.kinds is None else replace(read, columns=of.kinds, kinds=True)), splits

@@ -342,7 +342,8 @@ class PaimonReader(DataSourceReader):
             plan = plan_or_whole if self._system is None else partial(plan_system_table, name=self._system)
             found = plan(table, **asked_for, more_than=grouped_read.MANY_ENTRIES)
             if isinstance(found, WholeRead):
-                shares = _group_shares(grouped(found, files=FILES_A_TASK, most_bytes=_MOST_BYTES))
+                groups = (grouped(branch, files=FILES_A_TASK, most_bytes=_MOST_BYTES) for branch in found.branches)
+                shares = chain.from_iterable(map(_group_shares, groups))
             else:
                 layers = found
         of_layers = (

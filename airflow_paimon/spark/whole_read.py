@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,10 @@ def whole_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
     Raises:
         FormatError: the largest manifest is missing or corrupt.
     """
+    return reduce(lambda one, other: one.union(other), (_branch_frame(spark, one) for one in whole.branches))
+
+
+def _branch_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
     read = whole.read
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -70,7 +75,7 @@ def whole_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
 
 
 def planned_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
-    """Return a task for each about ``TASK_BYTES`` of files: rows of a packed pair, schemas by id and splits."""
+    """Return a task for each about ``TASK_BYTES`` of one branch: rows of a packed pair, schemas by id and splits."""
     of, groups = whole.of, _groups(spark, whole)
     task_bytes = TASK_BYTES
     size = bytes_of_files(whole.files, bytes_of(whole), task_bytes)
@@ -90,7 +95,7 @@ def planned_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
 def grouped_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
     """Return what ``planned_groups`` takes: a task for each group of files."""
     cores, groups = cores_of(spark), _groups(spark, whole)
-    of = whole.of
+    of = replace(whole, listed=(), second=None)
 
     def sorted_out(listed: Sequence[Listed]) -> Iterator[pa.RecordBatch]:
         with without_collecting():

@@ -6,15 +6,25 @@ import pickle
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry, ManifestFile
+from airflow_paimon.core.format.manifest import (
+    EMPTY_STATS,
+    DeletionVectorRange,
+    EntryRowIds,
+    FileKind,
+    IndexEntry,
+    ManifestEntry,
+    ManifestFile,
+)
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
@@ -24,12 +34,14 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
-from airflow_paimon.core.table.scan import all_manifests, live_entries, without_statistics
+from airflow_paimon.core.table.scan import all_manifests, data_file_path, live_entries, plan_scan, without_statistics
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import whole_read, write_arrow
+from airflow_paimon.data import row_id_groups, whole_read, write_arrow
+from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.layers import Layer, pin_layers, plan_table_read
 from airflow_paimon.data.plain import compact
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.row_id_groups import divide_row_ids
 from airflow_paimon.data.whole_read import (
     Sorted,
     WholeRead,
@@ -54,8 +66,13 @@ KINDS: dict[str, dict[str, str]] = {
     "append": {"bucket": "-1", "row-tracking.enabled": "true"},
     "append in buckets": {"bucket": "2", "bucket-key": "k"},
     "deletion vectors": {"bucket": "-1", "deletion-vectors.enabled": "true"},
+    "data evolution": {"bucket": "-1", "row-tracking.enabled": "true", "deletion-vectors.enabled": "true"},
+    "fallback branch": {"bucket": "-1"},
+    "primary branch": KEYED,
 }
-NO_KEYS = ("append", "append in buckets", "deletion vectors")
+NO_KEYS = ("append", "append in buckets", "deletion vectors", "data evolution", "fallback branch")
+OTHERS = {"fallback branch": "scan.fallback-branch", "primary branch": "scan.primary-branch"}
+"""The options of tables that are read together with another branch."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,36 +102,76 @@ def compacted(table: Table, min_files: int) -> None:
     compact(Context(request, table, int(time.time() * 1000), time.monotonic()), request)
 
 
+def put_columns(table: Table, draw: random.Random) -> None:
+    """A file with new values of ``v`` for the rows of one that is there, as an UPDATE with data evolution adds it."""
+    set_options(table, {"data-evolution.enabled": "true"})  # with which we write no rows
+    held = [(s, f) for s in plan_scan(table).splits for f in s.files if f.write_cols is None]
+    split, file = draw.choice(held)
+    buffer = pa.BufferOutputStream()
+    values = [draw.randint(100, 199) for _ in range(file.row_count)]
+    pq.write_table(pa.table({"v": pa.array(values, arrow_schema([table.schema().field("v")]).field(0).type)}), buffer)
+    new = file._replace(file_name=f"data-{uuid.uuid4()}-0.parquet", file_size=buffer.tell(), write_cols=("v",),
+                        value_stats=EMPTY_STATS, value_stats_cols=(), schema_id=table.schema().id,
+                        max_sequence_number=file.max_sequence_number + draw.randint(1, 9))  # fmt: skip
+    table.store.create(data_file_path(table.schema(), split.values, split.bucket, new), buffer.getvalue().to_pybytes())
+    entry = ManifestEntry(FileKind.ADD, split.partition, split.bucket, split.total_buckets, new)
+    commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=[entry], schema=table.schema()))
+    set_options(table, {"data-evolution.enabled": "false"})
+
+
+def change(view: Table, kind: str, draw: random.Random) -> None:
+    """A commit of some kind."""
+    act = draw.random()
+    if act < 0.2 and kind != "data evolution":
+        compacted(view, draw.randint(2, 3))
+    elif act < 0.35:
+        put(view, draw, draw.choice("abc"), mode="dynamic_overwrite")
+    else:
+        put(view, draw, draw.choice(["abc", "cd"]))
+    if kind == "data evolution":
+        put_columns(view, draw)
+
+
 def used(kind: str, draw: random.Random, warehouse: str | None = None) -> Table:
     """A table with files of several levels, files that are gone, and several manifests."""
     table = make(kind, warehouse)
-    if kind == "deletion vectors":
+    if kind in ("deletion vectors", "data evolution"):
         for day in "xy":
             put(table, draw, day)
             mark_deleted(table, (day,), [0])
+    views = [table]
+    if kind in OTHERS:
+        put(table, draw, "ab")
+        run(table, "create_branch", branch="other")
+        views.append(table.branch("other"))
     for _ in range(5):
-        act = draw.random()
-        if act < 0.2:
-            compacted(table, draw.randint(2, 3))
-        elif act < 0.35:
-            put(table, draw, draw.choice("abc"), mode="dynamic_overwrite")
-        else:
-            put(table, draw)
+        change(draw.choice(views), kind, draw)
     run(table, "create_tag", tag="then")
-    put(table, draw)
-    alter_table(table, [WidenColumn(name="v", type="BIGINT")])
-    put(table, draw)
+    put(draw.choice(views), draw)
+    for view in views:
+        alter_table(view, [WidenColumn(name="v", type="BIGINT")])
+    put(draw.choice(views), draw)
+    if kind == "data evolution":
+        put_columns(table, draw)
+        set_options(table, {"data-evolution.enabled": "true"})
+    if kind in OTHERS:
+        set_options(table, {OTHERS[kind]: "other"})
     return table
 
 
+def planned_of(whole: WholeRead, draw: random.Random, groups: int) -> list[Layer]:
+    """What tasks would plan of all branches."""
+    return [layer for branch in whole.branches for layer in layers_of(branch, draw, groups)]
+
+
 def layers_of(whole: WholeRead, draw: random.Random, groups: int) -> list[Layer]:
-    """What tasks would plan, whose pieces are as random as their order."""
+    """What tasks would plan of one branch, whose pieces are as random as their order."""
     whole = pickle.loads(pickle.dumps(whole))
     found: list[Sorted] = []
     listed = draw.sample(whole.listed, len(whole.listed))
     while listed:
         size = draw.randint(1, 3)
-        found += sort_out(whole.of, sorted(listed[:size]), groups)
+        found += sort_out(whole, sorted(listed[:size]), groups)
         listed = listed[size:]
     draw.shuffle(found)
     assert all(0 <= one.group < groups for one in found)
@@ -142,7 +199,7 @@ def rows_of(layers: Iterable[Layer]) -> list[Any]:
 def test_the_same_rows(kind: str, life: int) -> None:
     draw = chance(f"{kind} {life}")
     table = used(kind, draw)
-    ids = ["_ROW_ID", "k", "_SEQUENCE_NUMBER"] if kind == "append" else ["v", "k"]
+    ids = ["_ROW_ID", "k", "_SEQUENCE_NUMBER"] if kind in ("append", "data evolution") else ["v", "k"]
     asked: list[dict[str, Any]] = [
         {},
         {"columns": ids},
@@ -156,7 +213,7 @@ def test_the_same_rows(kind: str, life: int) -> None:
         if not isinstance(whole, WholeRead):
             assert "dt" in repr(given)
             continue
-        found = layers_of(whole, draw, draw.choice([1, 3, 50]))
+        found = planned_of(whole, draw, draw.choice([1, 3, 50]))
         assert parts_of(found) == parts_of(expected), given
         assert rows_of(found) == rows_of(expected), given
         assert whole.read.output_schema == expected[0][0].output_schema
@@ -215,7 +272,7 @@ def test_what_a_condition_selects_may_be_few_files() -> None:
         if isinstance(whole, list):
             return None
         assert parts_of(layers_of(whole, random.Random(1), 3)) == parts_of(plan_table_read(table, predicate=predicate))
-        entries = [e for one in sort_out(whole.of, whole.listed, 1) for e in unpacked(one.data)[0]]
+        entries = [e for one in sort_out(whole, whole.listed, 1) for e in unpacked(one.data)[0]]
         return sorted({StoredPartitions(table.schema()).values(e.partition)[0] for e in entries})
 
     assert days(Condition("dt", ">=", "b")) == ["b", "c"]
@@ -230,13 +287,69 @@ def test_what_a_condition_selects_may_be_few_files() -> None:
         assert days(Condition("dt", "=", "b")) is None
 
 
-@pytest.mark.parametrize(("option", "value"), [("scan.fallback-branch", "old"), ("data-evolution.enabled", "true")])
-def test_tables_that_are_planned_at_once(option: str, value: str) -> None:
+def test_files_of_the_same_rows_are_one_group() -> None:
+    table = make("data evolution")
+    for day in "abcabc":
+        put(table, random.Random(8), day)
+    for n in range(6):
+        put_columns(table, random.Random(n))
+    set_options(table, {"data-evolution.enabled": "true"})
+    whole = _whole(table)
+    parts = list(sort_out(whole, whole.listed, 6))
+    entries = [(one.group, e.file.first_row_id) for one in parts for e in unpacked(one.data)[0]]
+    assert len({first for _, first in entries}) == len(set(entries)) == 6 < len(entries)
+    assert len({group for group, _ in entries}) > 3
+
+
+def test_ranges_of_row_ids_that_overlap_in_part() -> None:
     table = make("append")
-    put(table, random.Random(8))
-    run(table, "create_branch", branch="old")
-    set_options(table, {option: value})
-    assert isinstance(plan_or_whole(table), list)
+    for n in range(6):
+        put(table, random.Random(n), "a")
+    split = plan_scan(table).splits[0]
+    wrong = split.files[2]._replace(file_name="data-wrong-0.parquet", row_count=split.files[2].row_count + 1)
+    entry = ManifestEntry(FileKind.ADD, split.partition, split.bucket, split.total_buckets, wrong)
+    commit(table, lambda _: Draft(kind=CommitKind.APPEND, entries=[entry], schema=table.schema()))
+    set_options(table, {"data-evolution.enabled": "true"})
+    for plan in (lambda: plan_table_read(table), lambda: layers_of(_whole(table), random.Random(0), 6)):
+        with pytest.raises(FormatError, match=r"the row ids of .* overlap other files in part"):
+            plan()
+
+
+def test_row_ids_are_divided_evenly_and_no_file_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(21)
+    for most in (5, 1000):
+        monkeypatch.setattr(row_id_groups, "_MOST", most)
+        ranges: list[tuple[int | None, int]] = [(None, 3)]
+        first = 0
+        for _ in range(200):
+            count = draw.choice([1, 1, 1, 5000])
+            ranges += [(first, count)] * draw.randint(1, 3)
+            first += count
+        ranges.append((2000, 20_000))
+        draw.shuffle(ranges)
+        parts = [EntryRowIds([FileKind.ADD] * 50, [f"f{first}" for first, _ in some], [c for _, c in some],
+                             [first for first, _ in some])
+                 for some in (ranges[at : at + 50] for at in range(0, len(ranges), 50))]  # fmt: skip
+        parts = [p._replace(kinds=p.kinds[: len(p.file_names)]) for p in parts]
+        known = [(f, f + c) for f, c in ranges if f is not None]
+        found = divide_row_ids(parts, {f"f{known[0][0]}", "f-1"})
+        assert found.marked == {f"f{known[0][0]}": known[0][0]}
+        assert not [start for start in found.starts for low, end in known if low < start < end]
+        groups = Counter(found.group(low, 5) for low, _ in known)
+        assert sorted(groups) == [*range(5)] and max(groups.values()) < len(known) / 2
+    assert divide_row_ids([], ()).group(7, 3) == 0
+
+
+def test_a_branch_without_a_snapshot() -> None:
+    table = make("append")
+    table.branch("other").store.create(table.branch("other").paths.schema(0), table.store.read(table.paths.schema(0)))
+    put(table.branch("other"), random.Random(1))
+    for branch, view in (("other", table), ("main", table.branch("other"))):
+        set_options(view, {"scan.fallback-branch": branch})
+        whole = _whole(view)
+        found = planned_of(whole, random.Random(2), 2)
+        assert rows_of(found) == rows_of(plan_table_read(view)) != []
+        assert [one.files > 0 for one in whole.branches] == [view.branch_name == "other", view.branch_name != "other"]
 
 
 def test_few_files_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +385,7 @@ def test_a_file_that_was_never_added_or_is_added_twice() -> None:
     for _ in range(2):
         put(table, random.Random(11))
     whole = _whole(table)
-    parts = list(sort_out(whole.of, whole.listed, 1))
+    parts = list(sort_out(whole, whole.listed, 1))
     with pytest.raises(FormatError, match="is added twice"):
         plan_group(whole.of, [p.data for p in [*parts, parts[0]]])
     entries, index = unpacked(parts[0].data)
@@ -288,7 +401,7 @@ def test_an_index_that_is_not_read_here(monkeypatch: pytest.MonkeyPatch) -> None
     strange = IndexEntry(0, b"", 0, "STRANGE", "index", 1, 1, (DeletionVectorRange("f", 0, 1), None))
     monkeypatch.setattr(whole_read, "read_index", lambda *_: [strange])
     with pytest.raises(UnsupportedFeatureError, match="index files of type 'STRANGE'"):
-        list(sort_out(whole.of, whole.listed, 2))
+        list(sort_out(whole, whole.listed, 2))
 
 
 def test_files_of_an_unpartitioned_table_are_spread() -> None:

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
-from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places
+from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places, live_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, cuts_for, joined
 from airflow_paimon.core.whole_table.workers import Workers
@@ -131,6 +131,18 @@ class LiveStates:
             return None
         keys = list(self._folders)
         return {(keys[folder].partition, keys[folder].bucket) for folder in state.totals}
+
+    def live_buckets(self, view: Table, snapshot: Snapshot) -> set[tuple[bytes, int]]:
+        """Return the stored partitions and buckets that have live files.
+
+        Raises:
+            FormatError: as ``scan.live_columns``.
+        """
+        found = self.buckets(view, snapshot)
+        if found is not None:
+            return found
+        columns = live_columns(view, snapshot)
+        return set(zip(columns.partitions, columns.buckets, strict=True))
 
     def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         names = _names(manifests)

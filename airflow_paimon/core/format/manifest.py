@@ -167,6 +167,15 @@ class EntryNames(NamedTuple):
     external_paths: list[str | None]
 
 
+class EntryRowIds(NamedTuple):
+    """The row ids of many manifest entries, as columns. ``first_row_ids``: None of a file without."""
+
+    kinds: list[int]
+    file_names: list[str]
+    row_counts: list[int]
+    first_row_ids: list[int | None]
+
+
 class ManifestFile(NamedTuple):
     """A row of a manifest list: one manifest and its statistics. None = unknown."""
 

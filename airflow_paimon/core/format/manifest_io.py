@@ -18,6 +18,7 @@ from airflow_paimon.core.format.manifest import (
     EntryColumns,
     EntryNames,
     EntryPlaces,
+    EntryRowIds,
     FileKind,
     GlobalIndex,
     IndexEntry,
@@ -83,6 +84,8 @@ _NAMES = (
     ("record__FILE", ("_FILE_NAME", "_FILE_SIZE", "_EXTRA_FILES", "_EXTERNAL_PATH")),
 )
 """In the order of ``EntryNames``."""
+_ROW_IDS = (("record", ("_KIND",)), ("record__FILE", ("_FILE_NAME", "_ROW_COUNT", "_FIRST_ROW_ID")))
+"""In the order of ``EntryRowIds``."""
 _LISTS = RecordForm(
     avro_text(LIST_SCHEMA),
     {"record": ManifestFile, "record__PARTITION_STATS": Stats},
@@ -224,6 +227,12 @@ def read_manifest_names(data: bytes, *, name: str | None = None) -> EntryNames:
     """Decode only the names and sizes of a manifest's files; raises as ``read_manifest`` does."""
     with naming(name):
         return EntryNames(*decode_columns(*StoredManifest([data]).blocks(None), _ENTRIES, _NAMES))
+
+
+def read_manifest_row_ids(data: bytes, *, name: str | None = None) -> EntryRowIds:
+    """Decode only the row ids of a manifest's files; raises as ``read_manifest`` does."""
+    with naming(name):
+        return EntryRowIds(*decode_columns(*StoredManifest([data]).blocks(None), _ENTRIES, _ROW_IDS))
 
 
 def read_manifest_list(data: bytes, *, name: str | None = None) -> list[ManifestFile]:

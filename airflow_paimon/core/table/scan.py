@@ -17,6 +17,7 @@ from airflow_paimon.core.format.manifest import (
     EntryColumns,
     EntryNames,
     EntryPlaces,
+    EntryRowIds,
     FileId,
     IndexEntry,
     ManifestEntry,
@@ -33,6 +34,7 @@ from airflow_paimon.core.format.manifest_io import (
     read_manifest_list,
     read_manifest_names,
     read_manifest_places,
+    read_manifest_row_ids,
     some_blocks,
 )
 from airflow_paimon.core.format.schema import TableSchema
@@ -279,6 +281,13 @@ def each_entry_places(table: Table, manifests: Iterable[ManifestFile]) -> Iterat
     for some in _batches(manifests):
         for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
             yield manifest, read_manifest_places(blob, name=f"{table.label}: {manifest.file_name}")
+
+
+def each_entry_row_ids(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[EntryRowIds]:
+    """Read the row ids of the files that manifests name, as ``each_entry_names`` does."""
+    for some in _batches(manifests):
+        for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
+            yield read_manifest_row_ids(blob, name=f"{table.label}: {manifest.file_name}")
 
 
 def each_entries(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:

@@ -32,7 +32,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, choose_state, count_live, live_columns, plan_state
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, choose_state, count_live, plan_state
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
 from airflow_paimon.data.files.arrow_types import arrow_schema
@@ -288,10 +288,7 @@ def _partitions_only(known: LiveStates, state: ScanPlan) -> ScanPlan:
     """Plan the buckets that have live files, without the files."""
     if state.snapshot is None:
         return state
-    buckets = known.buckets(state.table, state.snapshot)
-    if buckets is None:
-        columns = live_columns(state.table, state.snapshot)
-        buckets = set(zip(columns.partitions, columns.buckets, strict=True))
+    buckets = known.live_buckets(state.table, state.snapshot)
     values = StoredPartitions(state.schema).values
     splits = (BucketSplit(partition, values(partition), bucket, 0, ()) for partition, bucket in buckets)
     return replace(state, splits=tuple(splits))

@@ -11,11 +11,12 @@ from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.avro import raw_columns
 from airflow_paimon.core.format.avro.container import read_container, write_container
 from airflow_paimon.core.format.avro.raw_columns import RawColumns
-from airflow_paimon.core.format.manifest import DataFile, EntryColumns, EntryNames, ManifestEntry, Stats
+from airflow_paimon.core.format.manifest import DataFile, EntryColumns, EntryNames, EntryRowIds, ManifestEntry, Stats
 from airflow_paimon.core.format.manifest_io import (
     read_manifest,
     read_manifest_columns,
     read_manifest_names,
+    read_manifest_row_ids,
     write_manifest,
 )
 
@@ -30,6 +31,7 @@ def entry(chance: random.Random, at: int, sizes: int) -> ManifestEntry:
     file = DataFile(
         file_name=f"data-é{at}" + "x" * chance.choice([0, 0, 80]),
         file_size=chance.choice([0, 70, 9000, 2**40]),
+        first_row_id=chance.choice([None, 0, 300, 2**40]),
         row_count=at,
         min_key=some_bytes(),
         max_key=some_bytes(),
@@ -77,6 +79,8 @@ def test_the_same_as_of_entries(sizes: int, monkeypatch: pytest.MonkeyPatch) -> 
     c = columns_of(entries)
     names = EntryNames(c.kinds, c.file_names, c.file_sizes, c.extra_files, c.external_paths)
     assert read_manifest_names(data) == names
+    ids = EntryRowIds(c.kinds, c.file_names, c.row_counts, [e.file.first_row_id for e in entries])
+    assert read_manifest_row_ids(data) == ids
     assert sum(taken) > len(taken) / 2 or sizes == 40, "expressions took little"
 
 
