@@ -11,15 +11,19 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
+from airflow_paimon.data.chain.grouped_read import (
+    PlannedChain,
+    pin_chain,
+    plan_chain_by_groups,
+    plan_pinned_chain_by_groups,
+)
 from airflow_paimon.data.chain.read import read_chain
 from airflow_paimon.data.chain.scan import (
     PinnedChain,
     chain_read_mode,
     is_chain_read,
     parse_gap_policy,
-    pin_chain,
-    plan_chain,
-    plan_pinned_chain,
+    plan_chain_columns,
 )
 from airflow_paimon.data.grouped_read import plan_by_groups, plan_pinned_by_groups
 from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, pinned_schema
@@ -127,7 +131,7 @@ class PinnedRows:
     def schema(self) -> pa.Schema:
         """The columns. Raises as ``batches``."""
         if isinstance(self.state, PinnedChain):
-            return plan_pinned_chain(self.state).inputs.main.output_schema
+            return plan_chain_columns(self.state).output_schema
         return pinned_schema(self.state)
 
     def batches(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.RecordBatchReader:
@@ -137,8 +141,8 @@ class PinnedRows:
             PaimonError: as ``read_arrow``.
         """
         if isinstance(self.state, PinnedChain):
-            chain = plan_pinned_chain(self.state, columns=columns, where=where)
-            return pa.RecordBatchReader.from_batches(chain.inputs.main.output_schema, read_chain(chain))
+            chain = plan_pinned_chain_by_groups(self.state, columns=columns, where=where)
+            return pa.RecordBatchReader.from_batches(chain.main.output_schema, _chain_batches(chain))
         planned = plan_pinned_by_groups(self.state, columns=columns, where=where)
         return pa.RecordBatchReader.from_batches(planned.read.output_schema, _batches(planned.layers))
 
@@ -159,6 +163,10 @@ def _batches(layers: Iterable[Layer]) -> Iterator[pa.RecordBatch]:
     return (batch for read, splits in layers for split in splits for batch in read_split(read, split))
 
 
+def _chain_batches(chain: PlannedChain) -> Iterator[pa.RecordBatch]:
+    return (batch for read in chain.reads for batch in read_chain(read))
+
+
 def _planned(
     table: Table,
     version: int | str | None,
@@ -175,7 +183,7 @@ def _planned(
     policy = parse_gap_policy(gap_policy)
     mode = chain_read_mode(table, version, chain_read)
     if mode is not None:
-        chain = plan_chain(
+        chain = plan_chain_by_groups(
             table,
             version=version,
             timestamp=moment,
@@ -184,6 +192,6 @@ def _planned(
             mode=mode,
             gap_policy=policy,
         )
-        return chain.inputs.main.output_schema, read_chain(chain)
+        return chain.main.output_schema, _chain_batches(chain)
     planned = plan_by_groups(table, version=version, timestamp=moment, columns=columns, where=where)
     return planned.read.output_schema, _batches(planned.layers)

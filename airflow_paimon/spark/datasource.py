@@ -37,7 +37,8 @@ from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data import grouped_read
 from airflow_paimon.data.arrow_write import check_mode, commit_write
-from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain.grouped_read import plan_chain_by_groups
+from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.grouped_read import GroupedRead, grouped
@@ -332,12 +333,10 @@ class PaimonReader(DataSourceReader):
             "where": expression,
             "predicate": predicate,
         }
-        shares: Iterable[Any] = []
-        layers: Sequence[Layer] = []
+        shares: Iterable[Any]
         if self._mode is not None:
-            chained = plan_chain(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
-            layers = chained.layers
-            shares = [(read_chain_rows, chained.inputs, g) for g in chain_groups(chained.inputs, chained.splits)]
+            chained = plan_chain_by_groups(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
+            shares = chain.from_iterable(map(_chain_shares, chained.reads))
         else:
             plan = plan_or_whole if self._system is None else partial(plan_system_table, name=self._system)
             found = plan(table, **asked_for, more_than=grouped_read.MANY_ENTRIES)
@@ -345,13 +344,8 @@ class PaimonReader(DataSourceReader):
                 groups = (grouped(branch, files=FILES_A_TASK, most_bytes=_MOST_BYTES) for branch in found.branches)
                 shares = chain.from_iterable(map(_group_shares, groups))
             else:
-                layers = found
-        of_layers = (
-            (read_rows, read, group)
-            for read, splits in layers
-            for group in split_groups([part for s in splits for part in s.divided()])
-        )
-        return [InputPartition(packed(share)) for share in chain(shares, of_layers)] or [InputPartition(None)]
+                shares = _layer_shares(found)
+        return [InputPartition(packed(share)) for share in shares] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
@@ -361,6 +355,18 @@ class PaimonReader(DataSourceReader):
             run, read, splits = unpacked(partition.value)
             for split in splits:
                 yield from run(read, split)
+
+
+def _layer_shares(layers: Iterable[Layer]) -> Iterator[Any]:
+    for read, splits in layers:
+        for group in split_groups([part for s in splits for part in s.divided()]):
+            yield read_rows, read, group
+
+
+def _chain_shares(found: ChainRead) -> Iterator[Any]:
+    for group in chain_groups(found.inputs, found.splits):
+        yield read_chain_rows, found.inputs, group
+    yield from _layer_shares(found.layers)
 
 
 def _group_shares(found: GroupedRead) -> Iterator[Any]:

@@ -5,10 +5,11 @@ Partitions of main and of the snapshot branch are read directly, the others are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -29,7 +30,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, choose_state, count_live, plan_state
@@ -119,10 +120,10 @@ def plan_chain(
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     with reading_once():
-        pinned = _choose(table, version, timestamp)
+        pinned = choose_chain(table, version, timestamp)
         has_filter = where is not None or predicate is not None
         if has_filter and sum(count_live(p.table, p.snapshot) for p in pinned.state.plans) > FEW_FILES:
-            pinned = pinned.planned(partial(_partitions_only, LiveStates(table)), has_files=False)
+            pinned = pinned.partitions_only()
         else:
             pinned = pinned.planned(partial(plan_state, statistics=has_filter))
         return plan_pinned_chain(
@@ -152,18 +153,17 @@ class PinnedChain:
         state = ChainState(layout=self.state.layout, main=main, snapshot=snapshot, delta=delta)
         return PinnedChain(state, self.travels, has_files)
 
+    def partitions_only(self) -> PinnedChain:
+        """Plan the partitions of each branch, without their files."""
+        return self.planned(partial(_partitions_only, LiveStates(self.state.main.table)), has_files=False)
 
-def pin_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
-    """Choose the state of a chain table that ``plan_pinned_chain`` plans reads of.
+
+def choose_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
+    """Choose the state of a chain table, of which neither files nor partitions are planned.
 
     Raises:
         PaimonError: as ``plan_chain``.
     """
-    return _choose(table, version, timestamp).planned(plan_state)
-
-
-def _choose(table: Table, version: int | str | None, timestamp: int | str | None) -> PinnedChain:
-    """Choose the state without files."""
     layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
     pinned = _pinned(table, others, version, timestamp)
@@ -184,12 +184,9 @@ def plan_pinned_chain(
     batch_rows: int = BATCH_ROWS,
 ) -> ChainRead:
     """Plan a read of a pinned state; the arguments are those of ``plan_chain``, and so are the errors."""
-    state, schema = pinned.state, pinned.state.main.schema
-    rows = bind_where(where, predicate, arrow_schema(schema.fields), state.main.table.label)
-    wanted = _wanted(rows, schema)
-    reads = plan_reads(state.layout, state.partitions, wanted, mode=mode, gap_policy=gap_policy)
+    reads = partition_reads(pinned, where, predicate, mode=mode, gap_policy=gap_policy)
     return plan_partitions(
-        _with_files(pinned, reads),
+        with_files(pinned, reads),
         reads,
         columns=columns,
         where=where,
@@ -197,6 +194,26 @@ def plan_pinned_chain(
         time_travel=pinned.travels,
         batch_rows=batch_rows,
     )
+
+
+def plan_chain_columns(pinned: PinnedChain, **asked: Any) -> TableRead:
+    """Plan what defines the output, without files; ``asked``: the columns and the filter of ``plan_pinned_chain``."""
+    bare = replace(pinned.state.main, splits=(), index_entries=())
+    return plan_read(bare, **asked, time_travel=pinned.travels, chained=True)[0]
+
+
+def partition_reads(
+    pinned: PinnedChain,
+    where: pc.Expression | None,
+    predicate: Predicate | None,
+    *,
+    mode: ChainReadMode,
+    gap_policy: GapPolicy,
+) -> list[PartitionRead]:
+    """Plan which partitions are read, and how; raises as ``plan_chain``."""
+    state, schema = pinned.state, pinned.state.main.schema
+    rows = bind_where(where, predicate, arrow_schema(schema.fields), state.main.table.label)
+    return plan_reads(state.layout, state.partitions, _wanted(rows, schema), mode=mode, gap_policy=gap_policy)
 
 
 def plan_partitions(
@@ -208,8 +225,10 @@ def plan_partitions(
     predicate: Predicate | None = None,
     time_travel: bool = False,
     batch_rows: int = BATCH_ROWS,
+    known: Mapping[str, Mapping[int, TableSchema]] = MappingProxyType({}),
 ) -> ChainRead:
-    """Plan the files of these partitions; others are not read.
+    """Plan the files of these partitions; others are not read. ``known``: schemas by branch name and id, which are not
+    read again.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read.
@@ -228,6 +247,7 @@ def plan_partitions(
             time_travel=time_travel,
             chained=True,
             batch_rows=batch_rows,
+            known=known.get(plan.table.branch_name, {}),
         )
 
     main, snapshot = stored(state.main, Source.MAIN), stored(state.snapshot, Source.SNAPSHOT)
@@ -237,8 +257,14 @@ def plan_partitions(
 
     def part(plan: ScanPlan, values: set[Values]) -> TableRead:
         # without the filter, which would let older versions win
-        some = _only(plan, values)
-        return plan_read(some, columns=inner, time_travel=time_travel, chained=True, batch_rows=batch_rows)[0]
+        return plan_read(
+            _only(plan, values),
+            columns=inner,
+            time_travel=time_travel,
+            chained=True,
+            batch_rows=batch_rows,
+            known=known.get(plan.table.branch_name, {}),
+        )[0]
 
     anchors = part(state.snapshot, {r.anchor for r in chains if r.anchor is not None})
     deltas = part(state.delta, {d for r in chains for d in r.deltas})
@@ -294,23 +320,33 @@ def _partitions_only(known: LiveStates, state: ScanPlan) -> ScanPlan:
     return replace(state, splits=tuple(splits))
 
 
-def _with_files(pinned: PinnedChain, reads: Sequence[PartitionRead]) -> ChainState:
+def with_files(pinned: PinnedChain, reads: Sequence[PartitionRead]) -> ChainState:
     """Plan the files of the partitions that are read."""
     if pinned.has_files:
         return pinned.state
     state = pinned.state
+    chosen = zip(state.plans, partitions_of(reads), strict=True)
+    main, snapshot, delta = (plan_state(plan, stored_in(plan, values)) for plan, values in chosen)
+    return ChainState(layout=state.layout, main=main, snapshot=snapshot, delta=delta)
 
-    def planned(plan: ScanPlan, source: Source, others: Iterable[Values | None] = ()) -> ScanPlan:
-        wanted = {*(r.target for r in reads if r.source == source), *others}
-        those = StoredPartitions(plan.schema).those({s.partition for s in plan.splits if s.values in wanted})
-        return plan_state(plan, those)
 
-    return ChainState(
-        layout=state.layout,
-        main=planned(state.main, Source.MAIN),
-        snapshot=planned(state.snapshot, Source.SNAPSHOT, (r.anchor for r in reads)),
-        delta=planned(state.delta, Source.DELTA, (d for r in reads for d in r.deltas)),
+def partitions_of(reads: Sequence[PartitionRead]) -> tuple[set[Values], set[Values], set[Values]]:
+    """Return the partitions of main, the snapshot and the delta branch that are read for these."""
+    longest: dict[tuple[Values, ...], tuple[Values, ...]] = {}  # chains that begin with one delta go on with the same
+    for read in reads:
+        first = read.deltas[:1]
+        if len(read.deltas) > len(longest.get(first, ())):
+            longest[first] = read.deltas
+    return (
+        {r.target for r in reads if r.source == Source.MAIN},
+        {r.target for r in reads if r.source == Source.SNAPSHOT} | {r.anchor for r in reads if r.anchor is not None},
+        {r.target for r in reads if r.source == Source.DELTA} | {d for deltas in longest.values() for d in deltas},
     )
+
+
+def stored_in(plan: ScanPlan, values: Collection[Values]) -> Selection:
+    """Select some of the partitions of a plan."""
+    return StoredPartitions(plan.schema).those({s.partition for s in plan.splits if s.values in values})
 
 
 def _wanted(rows: Filter, schema: TableSchema) -> Choose:

@@ -14,7 +14,8 @@ from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
-from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain, plan_pinned_chain
+from airflow_paimon.data.chain.grouped_read import pin_chain
+from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, plan_pinned_chain
 from airflow_paimon.data.layers import PinnedLayers, pin_layers
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_system_table, plan_pinned_system_table
@@ -254,6 +255,8 @@ def _plans(state: PinnedLayers | PinnedChain) -> Sequence[ScanPlan]:
 
 def _is_small(state: PinnedLayers | PinnedChain) -> bool:
     """Whether all rows are read here, whatever the query needs."""
+    if isinstance(state, PinnedChain) and not state.has_files:
+        return False
     plans = _plans(state) if isinstance(state, PinnedChain) else state.whole
     return plans is not None and is_small_view(f for p in plans for split in p.splits for f in split.files)
 
