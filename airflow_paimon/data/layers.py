@@ -22,7 +22,7 @@ from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowTy
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
@@ -31,7 +31,6 @@ from airflow_paimon.core.table.scan import (
     choose_state,
     count_live,
     partition_types,
-    plan_scan,
     plan_state,
 )
 from airflow_paimon.core.table.table import Table, resolve_version
@@ -74,10 +73,10 @@ def plan_table_read(
             Paimon would return half of the rows.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    return plan_state_read(
-        first_state(table, version, timestamp),
-        version=version,
-        timestamp=timestamp,
+    states = layer_states(first_state(table, version, timestamp), version, timestamp)
+    return plan_states(
+        states,
+        travels=version is not None or timestamp is not None,
         columns=columns,
         where=where,
         predicate=predicate,
@@ -86,23 +85,22 @@ def plan_table_read(
     )
 
 
-def plan_state_read(
-    state: ScanPlan,
+def plan_states(
+    states: Sequence[ScanPlan],
     *,
-    version: int | str | None,
-    timestamp: int | str | None,
+    travels: bool,
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     predicate: Predicate | None = None,
     batch_rows: int = BATCH_ROWS,
     top_level: bool = False,
 ) -> list[Layer]:
-    """Plan as ``plan_table_read`` does, what ``first_state`` gave of the table."""
-    select = partial(files_for, where=where, predicate=predicate)
-    plans = _plans(state, version, timestamp, select, statistics=where is not None or predicate is not None)
-    travels = version is not None or timestamp is not None
+    """Plan as ``plan_table_read`` does, what ``layer_states`` gave of the table."""
+    select = partial(files_for, by_bucket=len(states) == 1, where=where, predicate=predicate)
+    has_filter = where is not None or predicate is not None
+    plans = _shown([plan_state(s, select(s.schema), statistics=has_filter) for s in states])
     read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
-    return _layers(_shown(plans), travels, read, top_level=top_level)
+    return _layers(plans, travels, read, top_level=top_level)
 
 
 @dataclass(eq=False, slots=True)
@@ -148,15 +146,20 @@ def layer_states(state: ScanPlan, version: int | str | None, timestamp: int | st
     """Choose the states of the branches that are read, without their files, first the one whose partitions hide those
     of the other one. ``state``: see ``first_state``.
     """
-    return _plans(state, version, timestamp, _no_files)
+    name = other_branch(state)
+    if name is None:
+        return (state,)
+    own, other = state, _other_state(state, state.table.branch(name), version, timestamp)
+    if timestamp is not None and own.snapshot is None and other.snapshot is None:
+        raise none_as_early(own.table, timestamp)
+    if version is not None or timestamp is not None:
+        own, other = read_as_one([own, other], newest=timestamp is not None)
+    check_types(own.table.label, other.table.label, own.schema, other.schema)
+    return (other, own) if TableOptions(own.schema.options).primary_branch else (own, other)
 
 
 def _all_files(schema: TableSchema, *, by_bucket: bool) -> None:
     return None
-
-
-def _no_files(schema: TableSchema, *, by_bucket: bool) -> Selection:
-    return StoredPartitions(schema).selection([])
 
 
 def files_for(
@@ -181,31 +184,6 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
         return found
     own = partitions_that(lambda bounds: keep(asked, [bounds], schema)[0], schema)
     return own if found is None else both_of(found, own)
-
-
-def _plans(
-    state: ScanPlan,
-    version: int | str | None,
-    timestamp: int | str | None,
-    select: Select,
-    *,
-    statistics: bool = True,
-) -> tuple[ScanPlan, ...]:
-    """Plan the branches that are read, first the one whose partitions hide those of the other one.
-
-    ``state``: see ``first_state``.
-    """
-    other = other_branch(state)
-    plan = plan_state(state, select(state.schema, by_bucket=is_alone(state.schema)), statistics=statistics)
-    if other is None:
-        return (plan,)
-    second = _plan_other(plan, state.table.branch(other), version, timestamp, select, statistics=statistics)
-    if timestamp is not None and plan.snapshot is None and second.snapshot is None:
-        raise none_as_early(state.table, timestamp)
-    if version is not None or timestamp is not None:
-        plan, second = read_as_one([plan, second], newest=timestamp is not None)
-    check_types(plan.table.label, second.table.label, plan.schema, second.schema)
-    return (second, plan) if TableOptions(plan.schema.options).primary_branch else (plan, second)
 
 
 def _shown(plans: Sequence[ScanPlan]) -> tuple[ScanPlan, ...]:
@@ -261,32 +239,21 @@ def other_branch(plan: ScanPlan) -> str | None:
     return None if other == plan.table.branch_name else other
 
 
-def _plan_other(
-    plan: ScanPlan,
-    table: Table,
-    version: int | str | None,
-    timestamp: int | str | None,
-    select: Select,
-    *,
-    statistics: bool = True,
-) -> ScanPlan:
-    label = plan.table.label
-    whole = partial(select, by_bucket=False)  # a partition hides that of the first branch, whatever rows it has
+def _other_state(state: ScanPlan, table: Table, version: int | str | None, timestamp: int | str | None) -> ScanPlan:
+    label = state.table.label
     if not table.exists():
         raise NotFoundError(
             f"{label} is read together with branch {table.branch_name!r} (options scan.fallback-branch, "
             f"scan.primary-branch), which does not exist: create it, or reset the option"
         )
-    if isinstance(version, int) and plan.snapshot is not None:
-        found = snapshot_at_time_of(table, plan.snapshot)
-        if found is None:
-            return ScanPlan(table, None, table.schema())
-        return plan_scan(table, version=found, select=whole, statistics=statistics)
-    if isinstance(version, str) and plan.snapshot is not None and ("/" in version or table.find_tag(version) is None):
-        version, timestamp = None, plan.snapshot.time_millis
+    if isinstance(version, int) and state.snapshot is not None:
+        found = snapshot_at_time_of(table, state.snapshot)
+        return ScanPlan(table, None, table.schema()) if found is None else choose_state(table, found)
+    if isinstance(version, str) and state.snapshot is not None and ("/" in version or table.find_tag(version) is None):
+        version, timestamp = None, state.snapshot.time_millis
     if timestamp is not None and held_nothing_at(table, timestamp):
         return ScanPlan(table, None, table.schema())
-    return plan_scan(table, version=version, timestamp=timestamp, select=whole, statistics=statistics)
+    return choose_state(table, version, timestamp)
 
 
 def first_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
@@ -298,12 +265,6 @@ def first_state(table: Table, version: int | str | None = None, timestamp: int |
         if other_branch(state) is not None:
             return state
     return choose_state(table, version, timestamp)
-
-
-def is_alone(schema: TableSchema) -> bool:
-    """Whether no other branch's partitions are read, or hidden, by what this branch holds."""
-    options = TableOptions(schema.options)
-    return not options.fallback_branch and not options.primary_branch
 
 
 def held_nothing_at(table: Table, timestamp: int | str) -> bool:
@@ -333,7 +294,7 @@ def head_of_other(plan: ScanPlan) -> ScanPlan | None:
     name = other_branch(plan)
     if name is None:
         return None
-    other = _plan_other(plan, plan.table.branch(name), None, None, _all_files)
+    other = plan_state(_other_state(plan, plan.table.branch(name), None, None))
     check_types(plan.table.label, other.table.label, plan.schema, other.schema)
     return other
 

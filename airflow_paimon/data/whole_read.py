@@ -56,10 +56,9 @@ from airflow_paimon.data.layers import (
     files_for,
     first_state,
     layer_states,
-    other_branch,
     partition_key,
     plan_pinned,
-    plan_state_read,
+    plan_states,
     top_level_only,
 )
 from airflow_paimon.data.row_id_groups import RowIdDivisions, divide_row_ids
@@ -167,14 +166,12 @@ def plan_or_whole(
     there are ``more_than`` so many entries (None: ``MANY_ENTRIES``).
     """
     with reading_once():
-        state = first_state(table, version, timestamp)
+        states = layer_states(first_state(table, version, timestamp), version, timestamp)
         travels = version is not None or timestamp is not None
-        states = (state,) if other_branch(state) is None else layer_states(state, version, timestamp)
         whole = _whole_read(states, travels, columns, where, predicate, more_than)
         if whole is not None:
             return whole
-        plan = partial(plan_state_read, state, version=version, timestamp=timestamp)
-        return plan(columns=columns, where=where, predicate=predicate)
+        return plan_states(states, travels=travels, columns=columns, where=where, predicate=predicate)
 
 
 def plan_pinned_or_whole(
