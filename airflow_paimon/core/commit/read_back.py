@@ -18,12 +18,12 @@ from airflow_paimon.core.table.table import Table
 def is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool | None:
     """Whether the head is there, and before the first snapshot the schema; None: no snapshot has its id."""
     if head is None:
-        return has_schema(table, draft.schema)
+        return _has_schema(table, draft.schema)
     now = table.find_snapshot(head.id)
     return None if now is None else is_same(now, head)
 
 
-def has_schema(table: Table, schema: TableSchema) -> bool:
+def _has_schema(table: Table, schema: TableSchema) -> bool:
     """Whether the branch has this very version: one that was made anew has others, and has lost what was written."""
     try:
         return table.schema(schema.id) == schema

@@ -19,7 +19,15 @@ from xml.etree import ElementTree
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.http_client import Answer, HttpClient, as_json
-from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError, is_enough
+from airflow_paimon.core.store.object_client import (
+    EXISTS,
+    NO_BUCKET,
+    PART,
+    Listing,
+    RequestError,
+    environment_of,
+    is_enough,
+)
 
 _OPTIONS = frozenset({
     "account_key", "account_name", "anon", "client_id", "client_secret", "endpoint_url", "sas_token", "tenant_id",
@@ -118,8 +126,7 @@ def _tenant(value: Any) -> str:
 
 def client(options: str, host: str) -> Client:
     """Return this process's client for ``options`` and the credentials in the environment."""
-    environment = tuple(sorted((k, v) for k, v in os.environ.items() if k.startswith("AZURE_")))
-    return _client(os.getpid(), options, host, environment)
+    return _client(os.getpid(), options, host, environment_of("AZURE_"))
 
 
 @lru_cache(maxsize=16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -45,6 +46,14 @@ class RequestError(Exception):
         self.status = status
         self.code = code
         self.applied = applied
+
+
+def environment_of(prefix: str) -> tuple[tuple[str, str], ...]:
+    """Return the variables with a prefix. Only their values are read, as this is asked for each request; another thread
+    may remove one meanwhile.
+    """
+    found = ((name, os.environ.get(name)) for name in sorted(n for n in os.environ if n.startswith(prefix)))
+    return tuple((name, value) for name, value in found if value is not None)
 
 
 class ObjectClient(Protocol):

@@ -26,6 +26,7 @@ from airflow_paimon.core.store.object_client import (
     Listing,
     ObjectClient,
     RequestError,
+    environment_of,
     is_enough,
 )
 from airflow_paimon.core.store.s3_direct import Direct
@@ -86,7 +87,7 @@ def import_s3fs() -> Any:
 
 def server_of(options: str) -> str:
     """Return what decides which server ``client_of`` reaches, as JSON: two of these may stand for the same one."""
-    return _server_of(options, _environment())
+    return _server_of(options, environment_of("AWS_"))
 
 
 @lru_cache(maxsize=64)
@@ -99,12 +100,7 @@ def _server_of(options: str, environment: tuple[tuple[str, str], ...]) -> str:
 
 def client_of(options: str) -> Client:
     """Return this process's client for ``options`` and the credentials in the environment."""
-    return _client_of(os.getpid(), options, _environment())
-
-
-def _environment() -> tuple[tuple[str, str], ...]:
-    """Return what the environment says of AWS; read for each request, so no value of another variable is."""
-    return tuple((name, os.environ[name]) for name in sorted(n for n in os.environ if n.startswith("AWS_")))
+    return _client_of(os.getpid(), options, environment_of("AWS_"))
 
 
 @lru_cache(maxsize=16)

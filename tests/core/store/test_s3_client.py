@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +148,25 @@ def test_a_bucket_is_another_place_on_another_server(monkeypatch: pytest.MonkeyP
     assert len(set(places)) == len(places)
     assert not any("hidden" in p for p in places)
     assert open_store("gs://bucket/t", {"endpoint_url": "http://a"}).place != open_store("gs://bucket/t").place
+
+
+def test_a_variable_that_a_thread_removes_while_another_one_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of temporary credentials, which are set and taken away again around each use."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://a")
+    store, done = open_store("s3://bucket/t", {}), threading.Event()
+
+    def flicker() -> None:
+        while not done.is_set():
+            os.environ["AWS_SESSION_TOKEN"] = "t"
+            del os.environ["AWS_SESSION_TOKEN"]
+
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    often, thread = sys.getswitchinterval(), threading.Thread(target=flicker)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        assert len({store.place for _ in range(20_000)}) == 1
+    finally:
+        done.set()
+        thread.join()
+        sys.setswitchinterval(often)
