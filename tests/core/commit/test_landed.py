@@ -16,7 +16,14 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.put import put_new
-from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    FormatError,
+    NotFoundError,
+    OutcomeUnknownError,
+    StorageError,
+)
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store import Store
@@ -24,7 +31,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.scan import all_manifests, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
-from tests.core.tables import append, files, make_table, message, names, rewrite, run
+from tests.core.tables import append, cut_off, files, make_table, message, names, rewrite, run
 from tests.stores import FaultStore, _Wrapper
 
 
@@ -146,7 +153,13 @@ def test_restored_files_are_read_back(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("meanwhile", "beside_appends", "is_back"),
-    [(None, False, True), ("append", False, False), ("append", True, True), ("overwrite", True, False)],
+    [
+        (None, False, True),
+        ("append", False, False),
+        ("append", True, True),
+        ("expired append", True, False),  # nothing says any more that it was one
+        ("overwrite", True, False),
+    ],
 )
 def test_restored_files_lie_beside_appended_ones_only(
     table: Table, meanwhile: str | None, beside_appends: bool, is_back: bool
@@ -159,47 +172,86 @@ def test_restored_files_lie_beside_appended_ones_only(
     if meanwhile is not None:
         added = message(table, "a", seq=9)
         new = {f.file_name for f in added.new_files}
-        if meanwhile == "append":
-            commit_append(table, [added], planned_on=table.latest_snapshot())
-        else:
+        if meanwhile == "overwrite":
             commit_overwrite(table, [added], partitions=[{"dt": "a"}])
+        else:
+            landed = commit_append(table, [added], planned_on=table.latest_snapshot()).snapshot
+        if meanwhile == "expired append":
+            append(table, "c")
+            table.store.delete(table.paths.snapshot(landed.id))
     receipt = restore_partitions(table, before, dropped, only(table, "a"), beside_appends=beside_appends)
     assert receipt.changed is is_back
     assert names_of(table, "a") == new | ({old} if is_back else set())
     assert len(names_of(table, "b")) == 1
+    if is_back:  # Java drops each file that a manifest of the base says is deleted, whatever comes later
+        assert not any(m.num_deleted_files for m in all_manifests(table, receipt.snapshot))
 
 
-@pytest.mark.parametrize("meanwhile", ["a", "b"])
-def test_a_bucket_never_gets_two_files_of_deletion_vectors(table: Table, meanwhile: str) -> None:
-    """Readers take one of them: rows that the other one deletes would be back."""
+@pytest.mark.parametrize(
+    ("kind", "dt", "bucket", "fits"),
+    [
+        ("DELETION_VECTORS", "a", 0, False),
+        ("DELETION_VECTORS", "a", 1, True),
+        ("DELETION_VECTORS", "b", 0, True),
+        ("HASH", "a", 1, False),
+        ("HASH", "b", 0, True),
+    ],
+)
+def test_restored_files_bring_no_second_index(table: Table, kind: str, dt: str, bucket: int, fits: bool) -> None:
+    """Readers take one file of deletion vectors, so rows that the other one deletes would be back; and two hash indexes
+    of a partition could claim one key. What is new in another partition, or of another bucket's vectors, is no matter.
+    """
     append(table, "a")
     append(table, "b")
-    before = with_vectors(table, "a", "index-old")
+    with_index(table, "b", "index-b", kind)
+    before = with_index(table, "a", "index-old", kind)
     dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
-    append(table, meanwhile, seq=9)
-    with_vectors(table, meanwhile, "index-new")
+    append(table, dt, bucket, seq=9)
+    with_index(table, dt, "index-new", kind, bucket)
     restoring = partial(restore_partitions, table, before, dropped, only(table, "a"), beside_appends=True)
-    if meanwhile == "b":
+    others = {"index-new"} if dt == "b" else {"index-new", "index-b"}
+    if fits:
         assert restoring().changed
-        assert vectors(table) == {"index-old", "index-new"}
+        assert indexes(table) == {"index-old", *others}
         return
-    with pytest.raises(ConflictError, match=r"1 of the partitions to restore got an index \(DELETION_VECTORS\)"):
+    with pytest.raises(ConflictError, match=rf"1 of the partitions to restore got an index \({kind}\)"):
         restoring()
-    assert vectors(table) == {"index-new"}
+    assert indexes(table) == others
 
 
-def with_vectors(table: Table, dt: str, name: str) -> Snapshot:
-    """What a compaction leaves of a table with deletion vectors."""
-    table.store.create(f"index/{name}", b"vector")
-    entry = IndexEntry(FileKind.ADD.value, partition_of(table, dt), 0, "DELETION_VECTORS", name, 6, 1, ())
-    index = [*read_index(table, table.latest_snapshot()), entry]
-    draft = Draft(kind=CommitKind.COMPACT, entries=[], index_entries=index, schema=table.schema())
+def test_an_index_that_stayed_when_its_files_were_dropped_stays_the_only_one(table: Table) -> None:
+    append(table, "a")
+    before = with_index(table, "a", "index-old")
+    dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
+    with_index(table, "a", "index-old")
+    assert restore_partitions(table, before, dropped, only(table, "a"), beside_appends=True).changed
+    assert [i.file_name for i in read_index(table, table.latest_snapshot())] == ["index-old"]
+
+
+def test_nothing_is_restored_into_a_table_without_a_snapshot(table: Table, tmp_path: Path) -> None:
+    before = append(table, "a").snapshot
+    dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
+    anew = make_table(tmp_path / "anew")
+    assert not restore_partitions(anew, before, dropped, only(table, "a"), beside_appends=True).changed
+    assert anew.latest_snapshot() is None
+
+
+def with_index(table: Table, dt: str, name: str, kind: str = "DELETION_VECTORS", bucket: int = 0) -> Snapshot:
+    """Give a bucket an index, instead of the one of its kind that it has: what a compaction leaves, or an upsert."""
+    table.store.replace(f"index/{name}", b"anything")
+    entry = IndexEntry(FileKind.ADD.value, partition_of(table, dt), bucket, kind, name, 8, 1, ())
+    others = [i for i in read_index(table, table.latest_snapshot()) if _bucket_of(i) != _bucket_of(entry)]
+    draft = Draft(kind=CommitKind.COMPACT, entries=[], index_entries=[*others, entry], schema=table.schema())
     landed = commit(table, lambda head: draft).snapshot
     assert landed is not None
     return landed
 
 
-def vectors(table: Table) -> set[str]:
+def _bucket_of(index: IndexEntry) -> tuple[bytes, int, str]:
+    return index.partition, index.bucket, index.index_type
+
+
+def indexes(table: Table) -> set[str]:
     return {i.file_name for i in read_index(table, table.latest_snapshot())}
 
 
@@ -393,15 +445,18 @@ def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
 # -- a branch that is deleted, and made anew, while a writer plans -----------------------------------------------------
 
 
-def late_writer(table: Table, meanwhile: Callable[[], None]) -> Table:
-    """The branch as a writer sees it, with somebody who acts when its first manifest is written."""
+def late_writer(table: Table, meanwhile: Callable[[], object], before: str = "manifest/") -> Table:
+    """The branch as a writer sees it, with somebody who acts right before its first file in a folder is written."""
     acts = [meanwhile]
 
     def compete(method: str, path: str) -> None:
-        if method == "create" and path.startswith("manifest/") and acts:
+        if method == "create" and path.startswith(before) and acts:
             acts.pop()()
 
     return Table(FaultStore(table.store, on_mutation=compete), table.name, "fix")
+
+
+SNAPSHOTS = "branch/branch-fix/snapshot/"
 
 
 @pytest.fixture
@@ -440,3 +495,73 @@ def test_a_late_writer_leaves_no_snapshot_in_a_branch_that_is_gone(branched: Tab
     with pytest.raises(NotFoundError, match="no branch 'fix'"):
         commit(gone, draft)
     assert not branched.store.walk("branch/branch-fix")
+
+
+def test_a_snapshot_that_a_deleted_branch_got_is_taken_back_with_its_manifests(branched: Table) -> None:
+    fix = branched.branch("fix")
+    new, head = message(fix, "late"), fix.latest_snapshot()
+    gone = partial(run, branched, "delete_branch", branch="fix")
+    before = set(branched.store.names("manifest"))
+    with pytest.raises(ConflictError, match="renamed or deleted during the commit; nothing was written"):
+        commit_append(late_writer(branched, gone, SNAPSHOTS), [new], planned_on=head)
+    assert not branched.store.walk("branch/branch-fix")
+    assert set(branched.store.names("manifest")) <= before
+
+
+def test_a_snapshot_stays_that_a_branch_got_while_it_was_deleted(branched: Table) -> None:
+    """That may have been interrupted, and be taken back: who has read the snapshot may have gone on from it."""
+    fix = branched.branch("fix")
+    new, head = message(fix, "late"), fix.latest_snapshot()
+    half_gone = partial(cut_off, branched, 2, "delete_branch", branch="fix")
+    with pytest.raises(OutcomeUnknownError, match="its branch is being renamed or deleted"):
+        commit_append(late_writer(branched, half_gone, SNAPSHOTS), [new], planned_on=head)
+    assert new.new_files[0].file_name in names(fix)
+    run(branched, "delete_branch", branch="fix")
+    assert not branched.store.walk("branch/branch-fix")
+
+
+# -- right after the put -----------------------------------------------------------------------------------------------
+
+
+class AtPut(_Wrapper):
+    """What happens at the put of snapshot 2, by the name of the case."""
+
+    def __init__(self, inner: Store, case: str) -> None:
+        super().__init__(inner)
+        self._case: str | None = case
+        self._unreadable = False
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        if path.endswith("snapshot-2") and method in ("read", "read_many") and self._unreadable:
+            raise StorageError("503 Slow Down")
+        if not path.endswith("snapshot-2") or method != "create" or self._case is None:
+            return action()
+        case, self._case = self._case, None
+        if case == "another one is first, and is rolled back":
+            self.inner.create(path, self.inner.read(path.replace("-2", "-1")))
+            with pytest.raises(AlreadyExistsError):
+                action()
+            self.inner.delete(path)
+            raise AlreadyExistsError(f"{path} exists already")
+        action()
+        if case == "it is gone at once":
+            self.inner.delete(path)
+        self._unreadable = case == "it can't be read"
+
+
+def test_a_put_that_lost_to_one_that_is_gone_again_is_made_again(table: Table) -> None:
+    append(table, "a")
+    met = Table(AtPut(table.store, "another one is first, and is rolled back"), table.name)
+    receipt = append(met, "b")
+    assert (receipt.attempts, receipt.snapshot.id) == (2, 2)
+    assert len(names_of(table, "b")) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [("it is gone at once", "it is not there when it is read back"), ("it can't be read", "503 Slow Down")],
+)
+def test_a_put_that_can_not_be_seen_has_an_unknown_outcome(table: Table, case: str, said: str) -> None:
+    append(table, "a")
+    with pytest.raises(OutcomeUnknownError, match=said):
+        append(Table(AtPut(table.store, case), table.name), "b")
