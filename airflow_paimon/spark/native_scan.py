@@ -71,8 +71,6 @@ _READER_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
-_NUMBER = "__airflow_paimon_number"
-"""The constant that is the number of a row's file, by which its bitmap is found."""
 _OF_MANIFEST: Mapping[str, tuple[DataType, Callable[[DataFile], Any]]] = {
     FILE_NAME: (FILE_NAME_FIELD.type, lambda f: f.file_name),
     ROW_ID: (AtomicType("BIGINT"), lambda f: f.first_row_id),
@@ -80,6 +78,8 @@ _OF_MANIFEST: Mapping[str, tuple[DataType, Callable[[DataFile], Any]]] = {
 }
 _PLACED = frozenset((ROW_ID, FILE_POSITION))
 """Columns that a row's place in its file decides."""
+_HIDDEN = frozenset((ROW_INDEX.name, *(n.lower() for n in ROW_COLUMNS)))
+"""Names, in lower case, that Spark's reader fills in or files hold besides the table's columns."""
 _WIDER = {
     "TINYINT": ("SMALLINT", "INT", "BIGINT"),
     "SMALLINT": ("INT", "BIGINT"),
@@ -217,11 +217,11 @@ def _is_reachable(spark: SparkSession, scheme: str, root: str) -> bool:
 
 
 def _names_are_clear(schema: TableSchema) -> bool:
-    """Spark matches columns regardless of case, so names that differ only in case would be mixed up, and a column hides
-    the place of a row, which Spark's reader fills in under its name.
+    """Spark matches columns regardless of case, so names that differ only in case would be mixed up, also with those of
+    ``_HIDDEN``.
     """
     names = {n.lower() for n in schema.field_names}
-    return len(names) == len(schema.fields) and ROW_INDEX.name not in names
+    return len(names) == len(schema.fields) and names.isdisjoint(_HIDDEN)
 
 
 def _is_readable(read: TableRead, written: TableSchema) -> bool:
@@ -281,9 +281,12 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     position = [ROW_INDEX] if group.vectors or (asked - unplaced) & _PLACED else []
     stored = [*sources, *own, *position]
     prefix = _unused_prefix(f.name for f in stored)
-    frame = _relation(spark, read, stored, files, {f"{prefix} {name}": c for name, c in constants.items()})
+    values = {f"{prefix} {name}": c for name, c in constants.items()}
     if group.vectors:
-        frame = without_deleted(frame, f"{prefix} {_NUMBER}", [f.deleted for f in files])
+        values[prefix] = _numbers(files)
+    frame = _relation(spark, read, stored, files, values)
+    if group.vectors:
+        frame = without_deleted(frame, prefix, [f.deleted for f in files])
     columns: list[str | Column] = []
     for field in read.fields:
         source = by_id.get(field.id)
@@ -315,9 +318,8 @@ class _Constant(NamedTuple):
 
 
 def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> dict[str, _Constant]:
-    """Return what is asked for and the same for all rows of a file, and the files' numbers, if a bitmap is found by
-    them. For ids and versions of rows these are the file's first id and its version, where the manifest has it of a
-    file or the files have no such column.
+    """Return what is asked for and the same for all rows of a file. For ids and versions of rows these are the file's
+    first id and its version, where the manifest has it of a file or the files have no such column.
     """
     found = {}
     asked = {f.name: f for f in read.fields}
@@ -329,10 +331,13 @@ def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> d
         values = pa.array([value_of(f.file) for f in files], arrow_type(kind))
         if name not in group.row_columns or values.null_count < len(values):
             found[name] = _Constant(kind, values)
-    if group.vectors:
-        kind = AtomicType("INT")
-        found[_NUMBER] = _Constant(kind, pa.array(range(len(files)), arrow_type(kind)))
     return found
+
+
+def _numbers(files: Sequence[RawFile]) -> _Constant:
+    """Number the files: by its file's number a row's bitmap is found."""
+    kind = AtomicType("INT")
+    return _Constant(kind, pa.array(range(len(files)), arrow_type(kind)))
 
 
 def _column(values: Sequence[Any], kind: DataType) -> pa.Array:

@@ -27,7 +27,7 @@ from airflow_paimon.spark.plan_text import aliased
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
 from airflow_paimon.spark.shares import slim_split as slim_split
 from airflow_paimon.spark.shares import weight as weight
-from airflow_paimon.spark.spark_types import spark_schema
+from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.tasks import map_tasks
 from airflow_paimon.spark.whole_read import whole_frame
 
@@ -90,7 +90,7 @@ def read_table(
     if where is not None:
         frame = frame.where(where)
     if wanted is not None and needed is not None and list(needed) != list(wanted):
-        frame = frame.select(*(f"`{c}`" for c in wanted))
+        frame = frame.select(*map(sql_name, wanted))
     return aliased(frame, table.label, version, timestamp, columns, str(where), policy, mode)
 
 
@@ -112,7 +112,7 @@ def _system_frame(
     predicate = restrict(predicate, set(schema.field_names))
     frame = frame_of(spark, plan_system_table(table, kind, columns=needed, predicate=predicate, **at))
     frame = frame if where is None else frame.where(where)
-    return frame if columns is None else frame.select(*(f"`{c}`" for c in columns))
+    return frame if columns is None else frame.select(*map(sql_name, columns))
 
 
 def _columns_to_read(

@@ -439,6 +439,47 @@ def test_partitions_of_nanoseconds_and_a_session_without_a_limit_of_batches(
         spark.conf.set(limit, str(before))
 
 
+def test_a_column_named_as_the_numbers_of_files_were(spark: SparkSession, tmp_path: Path) -> None:
+    """Beside deletion vectors, by which a row's file needs a number. The value of a partition, and a stored one."""
+    name = "__airflow_paimon_number"
+    for other, partition_keys in (("part", [name]), ("own", [])):
+        warehouse = tmp_path / other
+        options = {"deletion-vectors.enabled": "true"}
+        columns = [("k", "INT"), (name, "INT")]
+        table = create_table(str(warehouse), "d.t", columns, partition_keys=partition_keys, options=options)
+        for number in (7, None):
+            found = [{"k": k, name: number} for k in range(3)]
+            write_arrow(table, pa.Table.from_pylist(found, read_arrow(table).schema))
+        sql(spark, str(warehouse), "DELETE FROM d.t WHERE k = 1")
+        assert native_and_merged(spark, table) == (2, 0)
+        found_rows = read_table(spark, str(warehouse), "d.t").collect()
+        assert sorted(map(tuple, found_rows), key=repr) == [(0, 7), (0, None), (2, 7), (2, None)]
+
+
+@pytest.mark.parametrize("name", ["_row_id", "_Sequence_Number"])
+def test_a_column_named_as_one_of_row_tracking_in_other_case(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Spark's reader does not tell it from the one of row tracking, which the second half of the files stores."""
+    columns, options = [("k", "INT"), (name, "INT")], {"row-tracking.enabled": "true"}
+    table = create_table(str(tmp_path), "d.t", columns, options=options)
+    for stored in (False, True):
+        for start in (0, 2) if not stored else ():
+            write_arrow(table, pa.table({c: pa.array([start, start + 1], pa.int32()) for c in ("k", name)}))
+        if stored:
+            assert run_spark_operation(spark, build_request("compact", values(tmp_path, min_files=2))).changed
+        ids = [c for c in ("_ROW_ID", "_SEQUENCE_NUMBER") if c != name.upper()]
+        for names in (["k", name], [name, *ids], ["_SEQUENCE_NUMBER", "_ROW_ID"], ["_ROW_ID", "k", name]):
+            expected = sorted(tuple(r.values()) for r in read_arrow(table, columns=names).to_pylist())
+            assert rows(spark, tmp_path, columns=names) == expected and len(expected) == 4
+
+
+def test_a_condition_and_columns_whose_names_have_backticks(spark: SparkSession, tmp_path: Path) -> None:
+    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("`q` ", "INT"), ("`", "INT")])
+    write_arrow(table, pa.table({n: pa.array([1, 2, 3], pa.int32()) for n in ("k", "`q` ", "`")}))
+    assert rows(spark, tmp_path, columns=["`", "`q` "], where="k > 1") == [(2, 2), (3, 3)]
+    changes = read_table(spark, str(tmp_path), "d.t$audit_log", columns=["rowkind", "`"], where="k = 3")
+    assert [tuple(r) for r in changes.collect()] == [("+I", 3)]
+
+
 def test_row_ids_of_a_table_whose_column_has_the_name_of_sparks_own(spark: SparkSession, tmp_path: Path) -> None:
     columns = [("_metadata", "STRING"), ("_tmp_metadata_row_index", "INT")]
     table = create_table(str(tmp_path), "d.t", columns, options={"row-tracking.enabled": "true"})
