@@ -42,8 +42,8 @@ from airflow_paimon.data.chain.scan import (
     choose_chain,
     partition_reads,
     partitions_of,
-    plan_chain,
     plan_chain_columns,
+    plan_chosen_chain,
     plan_partitions,
     plan_pinned_chain,
     stored_in,
@@ -87,7 +87,7 @@ def plan_chain_by_groups(
         pinned = choose_chain(table, version, timestamp)
         if _is_large(pinned):
             return _by_groups(pinned.partitions_only(), asked)
-        read = plan_chain(table, version=version, timestamp=timestamp, **asked._asdict())
+        read = plan_chosen_chain(pinned, **asked._asdict())
     return PlannedChain(read.inputs.main, [read])
 
 

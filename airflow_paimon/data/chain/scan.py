@@ -120,14 +120,8 @@ def plan_chain(
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     with reading_once():
-        pinned = choose_chain(table, version, timestamp)
-        has_filter = where is not None or predicate is not None
-        if has_filter and sum(count_live(p.table, p.snapshot) for p in pinned.state.plans) > FEW_FILES:
-            pinned = pinned.partitions_only()
-        else:
-            pinned = pinned.planned(partial(plan_state, statistics=has_filter))
-        return plan_pinned_chain(
-            pinned,
+        return plan_chosen_chain(
+            choose_chain(table, version, timestamp),
             columns=columns,
             where=where,
             predicate=predicate,
@@ -171,6 +165,22 @@ def choose_chain(table: Table, version: int | str | None = None, timestamp: int 
     for plan in (snapshot, delta):
         check_types(table.label, plan.table.label, main.schema, plan.schema)
     return PinnedChain(ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta), travels)
+
+
+def plan_chosen_chain(
+    chosen: PinnedChain,
+    *,
+    where: pc.Expression | None = None,
+    predicate: Predicate | None = None,
+    **asked: Any,
+) -> ChainRead:
+    """Plan a read of what ``choose_chain`` gave; the arguments are those of ``plan_chain``, and so are the errors."""
+    has_filter = where is not None or predicate is not None
+    if has_filter and sum(count_live(p.table, p.snapshot) for p in chosen.state.plans) > FEW_FILES:
+        pinned = chosen.partitions_only()
+    else:
+        pinned = chosen.planned(partial(plan_state, statistics=has_filter))
+    return plan_pinned_chain(pinned, where=where, predicate=predicate, **asked)
 
 
 def plan_pinned_chain(

@@ -120,6 +120,19 @@ def test_few_files_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(table, where=day) == [row for row in seen(table) if row[-1] == "20250811"]
 
 
+def test_the_state_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "MANY_ENTRIES", 1 << 30)
+    store = CountingStore(chain_table(memory(), DAYS).store)
+    table, log = Table(store, "d.t"), store.tally.log
+    for asked in ({}, {"where": pc.field("k") == 1}):
+        log.clear()
+        plan_chain(table, **asked)  # type: ignore[arg-type]
+        expected = sorted(log)
+        log.clear()
+        plan_chain_by_groups(table, **asked)  # type: ignore[arg-type]
+        assert sorted(log) == expected
+
+
 def test_the_files_are_chosen_when_a_read_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     table = chain_table(memory(), DAYS)
     expected, batches, pinned = seen(table), read_batches(table), pin_rows(table)
