@@ -56,11 +56,18 @@ class SortedRuns:
                 rest = rest[written:]
         except OSError as error:
             raise StorageError(
-                f"What is known of a table's files can't be written to a temporary file in {tempfile.gettempdir()}: "
+                f"What is known of a table's files can't be written to a temporary file{_in_folder()}: "
                 f"{error.strerror}. Name a folder with more space by the environment variable TMPDIR, or allow more "
-                f"memory (--memory-mb)"
+                f"memory where there is an option for it (--memory-mb)"
             ) from error
         return Kept(size, file=self._file, start=at)
+
+
+def _in_folder() -> str:
+    try:
+        return f" in {tempfile.gettempdir()}"
+    except OSError:  # no folder can be written to, which the first error says
+        return ""
 
 
 class _File:

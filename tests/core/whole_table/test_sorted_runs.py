@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import random
+import resource
+import tempfile
 
 import numpy as np
 import pytest
@@ -63,3 +65,16 @@ def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(StorageError, match=r"No space left on device.*TMPDIR"):
         runs.keep(b"x")
+
+
+def test_without_any_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)  # is sought again
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(StorageError) as caught:
+            SortedRuns(0).keep(b"x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "to a temporary file: No usable temporary directory found" in str(caught.value)
+    assert "TMPDIR" in str(caught.value)
