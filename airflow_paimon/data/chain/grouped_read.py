@@ -38,6 +38,7 @@ from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data import grouped_read
 from airflow_paimon.data.chain.scan import (
     ChainRead,
+    ChosenChain,
     PinnedChain,
     choose_chain,
     partition_reads,
@@ -84,10 +85,10 @@ def plan_chain_by_groups(
     """
     asked = _Asked(columns, where, predicate, mode, gap_policy)
     with reading_once():
-        pinned = choose_chain(table, version, timestamp)
-        if _is_large(pinned):
-            return _by_groups(pinned.partitions_only(), asked)
-        read = plan_chosen_chain(pinned, **asked._asdict())
+        chosen = choose_chain(table, version, timestamp)
+        if _is_large(chosen):
+            return _by_groups(chosen.partitions_only(), asked)
+        read = plan_chosen_chain(chosen, **asked._asdict())
     return PlannedChain(read.inputs.main, [read])
 
 
@@ -111,8 +112,8 @@ def pin_chain(table: Table, version: int | str | None = None, timestamp: int | s
         PaimonError: as ``plan_chain``.
     """
     with reading_once():
-        pinned = choose_chain(table, version, timestamp)
-        return pinned.partitions_only() if _is_large(pinned) else pinned.planned(plan_state)
+        chosen = choose_chain(table, version, timestamp)
+        return chosen.partitions_only() if _is_large(chosen) else chosen.planned(plan_state)
 
 
 class _Asked(NamedTuple):
@@ -138,8 +139,8 @@ def _manifests(plan: ScanPlan) -> list[ManifestFile]:
     return [] if plan.snapshot is None else all_manifests(plan.table, plan.snapshot)
 
 
-def _is_large(pinned: PinnedChain) -> bool:
-    entries = sum(entries_of(m) for plan in pinned.state.plans for m in _manifests(plan))
+def _is_large(chosen: ChosenChain) -> bool:
+    entries = sum(entries_of(m) for plan in chosen.state.plans for m in _manifests(plan))
     return entries > grouped_read.MANY_ENTRIES
 
 

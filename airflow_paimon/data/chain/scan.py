@@ -139,7 +139,15 @@ class PinnedChain:
 
     state: ChainState
     travels: bool
-    has_files: bool = True
+    has_files: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenChain:
+    """The same, of which neither files nor partitions are planned yet."""
+
+    state: ChainState
+    travels: bool
 
     def planned(self, plan: Callable[[ScanPlan], ScanPlan], *, has_files: bool = True) -> PinnedChain:
         """Plan each branch."""
@@ -152,8 +160,8 @@ class PinnedChain:
         return self.planned(partial(_partitions_only, LiveStates(self.state.main.table)), has_files=False)
 
 
-def choose_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
-    """Choose the state of a chain table, of which neither files nor partitions are planned.
+def choose_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ChosenChain:
+    """Choose the state of a chain table.
 
     Raises:
         PaimonError: as ``plan_chain``.
@@ -164,11 +172,11 @@ def choose_chain(table: Table, version: int | str | None = None, timestamp: int 
     main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
     for plan in (snapshot, delta):
         check_types(table.label, plan.table.label, main.schema, plan.schema)
-    return PinnedChain(ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta), travels)
+    return ChosenChain(ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta), travels)
 
 
 def plan_chosen_chain(
-    chosen: PinnedChain,
+    chosen: ChosenChain,
     *,
     where: pc.Expression | None = None,
     predicate: Predicate | None = None,
