@@ -5,12 +5,11 @@ one group after the other, so that no more than one has objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import without_collecting
 from airflow_paimon.core.table.table import Table
@@ -24,6 +23,7 @@ from airflow_paimon.data.whole_read import (
     plan_group,
     plan_or_whole,
     plan_pinned_or_whole,
+    schemas_of,
     sort_out,
 )
 
@@ -71,11 +71,7 @@ class GroupedRead:
 
     def layers(self, groups: Sequence[Group] | None = None) -> Iterator[Layer]:
         """Plan one group after the other, of all (None) or of some; raises as ``plan_group``."""
-        known: dict[int, TableSchema] = {}
-        for group in self.groups if groups is None else groups:
-            layer = plan_group(self.of, group.read(), known)
-            known |= layer[0].schemas
-            yield layer
+        return (plan_group(self.of, group.read()) for group in (self.groups if groups is None else groups))
 
 
 def plan_by_groups(
@@ -129,11 +125,13 @@ def grouped(
         kept = SortedRuns((1 << 63) if memory_bytes is None else memory_bytes)
         groups: dict[int, list[tuple[int, Kept]]] = {}
         files_of, size_of = [0] * number, [0] * number
+        schema_ids: set[int] = set()
         with without_collecting():
             for one in sort_out(whole, whole.listed, number):
                 groups.setdefault(one.group, []).append((one.place, kept.keep(one.data)))
                 files_of[one.group] += one.files
                 size_of[one.group] += one.size
+                schema_ids |= one.schema_ids
     most_files = _LARGE * max(each, sum(files_of) / number)
     most_size = _LARGE * max(most_bytes or 0, sum(size_of) / number)
     found = [
@@ -145,4 +143,5 @@ def grouped(
         )
         for g in sorted(groups)
     ]
-    return GroupedRead(of=whole.of, groups=found)
+    of = replace(whole.of, schemas=schemas_of(whole.of.state, schema_ids))
+    return GroupedRead(of=of, groups=found)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import pyarrow.compute as pc
 
 from airflow_paimon.core.check.live_states import LiveStates
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
     FileKind,
@@ -91,7 +91,7 @@ class Listed(NamedTuple):
 class Sorted(NamedTuple):
     """Some entries of one group. Of two parts of a group, that with the smaller ``place`` comes first. ``data``: see
     ``packed``; 25 to 40 bytes for each entry without statistics. ``files`` and ``size``: how many files it adds and
-    their bytes, without those that it takes away.
+    their bytes, without those that it takes away. ``schema_ids``: of all of these.
     """
 
     group: int
@@ -99,13 +99,15 @@ class Sorted(NamedTuple):
     data: bytes
     files: int = 0
     size: int = 0
+    schema_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRead:
     """What a group of files is planned with. Picklable. ``state``: the snapshot and the columns, without files.
     ``top_level``: see ``layers.plan_table_read``. ``kinds``: the columns of ``$audit_log`` to give instead; None: it is
-    another read. ``layered``: the table is read together with another branch.
+    another read. ``layered``: the table is read together with another branch. ``schemas``: those of files that are
+    known, by id; see ``schemas_of``.
     """
 
     state: ScanPlan
@@ -116,6 +118,7 @@ class GroupRead:
     top_level: bool = False
     kinds: tuple[str, ...] | None = None
     layered: bool = False
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
 
     @property
     def has_filter(self) -> bool:
@@ -366,7 +369,8 @@ def _parts(groups: dict[int, list[ManifestEntry]], place: int) -> Iterator[Sorte
     for group, entries in groups.items():
         signs = [1 if e.kind == FileKind.ADD else -1 for e in entries]
         size = sum(sign * e.file.file_size for sign, e in zip(signs, entries, strict=True))
-        yield Sorted(group, place, packed((entries, [])), sum(signs), size)
+        schema_ids = frozenset(e.file.schema_id for e in entries)
+        yield Sorted(group, place, packed((entries, [])), sum(signs), size, schema_ids)
 
 
 def packed(value: object) -> bytes:
@@ -429,9 +433,20 @@ def _as_it_is(entry: ManifestEntry) -> ManifestEntry:
     return entry
 
 
-def plan_group(of: GroupRead, parts: Iterable[bytes], known: Mapping[int, TableSchema] = MappingProxyType({})) -> Layer:
-    """Plan the read of a group, by the data of all its parts in the order of their places. ``known``: as of
-    ``plan_read``.
+def schemas_of(state: ScanPlan, ids: Iterable[int]) -> dict[int, TableSchema]:
+    """Read the schemas of files when their read is planned: a branch that is made anew meanwhile gives the same ids to
+    other schemas. One that is missing may be that of files which are gone; whoever needs it reads it again.
+    """
+    found: dict[int, TableSchema] = {}
+    stored = state.stored_schema or state.schema
+    for schema_id in sorted({*ids} - {stored.id}):
+        with suppress(NotFoundError):
+            found[schema_id] = state.table.schema(schema_id)
+    return found
+
+
+def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
+    """Plan the read of a group, by the data of all its parts in the order of their places.
 
     Raises:
         FormatError: a file is added twice or deleted without having been added. UnsupportedFeatureError: a file that
@@ -456,6 +471,6 @@ def plan_group(of: GroupRead, parts: Iterable[bytes], known: Mapping[int, TableS
         predicate=of.predicate,
         time_travel=of.time_travel,
         layered=of.layered,
-        known=known,
+        known=of.schemas,
     )
     return (read if of.kinds is None else replace(read, columns=of.kinds, kinds=True)), splits

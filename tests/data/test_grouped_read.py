@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +12,27 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import Condition
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import count_rows, grouped_read, read_arrow, read_batches, system_tables, whole_read
+from airflow_paimon.data import (
+    count_rows,
+    grouped_read,
+    read_arrow,
+    read_batches,
+    system_tables,
+    whole_read,
+    write_arrow,
+)
 from airflow_paimon.data.arrow_read import pin_rows
 from airflow_paimon.data.grouped_read import Group, grouped, plan_by_groups
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.system_tables import plan_system_table, read_system_table
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.spark.datasource import PaimonReader
+from tests.core.tables import alter_table, run
 from tests.data.test_whole_read import KINDS, compacted, parts_of, put, rows_of, used
 from tests.randomness import chance, lives
 from tests.stores import CountingStore
@@ -67,6 +80,40 @@ def test_the_same_rows(kind: str, life: int, monkeypatch: pytest.MonkeyPatch) ->
         assert count_rows(table, **about) == len(rows)
         assert read_batches(table, **given, limit=3).read_all().num_rows == min(3, len(rows))
     assert len(groups_of(table, files=1)) > 1 or kind in ("dynamic buckets", "hidden level 0")
+
+
+def test_a_branch_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped_read, "_FILES", 1)
+    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT")], options={"bucket": "-1"})
+    write_arrow(table, pa.table({"k": pa.array([0], pa.int32())}))
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="b", tag="t")
+    branch = table.branch("b")
+    for column in "abc":
+        alter_table(branch, [AddColumn(name=column, type="INT")])
+        values = pa.array([1], pa.int32())
+        write_arrow(branch, pa.table(dict.fromkeys(branch.schema().field_names, values)))
+    expected = rows_in(read_arrow(branch))
+    batches, planned = read_batches(branch), plan_by_groups(branch)
+    reader = PaimonReader(branch, None, None, ["k", "a", "b", "c"], None, "empty", None)
+    tasks = reader.partitions()
+    run(table, "delete_branch", branch="b")
+    run(table, "create_branch", branch="b", tag="t")
+    for column in "xyz":  # gives them the ids of the other columns, in schemas with the same ids
+        alter_table(branch, [AddColumn(name=column, type="INT")])
+    assert rows_in(batches.read_all()) == rows_of(list(planned.layers)) == expected
+    of_tasks = [row.values() for task in tasks for b in reader.read(task) for row in b.to_pylist()]
+    assert sorted(map(tuple, of_tasks), key=repr) == expected
+
+
+def test_a_schema_of_files_that_are_gone_may_be_missing() -> None:
+    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT")], options={"bucket": "-1"})
+    for mode, column in (("append", "a"), ("overwrite", "b")):
+        values = pa.array([0], pa.int32())
+        write_arrow(table, pa.table(dict.fromkeys(table.schema().field_names, values)), mode=mode)
+        alter_table(table, [AddColumn(name=column, type="INT")])
+    table.store.delete(table.paths.schema(0))
+    assert rows_in(read_arrow(table)) == [(0, 0, None)]
 
 
 def test_large_files_make_small_groups() -> None:

@@ -7,7 +7,7 @@ with very many files is planned at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,7 +51,7 @@ from airflow_paimon.data.chain.scan import (
     with_files,
 )
 from airflow_paimon.data.scan import TableRead
-from airflow_paimon.data.whole_read import entries_of, packed, unpacked
+from airflow_paimon.data.whole_read import entries_of, packed, schemas_of, unpacked
 
 _FILES = 2000
 """Files of the bins that are planned together, about."""
@@ -160,7 +160,7 @@ def _by_groups(pinned: PinnedChain, asked: _Asked) -> PlannedChain:
     sorting = _Sorting(pinned.state, _segments(reads), has_filter=asked.has_filter)
     for at, manifests in enumerate(listed):
         sorting.add(at, manifests)
-    return PlannedChain(main, _planned(pinned, sorting, asked))
+    return PlannedChain(main, _planned(pinned, sorting, asked, sorting.schemas()))
 
 
 def _segments(reads: Sequence[PartitionRead]) -> list[list[PartitionRead]]:
@@ -201,6 +201,8 @@ class _Bin:
     files: int = 0
 
 
+_Schemas = Mapping[str, Mapping[int, TableSchema]]
+"""By branch name and id."""
 _Entry = TypeVar("_Entry", ManifestEntry, IndexEntry)
 
 
@@ -220,6 +222,7 @@ class _Sorting:
             for bins, values in zip(self._bins, partitions_of(one.reads), strict=True):
                 bins.update(dict.fromkeys(values, at))
         self._values = [StoredPartitions(plan.schema).values for plan in state.plans]
+        self._schema_ids: tuple[set[int], ...] = (set(), set(), set())
 
     def add(self, branch: int, manifests: Sequence[ManifestFile]) -> None:
         """Add the entries of a branch, and its deletion vectors.
@@ -241,8 +244,14 @@ class _Sorting:
                     some = []
             self._keep(branch, some)
 
+    def schemas(self) -> _Schemas:
+        """Read the schemas of what was added, see ``schemas_of``."""
+        found = zip(self._state.plans, self._schema_ids, strict=True)
+        return {plan.table.branch_name: schemas_of(plan, ids) for plan, ids in found}
+
     def _keep(self, branch: int, entries: Sequence[ManifestEntry]) -> None:
         for one, some in self._divided(branch, entries):
+            self._schema_ids[branch].update(e.file.schema_id for e in some)
             one.parts.append((branch, self._kept.keep(packed((some, [])))))
             one.files += sum(1 if e.kind == FileKind.ADD else -1 for e in some)
 
@@ -260,24 +269,16 @@ def _as_it_is(entry: ManifestEntry) -> ManifestEntry:
     return entry
 
 
-def _planned(pinned: PinnedChain, sorting: _Sorting, asked: _Asked) -> Iterator[ChainRead]:
-    """Plan some bins after the other."""
-    known: dict[str, dict[int, TableSchema]] = {}
+def _planned(pinned: PinnedChain, sorting: _Sorting, asked: _Asked, known: _Schemas) -> Iterator[ChainRead]:
+    """Plan some bins after the other. ``known``: as of ``plan_partitions``."""
     for bins in _groups(sorting.bins):
-        state = _state_of(pinned.state, [part for one in bins for part in one.parts])
-        read = plan_partitions(
-            state,
+        yield plan_partitions(
+            _state_of(pinned.state, [part for one in bins for part in one.parts]),
             [read for one in bins for read in one.reads],
             **asked.of_files,
             time_travel=pinned.travels,
             known=known,
         )
-        (main, _), (snapshot, _), (delta, _) = read.layers
-        parts = ((main,), (snapshot, read.inputs.anchors), (delta, read.inputs.deltas))
-        for plan, some in zip(state.plans, parts, strict=True):
-            for part in some:
-                known.setdefault(plan.table.branch_name, {}).update(part.schemas)
-        yield read
 
 
 def _groups(bins: Iterable[_Bin]) -> Iterator[list[_Bin]]:
