@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import without_collecting
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.whole_read import (
     GroupRead,
@@ -76,7 +79,7 @@ def _branch_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
 
 def planned_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
     """Return a task for each about ``TASK_BYTES`` of one branch: rows of a packed pair, schemas by id and splits."""
-    of, groups = whole.of, _groups(spark, whole)
+    of, groups = replace(whole.of, schemas=_schemas(whole.of.state.table)), _groups(spark, whole)
     task_bytes = TASK_BYTES
     size = bytes_of_files(whole.files, bytes_of(whole), task_bytes)
     tasks = max(1, min(whole.files, MOST_TASKS, max(cores_of(spark), -(-size // task_bytes))))
@@ -90,6 +93,13 @@ def planned_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
                 yield from _batches((((first + n) % tasks, packed(p)) for n, p in enumerate(pieces)), _PLANNED)
 
     return _by_number(map_in_arrow(grouped_files(spark, whole), planned, "task int, data binary"), "task", tasks)
+
+
+def _schemas(table: Table) -> dict[int, TableSchema]:
+    """Read the schemas of a branch, which may be made anew before tasks plan: see ``schemas_of``. Which of them the
+    files have is not known yet. Tasks read those of main themselves.
+    """
+    return {} if table.branch_name == MAIN else {schema.id: schema for schema in table.schemas()}
 
 
 def grouped_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
