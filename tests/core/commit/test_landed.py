@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -565,3 +566,32 @@ def test_a_put_that_can_not_be_seen_has_an_unknown_outcome(table: Table, case: s
     append(table, "a")
     with pytest.raises(OutcomeUnknownError, match=said):
         append(Table(AtPut(table.store, case), table.name), "b")
+
+
+class Far(FaultStore):
+    """A storage where each look costs, so that few are made."""
+
+    remote = True
+
+
+def test_a_branch_that_is_deleted_before_the_hint_is_written_does_not_consist_of_it(branched: Table) -> None:
+    def gone(method: str, path: str) -> None:
+        if method == "replace" and path.endswith("LATEST"):
+            run(branched, "delete_branch", branch="fix")
+
+    with suppress(OutcomeUnknownError):  # nor can the snapshot be verified at the end
+        append(Table(Far(branched.store, on_mutation=gone), branched.name, "fix"), "late")
+    assert not branched.branch("fix").exists()
+    assert not branched.store.walk("branch/branch-fix")
+
+
+@pytest.mark.parametrize("error", [StorageError("503 Slow Down"), OutcomeUnknownError("no answer")])
+def test_a_commit_stands_whose_hint_fails(table: Table, error: Exception) -> None:
+    class NoHint(_Wrapper):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            if method == "replace" and path.endswith("LATEST"):
+                raise error
+            return action()
+
+    append(Table(NoHint(table.store), table.name), "a")
+    assert table.snapshot_ids() == [1]
