@@ -44,11 +44,8 @@ def read_hash_indexes(
     Raises:
         FormatError: as of ``read_hash_index``.
     """
-    for e in entries:
-        if not 0 <= e.row_count <= _MOST_HASHES:
-            raise FormatError(f"{e.file_name}: its index manifest says that it has {e.row_count} hashes")
+    stored = _memory_for(entries)
     counts = [e.row_count for e in entries]
-    stored = np.empty(sum(counts), _STORED)
     ends = np.cumsum(counts).tolist()
     memory = stored.view(np.uint8).data
     sizes = read([memory[4 * (end - count) : 4 * end] for count, end in zip(counts, ends, strict=True)])
@@ -57,6 +54,23 @@ def read_hash_indexes(
     hashes = stored.view(np.int32)
     hashes[:] = stored
     return [hashes[end - count : end] for count, end in zip(counts, ends, strict=True)]
+
+
+def _memory_for(entries: Sequence[IndexEntry]) -> npt.NDArray[np.int32]:
+    """Return an array for the hashes of these indexes, as they are stored.
+
+    Raises:
+        FormatError: an index manifest says nonsense. MemoryError: there really are that many.
+    """
+    for e in entries:
+        if not 0 <= e.row_count <= _MOST_HASHES:
+            raise FormatError(f"{e.file_name}: its index manifest says that it has {e.row_count} hashes")
+    try:
+        return np.empty(sum(e.row_count for e in entries), _STORED)
+    except MemoryError:
+        for e in entries:
+            _check_size(e.file_size, e.row_count, e.file_name)
+        raise
 
 
 def _check_size(size: int, row_count: int, name: str) -> None:

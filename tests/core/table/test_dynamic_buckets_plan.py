@@ -103,6 +103,12 @@ def test_one_that_does_not_fit_its_manifest_is_corrupt(count: int) -> None:
         read_together([(b"\0" * 4, 1), (b"\0" * 8, count), (b"\0" * 12, 3)])
 
 
+def test_indexes_that_no_memory_could_hold_are_corrupt() -> None:
+    """Each of them could be as large; all together, they are refused before their files are read."""
+    with pytest.raises(FormatError, match=r"f1: .* has 8 bytes, but its index manifest says 4294967296 hashes"):
+        read_together([(b"\0" * 4, 1), *[(b"\0" * 8, 2**32)] * 1000])
+
+
 def test_known_hashes_stay_and_new_ones_fill_the_first_bucket_with_room() -> None:
     """The case of Java's HashBucketAssignerTest: it gives a new bucket to the fourth one as well."""
     one = assigner({0: hashes(2, 5), 3: hashes(4, 7)}, rules())
