@@ -26,6 +26,7 @@ from airflow_paimon.core.format.hash_index import (
     hash_index_entry,
     read_hash_index,
     read_hash_indexes,
+    released,
     write_hash_index,
 )
 from airflow_paimon.core.format.manifest import IndexEntry
@@ -207,7 +208,9 @@ class DynamicBuckets:
         known, entries = self.kept(partition), self.indexes.get(partition, ())
         if known is None:
             return
-        parts, names = dict(known.parts), {e.bucket: e.file_name for e in entries}
+        same = {bucket: hashes for bucket, hashes in known.parts if bucket not in written}
+        parts = dict(zip(same, released(list(same.values())), strict=True))
+        names = {e.bucket: e.file_name for e in entries}
         for bucket, (name, data) in written.items():
             parts[bucket], names[bucket] = read_hash_index(data, len(data) // 4, name=name), name
         if len(parts) > FEW_BUCKETS:

@@ -18,7 +18,7 @@ from airflow_paimon.core.check.check import rebuild_hash_indexes
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.format.hash_index import Hashes
+from airflow_paimon.core.format.hash_index import Hashes, extended_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket
@@ -201,6 +201,26 @@ def test_a_process_keeps_the_last_index_of_each_partition(table: Table, monkeypa
     write_arrow(table, pa.concat_tables([rows([0], "b", "p0"), rows([10], "b", "p1")]))
     assert sum(known.nbytes for _, known in seen._known.values()) == seen._bytes
     assert seen._bytes == 4 * sum(len(keys) for keys in written.values())
+
+
+def test_a_process_holds_no_more_memory_for_an_index_than_it_counts(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read together is one piece of memory, and one bucket's part would keep it for that of the others."""
+    write_arrow(table, rows(range(5), "a"))
+    monkeypatch.setattr(dynamic_buckets, "_seen", seen := dynamic_buckets._Seen())
+    monkeypatch.setattr(dynamic_buckets, "_LEAST_KEPT", 1)
+    dynamic = plan_write(table).dynamic
+    assert dynamic is not None
+    (partition,) = dynamic.indexes
+    dynamic.assigner(partition)
+    first = dynamic.hashes(partition, 0)
+    dynamic.keep_extended(partition, {0: ("index-new", extended_hash_index(first, np.array([9], np.int32)))})
+    [(_, known)] = seen._known.values()
+    assert isinstance(known, ByBucket)
+    assert sorted(len(hashes) for _, hashes in known.parts) == [1, 5]
+    held = {id(h if h.base is None else h.base): (h if h.base is None else h.base).nbytes for _, h in known.parts}
+    assert sum(held.values()) == seen._bytes == 6 * 4
 
 
 def test_the_work_for_an_index_does_not_grow_with_the_number_of_indexes(

@@ -56,6 +56,14 @@ def read_hash_indexes(
     return [hashes[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
+def released(hashes: Sequence[Hashes]) -> list[Hashes]:
+    """Return hashes of buckets that were read together; copied, if less than half of what was read is left of them: a
+    part of an array keeps the memory of the whole.
+    """
+    whole = max((h.base.nbytes for h in hashes if h.base is not None), default=0)
+    return [h.copy() for h in hashes] if 2 * sum(h.nbytes for h in hashes) < whole else list(hashes)
+
+
 def _memory_for(entries: Sequence[IndexEntry]) -> npt.NDArray[np.int32]:
     """Return an array for the hashes of these indexes, as they are stored.
 
