@@ -21,7 +21,7 @@ from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import Known, TableWrite, bucket_groups
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
-from airflow_paimon.spark.spark_types import shipped_type
+from airflow_paimon.spark.spark_types import shipped_type, sql_name
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ GROUP = "__airflow_paimon_group"
 
 _GROUP_MASK = (1 << (63 - BUCKET_BITS)) - 1
 
+_NAMES_AS_THEY_ARE = {"spark.sql.parser.quotedRegexColumnNames": "false"}
+"""A session may take names in backticks for regular expressions."""
 BATCH_CONF = {
     # by default Spark estimates the size of every row, which takes longer than anything else in a write
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
@@ -108,7 +110,7 @@ def rebalanced(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Distribute rows to few tasks of similar size; those with the same values of the columns to as few as possible."""
     from pyspark.sql import functions as sf
 
-    keys = [sf.col(f"`{name}`") for name in columns]
+    keys = [sf.col(sql_name(name)) for name in columns]
     if hasattr(frame, "toArrow"):
         return frame.hint("rebalance", *keys)
     from pyspark.sql import DataFrame
@@ -150,10 +152,11 @@ def _grouped_by_spark(frame: DataFrame, write: TableWrite) -> DataFrame | None:
         return None
     if not can_compute(frame, fields, TableOptions(schema.options).bucket_function):
         return None
-    grouped = with_bucket(frame, fields, buckets, GROUP)
+    with temporary_conf(frame.sparkSession, _NAMES_AS_THEY_ARE):
+        grouped = with_bucket(frame, fields, buckets, GROUP)
     if not partitions:
         return grouped
-    keys = sf.hash(*(sf.col(f"`{f.name}`") for f in partitions))
+    keys = sf.hash(*(sf.col(sql_name(f.name)) for f in partitions))
     return grouped.withColumn(GROUP, sf.col(GROUP) + keys)
 
 
@@ -169,6 +172,8 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
         from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # re-exported, since 4.1
     except ImportError:
         return None
+    from pyspark.sql import functions as sf
+
     names = _group_columns(write)
 
     def groups(columns: Iterator[Any]) -> Iterator[pa.Array]:
@@ -184,7 +189,7 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
         if len(names) == 1
         else {"columns": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
     )
-    column: Column = arrow_udf(groups, "long")(*(frame[f"`{n}`"] for n in names))
+    column: Column = arrow_udf(groups, "long")(*(sf.col(sql_name(n)) for n in names))
     return column
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from airflow_paimon.spark.spark_types import sql_name
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -86,17 +88,22 @@ def map_tasks(
 def map_in_arrow(
     frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: StructType | str
 ) -> DataFrame:
-    """Like ``DataFrame.mapInArrow``, but works without pandas, which PySpark requires there without using it."""
-    try:
-        return frame.mapInArrow(work, schema)  # type: ignore[arg-type]  # it hands iterators over, not iterables
-    except ImportError:
-        if not hasattr(frame, "_jdf"):  # a client without a JVM
-            raise
+    """Like ``DataFrame.mapInArrow``, but works without pandas, which PySpark requires there without using it, and with
+    any names of columns: PySpark takes a name with a dot for a field of another column.
+    """
+    names = frame.columns
+    if not hasattr(frame, "_jdf") or not any("." in n or "`" in n for n in names):
+        try:
+            return frame.mapInArrow(work, schema)  # type: ignore[arg-type]  # it hands iterators over, not iterables
+        except ImportError:
+            if not hasattr(frame, "_jdf"):  # a client without a JVM
+                raise
     from pyspark.sql import DataFrame
+    from pyspark.sql import functions as sf
     from pyspark.sql.udf import _create_udf
 
     function: Any = _create_udf(work, schema, _MAP_ARROW_ITER)
-    column = function(*(frame[f"`{name}`"] for name in frame.columns))
+    column = function(*(sf.col(sql_name(name)) for name in names))
     java: Any = frame._jdf
     if not hasattr(frame, "toArrow"):  # Spark 3.5
         return DataFrame(java.pythonMapInArrow(column._jc.expr(), False), frame.sparkSession)

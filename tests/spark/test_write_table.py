@@ -23,9 +23,11 @@ from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark import compaction, read_table, register, sql, write_table
 from airflow_paimon.spark.arrow_frames import collect_arrow
+from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.streaming.batch_writer import batch_writer
 from airflow_paimon.spark.streaming.sink import QUERY_ID, commit_batch
 from tests.oracles.canonical import assert_same_rows
+from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +52,30 @@ def rows_of(table: Table, **options: Any) -> list[tuple[Any, ...]]:
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], schema: str = "k bigint, v string, dt string") -> DataFrame:
     return spark.createDataFrame(rows, schema)
+
+
+_BUCKETS: dict[str, dict[str, Any]] = {
+    "append": {},
+    "partitions": {"partition_keys": ["`"]},
+    "buckets": {"partition_keys": ["`"], "options": {"bucket": "3", "bucket-key": "a.b"}},
+    "keys": {"partition_keys": ["`"], "primary_keys": ["`", "a.b"], "options": {"bucket": "3"}},
+    "dynamic": {"partition_keys": ["`"], "primary_keys": ["`", "a.b"], "options": {"bucket": "-1"}},
+}
+
+
+@pytest.mark.parametrize("kind", _BUCKETS)
+def test_columns_whose_names_have_dots_and_backticks(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    """Also where a session takes names in backticks for regular expressions: as one, ``a.b`` matches ``axb``."""
+    columns = [("a.b", "INT NOT NULL"), ("axb", "INT"), ("`", "INT NOT NULL"), ("a`b", "STRING")]
+    table = create_table(str(tmp_path), "d.t", columns, **_BUCKETS[kind])
+    found = [{"a.b": i, "axb": -i, "`": i % 3, "a`b": f"v{i}"} for i in range(60)]
+    given = spark.createDataFrame(pa.Table.from_pylist(found, read_arrow(table).schema))
+    with temporary_conf(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}), in_tasks():
+        write_table(given, str(tmp_path), "d.t")
+        assert rows_of(table) == [tuple(r.values()) for r in found]
+        sql(spark, str(tmp_path), "UPDATE d.t SET `a``b` = 'new' WHERE axb > -10")
+        sql(spark, str(tmp_path), "DELETE FROM d.t WHERE axb < -50")
+    assert rows_of(table) == [(i, -i, i % 3, "new" if i < 10 else f"v{i}") for i in range(51)]
 
 
 def test_append_upserts_by_key_and_row_kind_deletes(spark: SparkSession, tmp_path: Path) -> None:

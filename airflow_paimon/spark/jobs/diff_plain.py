@@ -14,6 +14,7 @@ from airflow_paimon.data.diff.plain import COUNT, PAIRED, Side, Values, count_su
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.spark.connector.compare import comparable
 from airflow_paimon.spark.read import frame_of
+from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
 
@@ -59,7 +60,7 @@ def _uncancelled(rows: DataFrame, columns: Sequence[str], *more: Column) -> Data
     grouped = [_comparable(name, kinds[name]).alias(name) for name in columns]
     counted = rows.groupBy(*grouped).agg(*more, sf.sum(COUNT).alias(COUNT)).where(sf.col(COUNT) != 0)
     names = [n for n in counted.columns if n != COUNT]
-    return counted.select(*(sf.col(f"`{n}`").cast(kinds[n]).alias(n) for n in names), COUNT)
+    return counted.select(*(sf.col(sql_name(n)).cast(kinds[n]).alias(n) for n in names), COUNT)
 
 
 def _paired(rows: DataFrame, partition_keys: Sequence[str], shared: int) -> DataFrame:
@@ -71,7 +72,7 @@ def _paired(rows: DataFrame, partition_keys: Sequence[str], shared: int) -> Data
     side = sf.when(sf.col(ROW_ID) < shared, sf.lit(0)).otherwise(sf.col(COUNT))
     keys = [_comparable(name, kinds[name]) for name in partition_keys]
     by_id = rows.groupBy(*keys, ROW_ID, side).agg(
-        sf.collect_list(sf.struct(*(f"`{n}`" for n in (*contents, ROW_ID, COUNT)))).alias(_ROWS)
+        sf.collect_list(sf.struct(*(sql_name(n) for n in (*contents, ROW_ID, COUNT)))).alias(_ROWS)
     )
     both = sf.col(_ROWS)
     is_pair = (sf.size(both) == 2) & (both[0][COUNT] == -both[1][COUNT])
@@ -85,5 +86,5 @@ def _comparable(name: str, kind: DataType) -> Column:
     from pyspark.sql import functions as sf
     from pyspark.sql import types as st
 
-    column = sf.col(f"`{name}`")
+    column = sf.col(sql_name(name))
     return comparable(column, kind) if isinstance(kind, st.FloatType | st.DoubleType) else column

@@ -31,6 +31,7 @@ from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.candidates import candidate_rows, selective_keys, used_columns
 from airflow_paimon.spark.statements.deleted_rows import merged_positions, positions_by_file, ship_positions
 from airflow_paimon.spark.statements.errors import statement_errors
@@ -370,7 +371,7 @@ def _placed(rows: DataFrame, rewrite: Rewrite, names: Sequence[str]) -> DataFram
     from pyspark.sql import functions as sf
 
     tasks = max(1, min(MOST_TASKS, len(names)))
-    keys = [sf.col(f"`{k}`") for k in rewrite.full.partition_keys if k in rows.columns]
+    keys = [sf.col(sql_name(k)) for k in rewrite.full.partition_keys if k in rows.columns]
     spread = sf.pmod(sf.spark_partition_id(), sf.lit(_INSERT_TASKS))
     task = sf.pmod(sf.hash(*keys) + spread if keys else spread, sf.lit(tasks))
     if names:
