@@ -64,6 +64,23 @@ def test_counts_and_samples_by_partition(spark: SparkSession, tmp_path: Path, pr
     assert none["notes"] == ["neither side has partition dt=2026-02-31: check how it is written"]
 
 
+@pytest.mark.parametrize("options", [{}, {"row-tracking.enabled": "true"}], ids=["append", "row ids"])
+def test_columns_whose_names_have_dots_and_backticks(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str]
+) -> None:
+    columns = [("a.b", "INT"), ("`", "STRING"), ("a`b", "DOUBLE")]
+    main = create_table(str(tmp_path), "d.t", columns, partition_keys=["`"], options=options)
+    found = pa.table({"a.b": pa.array([1, 2], pa.int32()), "`": ["x", "y"], "a`b": [0.5, None]})
+    write_arrow(main, found)
+    run(tmp_path, "create_tag", tag="base")
+    run(tmp_path, "create_branch", branch="fix", tag="base")
+    write_arrow(main.branch("fix"), found.slice(0, 1))
+    [changed] = diff(spark, tmp_path)["partitions"]
+    assert (changed["added"], changed["deleted"], changed["unchanged"]) == (1, 0, 1)
+    [sample] = changed["samples"]["added"]
+    assert sample == {"a.b": 1, "`": "x", "a`b": 0.5, **({"_ROW_ID": 2} if options else {})}
+
+
 def test_identical_buckets_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     make_branch(tmp_path)
     same = diff(spark, tmp_path)
