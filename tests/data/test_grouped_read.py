@@ -32,8 +32,8 @@ from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.system_tables import plan_system_table, read_system_table
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
 from airflow_paimon.spark.datasource import PaimonReader
-from tests.core.tables import alter_table, run
-from tests.data.test_whole_read import KINDS, compacted, parts_of, put, rows_of, used
+from tests.core.tables import alter_table
+from tests.data.test_whole_read import KINDS, branch_of_columns, compacted, make_anew, parts_of, put, rows_of, used
 from tests.randomness import chance, lives
 from tests.stores import CountingStore
 
@@ -84,23 +84,12 @@ def test_the_same_rows(kind: str, life: int, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_branch_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped_read, "_FILES", 1)
-    table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT")], options={"bucket": "-1"})
-    write_arrow(table, pa.table({"k": pa.array([0], pa.int32())}))
-    run(table, "create_tag", tag="t")
-    run(table, "create_branch", branch="b", tag="t")
-    branch = table.branch("b")
-    for column in "abc":
-        alter_table(branch, [AddColumn(name=column, type="INT")])
-        values = pa.array([1], pa.int32())
-        write_arrow(branch, pa.table(dict.fromkeys(branch.schema().field_names, values)))
+    branch = branch_of_columns(f"memory://{uuid.uuid4()}/wh")
     expected = rows_in(read_arrow(branch))
     batches, planned = read_batches(branch), plan_by_groups(branch)
     reader = PaimonReader(branch, None, None, ["k", "a", "b", "c"], None, "empty", None)
     tasks = reader.partitions()
-    run(table, "delete_branch", branch="b")
-    run(table, "create_branch", branch="b", tag="t")
-    for column in "xyz":  # gives them the ids of the other columns, in schemas with the same ids
-        alter_table(branch, [AddColumn(name=column, type="INT")])
+    make_anew(branch)
     assert rows_in(batches.read_all()) == rows_of(list(planned.layers)) == expected
     of_tasks = [row.values() for task in tasks for b in reader.read(task) for row in b.to_pylist()]
     assert sorted(map(tuple, of_tasks), key=repr) == expected

@@ -29,7 +29,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.schema.schema_plan import WidenColumn
+from airflow_paimon.core.schema.schema_plan import AddColumn, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
@@ -157,6 +157,28 @@ def used(kind: str, draw: random.Random, warehouse: str | None = None) -> Table:
     if kind in OTHERS:
         set_options(table, {OTHERS[kind]: "other"})
     return table
+
+
+def branch_of_columns(warehouse: str) -> Table:
+    """A branch each of whose files has a schema of its own."""
+    table = create_table(warehouse, "d.t", [("k", "INT")], options={"bucket": "-1"})
+    write_arrow(table, pa.table({"k": pa.array([0], pa.int32())}))
+    run(table, "create_tag", tag="t")
+    run(table, "create_branch", branch="b", tag="t")
+    branch = table.branch("b")
+    for column in "abc":
+        alter_table(branch, [AddColumn(name=column, type="INT")])
+        write_arrow(branch, pa.table(dict.fromkeys(branch.schema().field_names, pa.array([1], pa.int32()))))
+    return branch
+
+
+def make_anew(branch: Table) -> None:
+    """Give the ids of schemas and columns of ``branch_of_columns`` to others."""
+    main = branch.branch("main")
+    run(main, "delete_branch", branch="b")
+    run(main, "create_branch", branch="b", tag="t")
+    for column in "xyz":
+        alter_table(branch, [AddColumn(name=column, type="INT")])
 
 
 def planned_of(whole: WholeRead, draw: random.Random, groups: int) -> list[Layer]:

@@ -13,8 +13,6 @@ import pytest
 from pyspark.sql import functions as sf
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.predicate import Condition
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.visibility import hold_each_key_once
@@ -29,8 +27,7 @@ from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.shares import GroupShare, pieces_of, read_group, read_rows
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES
-from tests.core.tables import alter_table, run
-from tests.data.test_whole_read import KINDS, NO_KEYS, make, put, used
+from tests.data.test_whole_read import KINDS, NO_KEYS, branch_of_columns, make, make_anew, put, used
 from tests.randomness import chance, lives
 
 if TYPE_CHECKING:
@@ -60,20 +57,10 @@ def test_a_branch_that_is_made_anew_before_its_rows_are_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
-    table = create_table(str(tmp_path), "d.t", [("k", "INT")], options={"bucket": "-1"})
-    write_arrow(table, pa.table({"k": pa.array([0], pa.int32())}))
-    run(table, "create_tag", tag="t")
-    run(table, "create_branch", branch="b", tag="t")
-    branch = table.branch("b")
-    for column in "abc":
-        alter_table(branch, [AddColumn(name=column, type="INT")])
-        write_arrow(branch, pa.table(dict.fromkeys(branch.schema().field_names, pa.array([1], pa.int32()))))
+    branch = branch_of_columns(str(tmp_path))
     expected = sorted((tuple(row.values()) for row in read_arrow(branch).to_pylist()), key=repr)
     frame = read_table(spark, str(tmp_path), "d.t$branch_b")
-    run(table, "delete_branch", branch="b")
-    run(table, "create_branch", branch="b", tag="t")
-    for column in "xyz":  # gives them the ids of the other columns, in schemas with the same ids
-        alter_table(branch, [AddColumn(name=column, type="INT")])
+    make_anew(branch)
     assert sorted(map(tuple, frame.collect()), key=repr) == expected
 
 
