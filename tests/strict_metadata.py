@@ -11,6 +11,7 @@ The closed lists are those of Paimon's source: ``Snapshot``, ``Tag``, ``SchemaSe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -240,6 +241,7 @@ _GLOBAL_INDEXES = "bitmap btree multivalue full-text es-index lumina lumina-vect
 _INDEX_TYPES = {"HASH", "DELETION_VECTORS", "ivf-sq", *_GLOBAL_INDEXES.split()}
 
 Finding = tuple[Path, str]
+_TORN = "not readable as Avro"
 
 
 _DAMAGED: set[Path] = set()
@@ -253,8 +255,37 @@ def damaged_on_purpose(folder: Path) -> None:
 def findings(folder: str | Path) -> Iterator[Finding]:
     """Everything below ``folder`` that Java could not read, but for what was damaged on purpose.
 
-    That a file is missing is no finding, nor is one that vanishes meanwhile: a table may be in use.
+    That a file is missing is no finding, nor is one that vanishes meanwhile: a table may be in use. Nor is a part of
+    an Avro file that nothing names: a process that was killed while it wrote the file leaves that.
     """
+    torn = []
+    for path, sentence in _of_files(folder):
+        if sentence.startswith(_TORN):
+            torn.append((path, sentence))
+        else:
+            yield path, sentence
+    if torn:
+        named = _names(folder)
+        yield from ((path, sentence) for path, sentence in torn if path.name in named)
+
+
+def _names(folder: str | Path) -> set[str]:
+    """Return the names of manifests and lists that the snapshots, changelogs and tags below ``folder`` name."""
+    lists: set[str] = set()
+    for kind in ("snapshot", "changelog", "tag"):
+        for path in Path(folder).rglob(f"{kind}/{kind}-*"):
+            read = _in_json(path.read_bytes(), {})[0]
+            lists |= {str(value) for key, value in read.items() if key.endswith(("ManifestList", "indexManifest"))}
+    named = set(lists)
+    for path in Path(folder).rglob("manifest/manifest-list-*"):
+        if path.name in lists:
+            # A list that can't be read is a finding itself.
+            with contextlib.suppress(Exception):
+                named |= {record["_FILE_NAME"] for record in fastavro.reader(io.BytesIO(path.read_bytes()))}
+    return named
+
+
+def _of_files(folder: str | Path) -> Iterator[Finding]:
     if Path(folder) in _DAMAGED:
         return
     for place, folders, names in os.walk(folder):
@@ -369,7 +400,7 @@ def _look_at_manifest(path: Path, content: bytes) -> list[str]:
             for record in reader:
                 found += _in_record(record, kind)
     except Exception as error:  # whatever an Avro reader stumbles over is the finding
-        return [f"not readable as Avro: {error!r}"[:200]]
+        return [f"{_TORN}: {error!r}"[:200]]
     return found
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,19 @@ def findings_of_shared(folder: Path) -> list[Any]:
 def test_a_sound_table(root: Path) -> None:
     os.mkfifo(root / "snapshot" / "snapshot-9")  # read by nobody: it would wait for a writer
     assert list(findings(root)) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"Obj\x01"])
+def test_what_a_killed_writer_leaves_counts_only_if_it_is_named(root: Path, content: bytes) -> None:
+    named = list((root / "manifest").iterdir())
+    for kind in ("manifest", "manifest-list", "index-manifest"):
+        (root / "manifest" / f"{kind}-{uuid.uuid4()}-0").write_bytes(content)
+    assert list(findings(root)) == []
+    for path in named:
+        kept = path.read_bytes()
+        path.write_bytes(content)
+        assert [found for found, _ in findings(root)] == [path]
+        path.write_bytes(kept)
 
 
 @pytest.mark.parametrize("name", DAMAGES)
