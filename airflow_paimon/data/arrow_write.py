@@ -249,7 +249,9 @@ def commit_write(
         REFUSALS: the files can be discarded.
     """
     guard = ChainOptions(on_stale=on_stale)
-    options = CommitOptions(identity=identity, properties=properties or {}, guard_options=guard)
+    options = CommitOptions(
+        identity=identity, properties=properties or {}, guard_options=guard, written_with=write.schema
+    )
     if mode == "append":
         return commit_append(table, messages, options, planned_on=write.planned_on)
     specs: Overwrite = None if partition is None else [partition]

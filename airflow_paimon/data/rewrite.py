@@ -193,7 +193,8 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     messages = folded(write, plan, limits)
     try:
         properties = {OPERATION_PROPERTY: FOLD}
-        commit_buckets(branch, messages, CommitOptions(properties=properties), vectors=plan.index_entries)
+        options = CommitOptions(properties=properties, written_with=write.schema)
+        commit_buckets(branch, messages, options, vectors=plan.index_entries)
     except REFUSALS:
         discard_files(write, messages)
         raise

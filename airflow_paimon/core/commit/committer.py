@@ -222,7 +222,7 @@ class _Commit:
             self._discard_changes()
             return Receipt(before=head, snapshot=None, attempts=attempt)
         check_known([head], table=table.label)
-        for condition in draft.conditions:
+        for condition in (*self.options.conditions, *draft.conditions):
             condition.check(at)
         checks = check_draft(table, head, replace(draft, guard_options=self.options.guard_options))
         return _Planned(at=at, draft=draft, checks=checks)

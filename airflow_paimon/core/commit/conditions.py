@@ -156,12 +156,34 @@ def _identity(snapshot: Snapshot | None) -> object:
 class SchemaIs:
     """The branch's newest schema is still this one."""
 
-    schema_id: int
+    schema: TableSchema
     why: str
 
     def check(self, at: HeadState) -> None:
-        if at.schema.id != self.schema_id:
+        if at.schema != self.schema:
             raise at.conflict(self.why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaIsKept:
+    """The branch has still this schema version, which files were written with; newer ones may have come.
+
+    A table that is dropped and made anew numbers its schemas anew, and the drop has deleted files of the write.
+    """
+
+    schema: TableSchema
+
+    def check(self, at: HeadState) -> None:
+        try:
+            there = at.schema if at.schema.id == self.schema.id else at.table.schema(self.schema.id)
+            kept = there.identity == self.schema.identity
+        except NotFoundError:
+            kept = False
+        if not kept:
+            raise at.conflict(
+                f"the table was made anew, or its schema {self.schema.id} replaced, after these rows were written; "
+                f"write the rows again"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

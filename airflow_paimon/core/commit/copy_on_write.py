@@ -81,7 +81,7 @@ def commit_rewrite(
             schema=at.schema,
             operation=operation,
             conditions=(
-                SchemaIs(schema_id=read.schema.id, why=f"the table was altered while its rows were computed; {_AGAIN}"),
+                SchemaIs(schema=read.schema, why=f"the table was altered while its rows were computed; {_AGAIN}"),
                 FilesAreAsRead(read=read, messages=messages),
                 CountsAreKept(messages=messages),
             ),
@@ -196,7 +196,7 @@ def commit_compaction(
             schema=at.schema,
             operation=operation,
             conditions=(
-                SchemaIs(schema_id=read.schema.id, why="the table was altered while it was compacted"),
+                SchemaIs(schema=read.schema, why="the table was altered while it was compacted"),
                 RunsAreAsRead(read=read),
                 VectorsAreAsRead(places=places, read=read.index_entries),
             ),

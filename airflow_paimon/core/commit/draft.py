@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_paimon.core.commit.conditions import Condition, HeadState
+from airflow_paimon.core.commit.conditions import Condition, HeadState, SchemaIsKept
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
@@ -60,13 +60,19 @@ class CommitIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
     """What a caller may add to a commit. ``properties``: of the snapshot, beside the draft's own; ``guard_options``:
-    for one of the guards; only that guard knows their type.
+    for one of the guards; only that guard knows their type. ``written_with``: the schema that its files were written
+    with, which the branch must still have; None: it has no new data files, or the draft looks for itself.
     """
 
     identity: CommitIdentity = field(default_factory=CommitIdentity)
     properties: Mapping[str, str] = field(default_factory=dict)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     guard_options: object = None
+    written_with: TableSchema | None = None
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return () if self.written_with is None else (SchemaIsKept(schema=self.written_with),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

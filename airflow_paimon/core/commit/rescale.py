@@ -58,7 +58,7 @@ def commit_rescale(
             index_entries=at.index_without(lambda partition: identity(partition) in rewritten),
             schema=at.schema,
             operation=Operation.OVERWRITE,
-            conditions=(SchemaIs(schema_id=read.schema.id, why="the table was altered while it was rescaled"),),
+            conditions=(SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),),
         )
 
     return commit_at(table, draft, options)

@@ -229,7 +229,7 @@ def take_over(
         unmoved.check(at)  # rows that came meanwhile might have been changed as well
         return None
 
-    receipt = commit_at(onto, make, CommitOptions(identity=identity, guard_options=guard_options))
+    receipt = commit_at(onto, make, CommitOptions(identity=identity, guard_options=guard_options, written_with=schema))
     return Taken(receipt=receipt, removed=removed, added=fresh)
 
 

@@ -36,6 +36,14 @@ class TableSchema:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def identity(self) -> object:
+        """What tells this version from one that a table made anew gives the same id. A writer may set other options and
+        defaults for itself.
+        """
+        columns = tuple((f.id, f.name, f.type) for f in self.fields)
+        return self.id, self.time_millis, self.highest_field_id, columns, self.partition_keys, self.primary_keys
+
+    @property
     def field_names(self) -> tuple[str, ...]:
         return tuple(f.name for f in self.fields)
 

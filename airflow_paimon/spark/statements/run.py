@@ -135,7 +135,12 @@ def _commit(
     on_stale: OnStale | None,
 ) -> Receipt:
     properties = {**properties, **KEYS_STAY} if keys_stay else properties
-    options = CommitOptions(identity=identity, properties=properties, guard_options=ChainOptions(on_stale=on_stale))
+    options = CommitOptions(
+        identity=identity,
+        properties=properties,
+        guard_options=ChainOptions(on_stale=on_stale),
+        written_with=outcome.write.schema,
+    )
     messages, operation = outcome.messages, _OPERATIONS[statement.kind]
     if not table.schema().primary_keys:
         return commit_rewrite(table, messages, options, read=outcome.read, operation=operation)
