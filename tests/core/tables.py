@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from airflow_paimon.core.schema.tables import check_alterable, create_table
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types
 from airflow_paimon.core.table.table import Table, open_table
+from tests.clock import next_millisecond
 from tests.stores import Crash, FaultStore
 
 COLUMNS = (("k", "BIGINT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL"))
@@ -95,6 +97,12 @@ def rewrite(
     return commit_buckets(table, [full], CommitOptions(identity=identity), **extra)
 
 
+def commit_time(table: Table, number: int, millis: int) -> None:
+    """Let a snapshot have been committed at another time, epoch milliseconds."""
+    path = table.paths.snapshot(number)
+    table.store.replace(path, json.dumps({**json.loads(table.store.read(path)), "timeMillis": millis}).encode())
+
+
 def files(table: Table) -> dict[tuple[bytes, int], set[str]]:
     """The live file names of each bucket: what metadata tests compare."""
     out: dict[tuple[bytes, int], set[str]] = {}
@@ -110,7 +118,7 @@ def names(table: Table) -> set[str]:
 def run(on: Table, operation: str, /, **values: Any) -> OperationResult:
     """Run an operation as a job would, on the warehouse two folders up."""
     if values.get("older_than") == "0 s":
-        time.sleep(0.002)  # what was written in this very millisecond is not older than that
+        next_millisecond()  # what was written in this very millisecond is not older than that
     warehouse = on.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     if not on.store.uri.startswith("file:"):
         warehouse = on.store.uri.rsplit("/", 2)[0]

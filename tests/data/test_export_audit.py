@@ -19,6 +19,7 @@ from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.schema_plan import DropColumn
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
+from tests.clock import next_millisecond
 from tests.core.audit.test_audit import correction
 from tests.core.tables import alter_table, append, make_table, run
 from tests.strict_metadata import findings
@@ -34,6 +35,7 @@ def tables(tmp_path: Path) -> list[Table]:
     for table in made[:2]:
         run(table, "create_branch", branch="fix", snapshot=2, owner="ann", reason="wrong rate")
         correction(table.branch("fix"), "a")
+    next_millisecond()
     publish(made[0])
     return made
 

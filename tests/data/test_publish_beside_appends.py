@@ -21,6 +21,7 @@ from airflow_paimon.data.compact import compact
 from airflow_paimon.runbooks.diff_markdown import render_markdown
 from airflow_paimon.runbooks.markdown import escape
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
+from tests.clock import next_millisecond
 from tests.core.tables import run
 from tests.data.appender import FIRST, appender
 from tests.data.row_statements import Row, statement, with_ids
@@ -269,6 +270,7 @@ def test_an_earlier_branch_of_the_same_name_is_another_one(tmp_path: Path) -> No
     undo = run(table, "merge_branch", branch="fix").details["undo_tag"]
     run(table, "rollback_to", tag=undo, keep_later=True)
     run(table, "delete_branch", branch="fix")
+    next_millisecond()
     run(table, "create_branch", branch="fix", tag="base")
     write_arrow(table.branch("fix"), rows((6, "right")))
     assert run(table, "merge_branch", branch="fix").changed

@@ -206,7 +206,7 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
     blocked = {v.name: _due_snapshots(v, now_ms, rules, consumers=False) - due[v.name] for v in views if v.consumers}
     worst = max(blocked, key=blocked.__getitem__, default=None)
     oldest = _oldest(views[0])
-    pins = [*_pins(views, records), *([] if oldest is None else [_snapshot_pin(views[0], oldest)])]
+    pins = [*([] if oldest is None else [_snapshot_pin(views[0], oldest)]), *_pins(views, records)]
     unlimited = [p for p in pins if p.kind != "snapshot" and not _ends(p, views, records)]
     several = len(views[0].ids) > 1 and oldest is not None
     return HeldFigures(
@@ -224,8 +224,8 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
         blocked_snapshots=sum(blocked.values()),
         blocked_by=_first_consumer(views, worst) if any(blocked.values()) else None,
         replaced_bytes=contents.replaced_bytes(oldest) if several and oldest is not None else 0,
-        oldest=min(pins, key=_age, default=None),
-        unlimited=min(unlimited, key=_age, default=None),
+        oldest=_first(pins),
+        unlimited=_first(unlimited),
     )
 
 
@@ -234,8 +234,9 @@ def _automatic_tags(main: _View) -> bool:
     return main.options is not None and automatic_tags_due(main.options, main.table.name, main.tags, head)
 
 
-def _age(pin: Pin) -> tuple[int, str]:
-    return pin.since_ms, pin.name
+def _first(pins: Sequence[Pin]) -> Pin | None:
+    """Return the pin of the oldest state; of several of one millisecond the first in the order of ``pins``."""
+    return min(pins, key=lambda pin: pin.since_ms, default=None)
 
 
 def _oldest(view: _View) -> Snapshot | None:
@@ -247,7 +248,9 @@ def _snapshot_pin(view: _View, oldest: Snapshot) -> Pin:
 
 
 def _pins(views: Sequence[_View], records: dict[str, Lineage | None]) -> list[Pin]:
-    """Return the tags and branches that hold a state; a tag that protects a branch stands for it."""
+    """Return the tags and branches that hold a state, main's first, each branch's by snapshot id; a tag that protects a
+    branch stands for it.
+    """
     found = []
     for view in views:
         for tag in view.tags:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,17 @@ from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, No
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, make_table, names, run
+from tests.clock import next_millisecond
+from tests.core.tables import append, commit_time, make_table, names, run
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    """Three snapshots, each at least two milliseconds after the one before."""
+    """Three snapshots, each of another millisecond."""
     made = make_table(tmp_path / "wh")
     for day in ("a", "b", "c"):
         append(made, day)
-        time.sleep(0.002)
+        next_millisecond()
     return made
 
 
@@ -36,6 +36,18 @@ def test_a_time_means_the_newest_snapshot_that_was_there_then(table: Table) -> N
     result = run(table, "rollback_to", timestamp=time_of(table, 2))
     assert result.details["target_snapshot"] == 2
     assert len(names(table)) == 2
+
+
+@pytest.mark.parametrize("expired", [0, 1, 2, 3])
+def test_of_several_snapshots_of_one_millisecond_a_time_means_the_newest(tmp_path: Path, expired: int) -> None:
+    made, at = make_table(tmp_path / "wh"), {1: 1000, 2: 2000, 3: 2000, 4: 2000, 5: 3000}
+    for snapshot, millis in at.items():
+        append(made, f"d{snapshot}")
+        commit_time(made, snapshot, millis)
+    for snapshot in range(1, expired + 1):
+        made.store.delete(made.paths.snapshot(snapshot))
+    assert run(made, "create_tag", tag="then", timestamp="2000").details["snapshot"] == 4
+    assert run(made, "rollback_to", timestamp="2999", dry_run=True).details["target_snapshot"] == 4
 
 
 def test_a_retry_of_a_tag_by_time_is_the_first_trys_result(table: Table) -> None:

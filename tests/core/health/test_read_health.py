@@ -20,7 +20,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import add, build, make_chain
-from tests.core.tables import append, copied, make_table, overwrite, rewrite, run
+from tests.core.tables import append, commit_time, copied, make_table, overwrite, rewrite, run
 from tests.stores import CountingStore
 
 DAY_MS = 86_400_000
@@ -161,6 +161,19 @@ def test_the_oldest_thing_that_holds_files() -> None:
     assert {r.id: (r.operation, r.branch) for r in health_of(table, days=200).reasons}["old-state"][
         0
     ] == "delete_branch"
+
+
+def test_of_several_states_of_one_millisecond_the_first_is_the_oldest() -> None:
+    """A fast writer commits them; the names of what holds them are in another order."""
+    table = in_memory()
+    for number in (1, 2, 3):
+        overwrite(table, "a")
+        commit_time(table, number, DAY_MS)
+    for tag, snapshot in (("0-day", 1), ("b", 2), ("a", 3)):
+        run(table, "create_tag", tag=tag, snapshot=snapshot, **({"time_retained": "9 d"} if tag == "0-day" else {}))
+    held = health_of(table).held
+    assert held.unlimited is not None and held.unlimited.name == "b"
+    assert held.oldest is not None and (held.oldest.kind, held.oldest.name) == ("snapshot", "1")
 
 
 def test_each_file_is_read_once_and_more_snapshots_cost_no_more() -> None:

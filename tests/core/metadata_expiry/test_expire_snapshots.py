@@ -611,9 +611,7 @@ def test_a_snapshot_that_another_engine_replaces_meanwhile_is_not_taken_away(bus
             busy.store.replace("snapshot/snapshot-2", other)
 
     request = build_request("expire_snapshots", {"warehouse": "w", "table": busy.name, **NOW})
-    context = Context(
-        request, Table(FaultStore(busy.store, on_mutation=swap_in), busy.name), int(time.time() * 1000), 0.0
-    )
+    context = Context(request, Table(FaultStore(busy.store, on_mutation=swap_in), busy.name), now(), 0.0)
     result = perform(context, request, None)
     assert done
     assert result.details["expired"]["main"]["to"] == 4, "planned again"

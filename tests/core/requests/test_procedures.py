@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.operations import OPERATIONS, resolve, run_operation
 from airflow_paimon.core.requests.procedures import NOT_HERE, PROCEDURES, plan_call
 from airflow_paimon.core.table.table import Table
+from tests.clock import next_millisecond
 from tests.conftest import REPO_ROOT
-from tests.core.tables import append, make_table, overwrite, run
+from tests.core.tables import append, commit_time, make_table, overwrite, run
 
 PAIMONS = frozenset(
     """
@@ -237,7 +237,7 @@ def table(tmp_path: Path) -> Table:
     table = make_table(tmp_path / "wh")
     for dt in "abc":
         append(table, dt)
-        time.sleep(0.002)  # no two snapshots of one millisecond
+        next_millisecond()
     return table
 
 
@@ -250,6 +250,8 @@ def test_a_tag_from_a_timestamp_is_the_first_snapshot_since_as_paimons(table: Ta
     assert run(table, "create_tag", tag="before", timestamp=str(times[2] - 1)).details["snapshot"] == 1
     with pytest.raises(NotFoundError, match="or later"):
         call(table, text.format("late", times[3] + 1))
+    commit_time(table, 3, times[2])
+    assert call(table, text.format("twice", times[2])).details["snapshot"] == 2
     with pytest.raises(InvalidInputError, match="a time or watermark chooses it"):
         call(table, f"create_tag_from_timestamp(table => 'd.t', tag => 'x', timestamp => {times[1]}, snapshot => 1)")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from airflow_paimon.core.table.table_sets import find_set, same_versions, set_fo
 from airflow_paimon.core.table_sets import publish
 from airflow_paimon.core.table_sets.expiry_plan import expired_versions
 from airflow_paimon.core.table_sets.publish import begin, complete, give_up_own, open_sets, pin_of
+from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, rewrite, run
 from tests.randomness import moments
 from tests.stores import Crash
@@ -56,7 +56,8 @@ def catalog(warehouse: str) -> Catalog:
 
 
 def load(warehouse: str) -> None:
-    """Every table gets its next snapshot, one after the other."""
+    """Every table gets its next snapshot, one after the other, later than what there is."""
+    next_millisecond()
     for name in NAMES:
         append(open_table(warehouse, name), "1")
 
@@ -284,7 +285,7 @@ def test_whatever_dies_readers_see_all_tables_or_none(
         if not died:
             assert step > 8, "it put claim, tags and version, and deleted those of an old one"
             break
-    time.sleep(0.002)  # a version that was replaced in this very millisecond stays
+    next_millisecond()  # a version that was replaced in this very millisecond stays
     make(warehouse, **asked)
     folder = set_folder(catalog(warehouse), "nightly")
     claims, ended = folder.numbers()

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.clock import next_millisecond
 from tests.data.tables import make_table
 
 Row = tuple[Any, ...]
@@ -49,6 +50,7 @@ def chain_table(
     for name in ("snapshot", "delta"):
         branches[name].store.create(branches[name].paths.schema(0), main.store.read(main.paths.schema(0)))
     for branch, partition, rows in writes:
+        next_millisecond()  # time travel tells the branches' states by their times
         write(branches[branch], list(columns), keys, partition, rows)
     chained = {
         "chain-table.enabled": "true",
