@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.clock import next_millisecond
 from tests.core.tables import alter_table, append, make_table, message, names, run
 from tests.stores import FaultStore
 
@@ -30,7 +30,7 @@ COMMITS: dict[str, Callable[..., Any]] = {
 def dropped(table: Table) -> None:
     for path in table.store.walk(""):
         table.store.delete(path)
-    time.sleep(0.002)  # the new table is made in another millisecond
+    next_millisecond()
 
 
 @pytest.fixture(params=["local", "memory"])
