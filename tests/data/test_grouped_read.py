@@ -79,7 +79,10 @@ def test_the_same_rows(kind: str, life: int, monkeypatch: pytest.MonkeyPatch) ->
         about = {key: value for key, value in given.items() if key != "columns"}
         assert count_rows(table, **about) == len(rows)
         assert read_batches(table, **given, limit=3).read_all().num_rows == min(3, len(rows))
-    assert len(groups_of(table, files=1)) > 1 or kind in ("dynamic buckets", "hidden level 0")
+    groups = groups_of(table, files=1)
+    # A hash of their names, which are random, divides files: few of them may be in one group.
+    few = sum(group.files for group in groups) < 8
+    assert len(groups) > 1 or few or kind in ("dynamic buckets", "hidden level 0")
 
 
 def test_a_branch_that_is_made_anew_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
