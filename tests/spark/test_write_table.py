@@ -68,11 +68,11 @@ def test_columns_whose_names_have_dots_and_backticks(spark: SparkSession, tmp_pa
     """Also where a session takes names in backticks for regular expressions: as one, ``a.b`` matches ``axb``."""
     columns = [("a.b", "INT NOT NULL"), ("axb", "INT"), ("`", "INT NOT NULL"), ("a`b", "STRING")]
     table = create_table(str(tmp_path), "d.t", columns, **_BUCKETS[kind])
-    found = [{"a.b": i, "axb": -i, "`": i % 3, "a`b": f"v{i}"} for i in range(60)]
-    given = spark.createDataFrame(pa.Table.from_pylist(found, read_arrow(table).schema))
+    found = [(i, -i, i % 3, f"v{i}") for i in range(60)]
+    given = frame(spark, found, "`a.b` int, axb int, ```` int, `a``b` string")
     with temporary_conf(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}), in_tasks():
         write_table(given, str(tmp_path), "d.t")
-        assert rows_of(table) == [tuple(r.values()) for r in found]
+        assert rows_of(table) == found
         sql(spark, str(tmp_path), "UPDATE d.t SET `a``b` = 'new' WHERE axb > -10")
         sql(spark, str(tmp_path), "DELETE FROM d.t WHERE axb < -50")
     assert rows_of(table) == [(i, -i, i % 3, "new" if i < 10 else f"v{i}") for i in range(51)]
