@@ -228,9 +228,9 @@ def followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
     """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
 
     So it is by the format, unless another engine's late rename or fast-forward has put another snapshot under the id
-    before, which a snapshot of this package tells. And a base is trusted only if it has no manifest that the one before
-    lacks, or, merged, counts as many files and rows as were live before (of other engines, two lost commits alike would
-    pass). It spares reading the whole table again for each merge of manifests.
+    before, which a snapshot of this package tells, and of others mostly its time. And a base is trusted only if it has
+    no manifest that the one before lacks, or, merged, counts as many files and rows as were live before (of other
+    engines, two lost commits alike would pass). It spares reading the whole table again for each merge of manifests.
     """
     at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
     found = {}
