@@ -20,7 +20,7 @@ from airflow_paimon.cli.main import LOOKUPS, run
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import write_arrow
-from tests.core.chain.tables import add, make_stale_chain
+from tests.core.chain.tables import add, as_another_engine, make_stale_chain
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 
@@ -294,7 +294,7 @@ def test_a_chain_table(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = open_table(str(warehouse), "d.c")
-    add(table.branch("delta"), "US/oops")
+    as_another_engine(table, lambda: add(table.branch("delta"), "US/oops"))
     reads = data(capsys, "chain", *on(warehouse, "d.c"))["reads"]
     assert [r["partition"] for r in reads if r["read_from"] == "refused"] == ["region=US"]
     table.store.delete_tree("branch/branch-delta")

@@ -264,7 +264,8 @@ class ChainGuard:
 
         Raises:
             UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches
-                or the numbers of buckets differ. NotFoundError: the other branch does not exist.
+                or the numbers of buckets differ, or a new partition has no partition time. NotFoundError: the other
+                branch does not exist.
         """
         options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
         role, is_checked = chain_role(table, draft.schema), options.checked_by_caller
@@ -279,6 +280,9 @@ class ChainGuard:
             return None  # being set up: not read as a chain yet
         layout = chain_views(main)[0] if True in adds else chain_layout(main_schema, main.label)
         change = _change(table, head, draft.schema, draft.entries)
+        if not is_checked and not draft.rewrite_base:  # what comes back is what the branch has held before
+            for values in change.added.keys() - change.before.keys():
+                layout.check_new(values)
         on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
         other = _guard(main, layout, role, change, head, None if is_checked else on_stale)
         if is_checked or change.before.keys() <= change.after:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_rescaled_partitions(table: Table) -> None:
 
 def test_partitions_that_belong_to_no_chain(table: Table) -> None:
     for strange in ("oops", "2025-01-05", "20250230"):
-        add(table.branch("delta"), strange)
+        as_another_engine(table, partial(add, table.branch("delta"), strange))
     add(table.branch("snapshot"), "20250106")
     kinds = found(table)
     assert "dt=2025-01-05, dt=oops" in kinds["unparsable-partition"]["message"]

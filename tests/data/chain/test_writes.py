@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, write_arrow
+from tests.core.chain.tables import as_another_engine
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen, set_options
@@ -277,6 +278,34 @@ def test_a_rollback_that_would_drop_a_needed_anchor(tmp_path: Path) -> None:
         run(table, "delete_branch", branch="delta")
     with pytest.raises(UnsafeOperationError, match="is the delta branch of a chain table"):
         run(table, "merge_branch", branch="delta")
+
+
+@pytest.mark.parametrize("branch", ["snapshot", "delta"])
+@pytest.mark.parametrize("day", ["2025-08-15", "someday", "20250832", "2025815"])
+def test_a_day_that_is_none_is_refused(table: Table, branch: str, day: str) -> None:
+    """Otherwise one wrong date would keep every day of the group from being read."""
+    view = table.branch(branch)
+    before = view.latest_snapshot_id(), days_of(view)
+    with pytest.raises(InvalidInputError, match=rf"d\.t: partition dt={day} is .*formatter 'yyyyMMdd'.*nothing was"):
+        put(view, day, (9, 9, "x"))
+    assert (view.latest_snapshot_id(), days_of(view)) == before
+    assert seen(table)
+
+
+def test_a_day_that_is_none_is_not_published_but_comes_back_by_a_rollback(table: Table) -> None:
+    delta = table.branch("delta")
+    good = delta.latest_snapshot_id()
+    run(table, "create_branch", branch="fix", from_branch="delta", snapshot=good)
+    put(table.branch("fix"), "someday", (9, 9, "x"))
+    with pytest.raises(InvalidInputError, match="dt=someday is without a partition time"):
+        run(table, "merge_branch", branch="fix")
+    assert delta.latest_snapshot_id() == good
+    as_another_engine(table, lambda: put(delta, "someday", (9, 9, "x")))
+    bad = delta.latest_snapshot_id()
+    put(delta, "someday", (9, 10, "y"))  # it is there already
+    drop(delta, "someday")
+    run(table, "rollback_to", branch="delta", snapshot=bad)
+    assert "someday" in days_of(delta)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
