@@ -31,7 +31,7 @@ from airflow_paimon.core.publish.overlap import Overlap, changed_on_main, open_b
 from airflow_paimon.core.publish.streaming_readers import streaming_readers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PlanCorrection
-from airflow_paimon.core.requests.text_files import read_text
+from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable
@@ -109,17 +109,12 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
 
 
 def _sql(request: PlanCorrection) -> str | None:
-    """Read the SQL's file; None: a function gives the rows."""
+    """Read the SQL; None: a function gives the rows."""
     if (request.sql is None) == (request.function is None):
-        raise InvalidInputError("plan_correction takes --sql FILE or --function module:name, one of the two")
+        raise InvalidInputError("plan_correction takes --sql or --function module:name, one of the two")
     if request.sql is None:
         return None
-    text = read_text(request.sql, f"{request.table}: --sql {request.sql!r}")
-    if not text.strip().rstrip(";").strip():
-        raise InvalidInputError(
-            f"{request.table}: the file {request.sql} (--sql) is empty; write one statement or SELECT into it"
-        )
-    return text
+    return sql_text(request.table, request.sql)
 
 
 def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:

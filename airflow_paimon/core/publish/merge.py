@@ -211,7 +211,10 @@ def branch_head(branch: Table, expected: int | None) -> Snapshot:
     """
     theirs = branch.latest_snapshot()
     if theirs is None:
-        raise UnsafeOperationError(f"{branch.label} is empty: it has no snapshot to publish")
+        raise UnsafeOperationError(
+            f"{branch.label} is empty: it has no snapshot to publish. Write rows into it; or, if it should have begun "
+            f"with main's, delete it and create it from a tag or a snapshot (--tag, --snapshot)"
+        )
     if expected is not None and theirs.id != expected and not is_folded(branch, theirs, expected):
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "

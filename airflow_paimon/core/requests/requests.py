@@ -400,8 +400,8 @@ class CorrectBranch(Request):
     operation = "correct_branch"
     branch: str = flag("Branch to write", "")
     sql: str | None = flag(
-        "Path of a file with UPDATE, DELETE, MERGE or INSERT statements on the view branch, separated by semicolons "
-        "and committed together, or with one SELECT; they see the views branch, main and those of --view"
+        "UPDATE, DELETE, MERGE or INSERT statements on the view branch, separated by semicolons and committed "
+        "together, or one SELECT, or the path of a file with them; they see the views branch, main and those of --view"
     )
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
     view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
@@ -424,7 +424,7 @@ class PlanCorrection(Request):
     branch: str | None = flag(
         "Branch that will be corrected; where there is none of that name yet, or none is given, main as it is now"
     )
-    sql: str | None = flag("Path of the file that correct_branch will get")
+    sql: str | None = flag("Statements or the path of a file, as correct_branch will get them")
     function: str | None = flag("module:name that correct_branch will get; it is not called")
     view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
     mode: str = flag("Of a SELECT: overwrite or upsert", "overwrite", choices=("overwrite", "upsert"))
@@ -724,8 +724,8 @@ class ReplayBranch(Request):
     target: tuple[str, ...] = texts("Further table to write, name=db.table$branch_b (repeat)")
     function: str | None = flag("module:name, called as name(spark, sources, targets, start)")
     sql: str | None = flag(
-        "Path of a file with UPDATE, DELETE, MERGE or INSERT statements, separated by semicolons, on the view branch; "
-        "they see the views branch, main and the sources"
+        "UPDATE, DELETE, MERGE or INSERT statements on the view branch, separated by semicolons, or the path of a file "
+        "with them; they see the views branch, main and the sources"
     )
     restricted_sql: bool = switch(
         "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "

@@ -1,4 +1,4 @@
-"""Texts that a request gives as files, such as SQL and rules."""
+"""Texts that a request gives as files, such as SQL and rules; SQL may also stand in the request itself."""
 
 from __future__ import annotations
 
@@ -18,3 +18,18 @@ def read_text(path: str, what: str) -> str:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidInputError(f"{what} can't be read: {why}") from None
+
+
+def sql_text(table: str, given: str) -> str:
+    """Return the SQL of ``--sql``: the value itself if it has a space and doesn't end in ``.sql``, else its file's.
+
+    Raises:
+        InvalidInputError: the file can't be read, or there is nothing but a semicolon.
+    """
+    value = given.strip()
+    if any(c.isspace() for c in value) and not value.endswith(".sql"):
+        return value
+    text = read_text(value, f"{table}: --sql takes statements, or the path of a file with them, and {value!r}")
+    if not text.strip().rstrip(";").strip():
+        raise InvalidInputError(f"{table}: the file {value} (--sql) is empty; write one statement or SELECT into it")
+    return text

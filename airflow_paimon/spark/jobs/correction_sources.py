@@ -15,7 +15,7 @@ from airflow_paimon.core.correction import checks
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
-from airflow_paimon.core.requests.text_files import read_text
+from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
 from airflow_paimon.spark.statements.views import registered
@@ -36,24 +36,20 @@ def read_sql(request: CorrectBranch) -> str | None:
         InvalidInputError: both or neither given, or the file can't be read or is empty.
     """
     if (request.sql is None) == (request.function is None):
-        raise InvalidInputError("correct_branch takes --sql FILE or --function module:name, one of the two")
+        raise InvalidInputError("correct_branch takes --sql or --function module:name, one of the two")
     if request.sql is None:
         parse_function(str(request.function))
         return None
     return read_statements(request.table, request.sql)
 
 
-def read_statements(table: str, path: str) -> str:
-    """Read a file with SQL, without a semicolon at its end.
+def read_statements(table: str, given: str) -> str:
+    """Return the SQL of ``--sql``, without a semicolon at its end.
 
     Raises:
         InvalidInputError: it can't be read, or is empty.
     """
-    text = read_text(path, f"{table}: --sql takes the path of a file with SQL, and {path!r}")
-    text = text.strip().rstrip(";").strip()
-    if not text:
-        raise InvalidInputError(f"{table}: the file {path} (--sql) is empty; write one statement or SELECT into it")
-    return text
+    return sql_text(table, given).strip().rstrip(";").strip()
 
 
 def divided(request: CorrectBranch, sql: str | None) -> list[str]:

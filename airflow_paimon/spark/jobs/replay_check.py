@@ -139,9 +139,7 @@ def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str
 
 def _statements(request: ReplayBranch) -> tuple[str, ...]:
     if (request.sql is None) == (request.function is None):
-        raise InvalidInputError(
-            f"{request.table}: replay_branch takes --sql FILE or --function module:name, one of the two"
-        )
+        raise InvalidInputError(f"{request.table}: replay_branch takes --sql or --function module:name, one of the two")
     if request.sql is None:
         parse_function(str(request.function))
         return ()
