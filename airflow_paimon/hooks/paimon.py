@@ -199,11 +199,11 @@ class PaimonHook(BaseHook):
     @property
     def remind_before(self) -> str | None:
         """How long before an approval runs out its notifiers hear again, as a duration; ``never``; None = a quarter."""
-        from airflow_paimon.core.table.options import parse_duration
+        from airflow_paimon.core.table.options import requested_duration
 
         text = str(self._extras().get("remind_before") or "").strip()
         if text and text.lower() != "never":
-            parse_duration(text, f"Connection {self.paimon_conn_id!r}: remind_before")
+            requested_duration(text, f"Connection {self.paimon_conn_id!r}: remind_before")
         return text or None
 
     @property

@@ -165,7 +165,7 @@ def check_settings(params: Mapping[str, Any], locked: Collection[str] = ()) -> N
 
 
 def _check_texts(params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.options import requested_duration, requested_retention
     from airflow_paimon.core.table.paths import check_branch_name
 
     if params["branch"]:
@@ -176,11 +176,10 @@ def _check_texts(params: Mapping[str, Any]) -> None:
                 f"View {view!r} is not of the form name=database.table, or name=database.table@version"
             )
     for name in ("undo_retention", "tag_retention"):
-        if params[name].strip().lower() != "forever":
-            parse_duration(params[name], name)
+        requested_retention(params[name], name)
     for name in _DURATIONS:
         if params[name]:
-            parse_duration(params[name], name)
+            requested_duration(params[name], name)
 
 
 def _check_spark(params: Mapping[str, Any]) -> None:

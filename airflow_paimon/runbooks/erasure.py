@@ -142,9 +142,9 @@ def due(params: Mapping[str, Any], result: Mapping[str, Any]) -> datetime | None
 
 
 def _duration(params: Mapping[str, Any], name: str) -> timedelta:
-    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.options import requested_duration
 
-    return parse_duration(params[name], name)
+    return requested_duration(params[name], name)
 
 
 def certificate(

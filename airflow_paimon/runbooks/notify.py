@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.runbooks.markdown import escape
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def reminder_lead(configured: str | None, asked: str | None, timeout: timedelta 
     text = (asked or configured or "").strip()
     if timeout is None or text.lower() == "never":
         return None
-    lead = parse_duration(text, "remind_before") if text else timeout / 4
+    lead = requested_duration(text, "remind_before") if text else timeout / 4
     if timedelta(0) < lead < timeout:
         return lead
     if not asked:

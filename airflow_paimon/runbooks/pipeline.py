@@ -155,10 +155,10 @@ def _check_set(params: Mapping[str, Any], tables: Sequence[str]) -> None:
 
 
 def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> None:
-    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.options import requested_duration
     from airflow_paimon.core.table.table import parse_timestamp
 
-    parse_duration(params["replay_timeout"], "replay_timeout")
+    requested_duration(params["replay_timeout"], "replay_timeout")
     given = params["watermark"]
     if params["caught_up"] == WATERMARK and not given:
         raise InvalidInputError("Caught up: watermark needs one: fill in Watermark, such as 2026-11-21T00:00:00+00:00")

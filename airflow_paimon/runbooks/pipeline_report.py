@@ -263,10 +263,9 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
         NotFoundError: a table has no publish of this branch that can be undone, or all are undone.
         ConflictError: main of a table changed again what its publish had changed; nothing is undone.
     """
-    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.options import requested_retention
 
-    if params["undo_retention"].strip().lower() != "forever":
-        parse_duration(params["undo_retention"], "undo_retention")
+    requested_retention(params["undo_retention"], "undo_retention")
     tables, rows, lines = [], [], []
     for name in reversed(params["tables"]):
         form = {**params, "table": name.strip()}

@@ -24,10 +24,9 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
     """
     from airflow_paimon.core.publish.published import last_publish, publishes
-    from airflow_paimon.core.table.options import parse_duration
+    from airflow_paimon.core.table.options import requested_retention
 
-    if params["undo_retention"].strip().lower() != "forever":
-        parse_duration(params["undo_retention"], "undo_retention")
+    requested_retention(params["undo_retention"], "undo_retention")
     main = open_main(params).require()
     if params["tag"]:
         tag = main.tag(params["tag"])

@@ -52,6 +52,7 @@ REFUSED = [
     ("create_branch --branch=new --from-branch=", "invalid-input", "(--from-branch) is ''"),
     ("create_branch --branch=new --from-branch=fxi", "not-found", "(its branches: main, empty, fix)"),
     ("create_branch --branch=new --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
+    ("create_branch --branch=new --tag=t1 --retention=14", "invalid-input", "no unit and would be milliseconds"),
     ("delete_branch --branch=fxi", "not-found", "(its branches: main, empty, fix)"),
     ("delete_branch --branch=main", "invalid-input", "main can't be deleted"),
     ("rename_branch --branch=main --to-branch=b", "invalid-input", "main keeps its name"),
@@ -82,6 +83,11 @@ REFUSED = [
     # tags
     ("create_tag --tag=t1", "already-exists", "choose another name, or if_exists=replace"),
     ("create_tag --tag=x --branch=empty", "not-found", "no snapshot to tag"),
+    (
+        "create_tag --tag=x --time-retained=7",
+        "invalid-input",
+        "time_retained: '7' has no unit and would be milliseconds",
+    ),
     ("create_tag --tag=x --time-retained=week", "invalid-input", "write e.g. '7 d'"),
     ("replace_tag --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
     ("delete_tag --tag=t2", "not-found", "(its tags: airflow-paimon-branch-fix, t1)"),
@@ -164,6 +170,8 @@ REFUSED = [
     (f"expire_partitions --table={CHAIN} --expiration-time='30 d' --min-anchors=0", "invalid-input", "at least 1"),
     ("expire_snapshots --retain-min=0", "invalid-input", "at least 1"),
     ("expire_snapshots --older-than=2099-01-01T00:00:00+00:00", "invalid-input", "lies in the future"),
+    ("expire_snapshots --older-than=7", "invalid-input", "'7' is neither an age with its unit (e.g. '7 d') nor a time"),
+    ("expire_branches --idle-for=30", "invalid-input", "idle_for: '30' has no unit"),
     ("expire_snapshots --branch=nope", "not-found", "nope"),
     ("expire_changelogs --delete-all --retain-min=3", "invalid-input", "leave older_than, retain_min"),
     ("compact_manifest --branch=nope", "not-found", "nope"),

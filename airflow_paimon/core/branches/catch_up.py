@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.partition_text import parse_partition_text, split_partitions
 from airflow_paimon.core.table.paths import MAIN
 
@@ -311,7 +311,7 @@ def _number(name: str, value: int | str | None) -> int | None:
 def _lag(name: str, value: str | timedelta | None) -> int | None:
     if value is None:
         return None
-    lag = value if isinstance(value, timedelta) else parse_duration(value, name)
+    lag = value if isinstance(value, timedelta) else requested_duration(value, name)
     if lag < timedelta(0):
         raise InvalidInputError(f"{name} must not be negative")
     return lag // timedelta(milliseconds=1)

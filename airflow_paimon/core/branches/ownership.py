@@ -17,7 +17,7 @@ from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage, require_ready
 from airflow_paimon.core.table.made_by import bounded
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
@@ -56,7 +56,7 @@ def checked_retention(text: str | None, table: str) -> str | None:
     """
     if text is None or text.lower() == _FOREVER:
         return None
-    if parse_duration(text, "retention").total_seconds() <= 0:
+    if requested_duration(text, "retention").total_seconds() <= 0:
         raise InvalidInputError(f"{table}: retention must be greater than 0 (e.g. '14 d') or 'forever', got {text!r}")
     return text
 

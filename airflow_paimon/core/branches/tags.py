@@ -26,7 +26,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTag, DeleteTag, ReplaceTag
-from airflow_paimon.core.table.options import TableOptions, parse_duration
+from airflow_paimon.core.table.options import TableOptions, requested_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
@@ -160,7 +160,7 @@ def _already_there(context: Context, request: CreateTag | ReplaceTag, snapshot: 
 
 
 def _is_first_trys(request: CreateTag | ReplaceTag, tag: Tag, tried: Attempt) -> bool:
-    retained = None if request.time_retained is None else parse_duration(request.time_retained, "time_retained")
+    retained = None if request.time_retained is None else requested_duration(request.time_retained, "time_retained")
     wanted = request.snapshot if request.snapshot is not None else tried.head
     same = tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == request.hold
     return request.if_exists != "skip" and same
@@ -312,7 +312,7 @@ def _tag(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) 
     tag = Tag(name=request.tag, snapshot=snapshot, hold=request.hold, held_by=request.held_by)
     if request.time_retained is None:
         return tag
-    retained = parse_duration(request.time_retained, "time_retained")
+    retained = requested_duration(request.time_retained, "time_retained")
     if retained.total_seconds() <= 0:
         raise InvalidInputError(f"time_retained must be greater than 0, got {request.time_retained!r}")
     return replace(tag, create_time=context.now_local, time_retained=retained)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -57,7 +57,7 @@ from airflow_paimon.core.requests.requests import LEAST_GRACE, EraseRows, Expire
 from airflow_paimon.core.store.base import batches, read_if_there, read_present
 from airflow_paimon.core.table.consumers import Consumer, consumer_path, read_consumers
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.options import TableOptions, parse_duration
+from airflow_paimon.core.table.options import TableOptions, parse_duration, requested_duration
 from airflow_paimon.core.table.paths import (
     EARLIEST,
     KEEP_TAG_PREFIX,
@@ -72,6 +72,8 @@ from airflow_paimon.core.table.table import Table, parse_timestamp
 T = TypeVar("T")
 
 CONSUMER_EXPIRATION = "consumer.expiration-time"
+_LEAST_EPOCH_MS = 10**11
+"""Of 1973: a smaller number is an age that lacks its unit."""
 
 
 def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationResult:
@@ -171,7 +173,8 @@ def _unused_consumers(context: Context, roots: Roots, view: Table, options: Tabl
     text = options.text(CONSUMER_EXPIRATION, "")
     if not text:
         return []
-    before = context.now_ms - duration_ms(text, f"Table option {CONSUMER_EXPIRATION}")
+    unused = parse_duration(text, f"Table option {CONSUMER_EXPIRATION}")
+    before = context.now_ms - unused // timedelta(milliseconds=1)
     own = (c for c in roots.consumers if c.branch == view.branch_name)
     return [c for c in own if c.modified_ms is not None and c.modified_ms < before]
 
@@ -638,7 +641,7 @@ def iso_time(time_ms: int) -> str:
 
 def duration_ms(text: str, name: str) -> int:
     """Parse a duration of a request into milliseconds."""
-    return int(parse_duration(text, name).total_seconds() * 1000)
+    return requested_duration(text, name) // timedelta(milliseconds=1)
 
 
 def time_before(text: str | None, now_ms: int, where: str) -> int | None:
@@ -649,6 +652,11 @@ def time_before(text: str | None, now_ms: int, where: str) -> int | None:
     """
     if text is None:
         return None
+    if text.strip().isdigit() and int(text) < _LEAST_EPOCH_MS:
+        raise InvalidInputError(
+            f"{where}: older_than {text!r} is neither an age with its unit (e.g. '{text.strip()} d') nor a time in "
+            f"epoch milliseconds"
+        )
     try:
         found = parse_timestamp(text) if text.strip().isdigit() else now_ms - duration_ms(text, "older_than")
     except InvalidInputError:

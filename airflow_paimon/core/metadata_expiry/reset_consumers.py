@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ClearConsumers, ResetConsumer
 from airflow_paimon.core.streaming.consumers import check_consumer_id, position_at
 from airflow_paimon.core.table.consumers import Consumer, consumer_path, find_consumer, read_consumers
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.table import Table
 
 
@@ -77,7 +77,7 @@ def clear_consumers(context: Context, request: ClearConsumers) -> OperationResul
 def _chooser(request: ClearConsumers, now_ms: int) -> Callable[[Consumer], bool]:
     """Read what was asked for once, so that it is checked whether or not there is a consumer."""
     including, excluding = _expression("including", request.including), _expression("excluding", request.excluding)
-    idle = None if request.idle_for is None else parse_duration(request.idle_for, "idle_for")
+    idle = None if request.idle_for is None else requested_duration(request.idle_for, "idle_for")
 
     def is_meant(consumer: Consumer) -> bool:
         if including is not None and not including.fullmatch(consumer.name):

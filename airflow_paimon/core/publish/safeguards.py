@@ -23,7 +23,7 @@ from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, Publish, RollbackTo
 from airflow_paimon.core.table.made_by import bounded
-from airflow_paimon.core.table.options import FOUR_EYES_OPTION, parse_retention
+from airflow_paimon.core.table.options import FOUR_EYES_OPTION, requested_retention
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
@@ -147,7 +147,7 @@ def undo_retention(request: Publish) -> timedelta | None:
         InvalidInputError: it is not a duration, or not longer than 0.
     """
     text = request.undo_retention
-    retained = parse_retention(text, "undo_retention")
+    retained = requested_retention(text, "undo_retention")
     if retained is not None and retained.total_seconds() <= 0:
         raise InvalidInputError(
             f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.partition_text import parse_partition_text
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def parse_filter(
         parse_partition_text(spec)
     step = None
     if watermark_step is not None:
-        step = int(parse_duration(watermark_step, "watermark_step").total_seconds() * 1000)
+        step = int(requested_duration(watermark_step, "watermark_step").total_seconds() * 1000)
         if step <= 0:
             raise InvalidInputError(f"watermark_step must be longer than {watermark_step!r}")
     return SnapshotFilter(kinds=chosen, partitions=wanted, watermark_step_ms=step)

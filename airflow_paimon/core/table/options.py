@@ -68,9 +68,25 @@ def parse_duration(text: str, name: str = "duration") -> timedelta:
         raise InvalidInputError(f"{name}: {text!r} is too long a duration") from None
 
 
+def requested_duration(text: str, name: str) -> timedelta:
+    """Parse a duration that an operation is given; unlike in a table option it has a unit, unless it is 0.
+
+    Whoever gives ``7`` means days, and after 7 milliseconds what was to be kept would be gone.
+    """
+    bare = text.strip()
+    if bare.isdigit() and int(bare):
+        raise InvalidInputError(f"{name}: {text!r} has no unit and would be milliseconds; write e.g. '{bare} d'")
+    return parse_duration(text, name)
+
+
 def parse_retention(text: str, name: str = "retention") -> timedelta | None:
     """Parse a duration, or ``forever``: None."""
     return None if text.strip().lower() == "forever" else parse_duration(text, name)
+
+
+def requested_retention(text: str, name: str) -> timedelta | None:
+    """Parse a retention that an operation is given: a duration with its unit, or ``forever``: None."""
+    return None if text.strip().lower() == "forever" else requested_duration(text, name)
 
 
 def parse_size(text: str, name: str = "size") -> int:

@@ -35,7 +35,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
 from airflow_paimon.core.plan import Delete, PutNew
 from airflow_paimon.core.store.base import read_if_there
-from airflow_paimon.core.table.options import TableOptions, parse_duration
+from airflow_paimon.core.table.options import TableOptions, parse_duration, requested_duration
 from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.table_set import (
@@ -76,7 +76,7 @@ def parse_retention(keep: int, retention: str) -> Retention:
     """
     if keep < 1:
         raise InvalidInputError(f"keep must be at least 1, got {keep}")
-    return Retention(keep=keep, retained_ms=int(parse_duration(retention, "retention").total_seconds() * 1000))
+    return Retention(keep=keep, retained_ms=int(requested_duration(retention, "retention").total_seconds() * 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from airflow_paimon.core.streaming.replays import (
 from airflow_paimon.core.streaming.stream import Stream
 from airflow_paimon.core.streaming.stream_plan import FROM_TIMESTAMP, Overwrites, Position, Start, StreamRules
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
 from airflow_paimon.spark.jobs.correction_sources import parse_function, read_statements, text_digest
@@ -100,7 +100,7 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
         targets=targets,
         statements=statements,
         goal=_goal(request, list(sources)),
-        timeout_s=parse_duration(request.timeout, "timeout").total_seconds(),
+        timeout_s=requested_duration(request.timeout, "timeout").total_seconds(),
         streams=streams,
         has_start=_has_start(request),
         key=key,
