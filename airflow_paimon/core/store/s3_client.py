@@ -47,6 +47,7 @@ _CONFIG = {
 }
 _BODY_TRIES = 3
 _DELETE_BATCH = 1000
+_UNKNOWN = 401
 _MISSING = 404
 _DENIED = 403
 _NO_RANGE = 416
@@ -148,6 +149,8 @@ def status_of(error: BaseException) -> int:
 
 def as_request_error(error: Exception) -> RequestError:
     """Say what a failure means: the storage certainly did nothing if its first answer was 4xx, other than a timeout."""
+    if lacking := _lacking_key(error):
+        return RequestError(_UNKNOWN, f"no access key: {lacking}")
     response, code = response_of(error), code_of(error)
     status = status_of(error)
     repeated = response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
@@ -159,6 +162,15 @@ def as_request_error(error: Exception) -> RequestError:
     if said and status in _REFUSED:  # who asked for what, or what has expired
         reason = f"{reason}: {said[:_LONGEST_MESSAGE]}"
     return RequestError(status, reason, applied=not refused, code=code)
+
+
+def _lacking_key(error: BaseException | None) -> BaseException | None:
+    """Return the error behind one that says that there is no access key, or half of one: nothing was sent then."""
+    from botocore.exceptions import NoCredentialsError, PartialCredentialsError
+
+    while error is not None and not isinstance(error, NoCredentialsError | PartialCredentialsError):
+        error = error.__cause__
+    return error
 
 
 def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:

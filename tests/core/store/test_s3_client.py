@@ -40,6 +40,19 @@ def test_storage_that_is_not_there(proxy: Proxy, bucket: str) -> None:
         stream.write(b"1")
 
 
+def test_without_an_access_key_nothing_is_sent(proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    store = open_store(f"s3://{bucket}/t", {"endpoint_url": proxy.endpoint})
+    sent = len(proxy.requests)
+    for call in (lambda: store.read("x"), lambda: store.list(""), lambda: store.create("x", b"")):
+        with pytest.raises(StorageError, match=r"no access key.*options key, secret.*environment's credentials"):
+            call()
+    assert len(proxy.requests) == sent
+
+
 def signed_by(proxy: Proxy) -> str:
     return proxy.requests[-1].headers["authorization"].partition("Credential=")[2].partition("/")[0]
 
