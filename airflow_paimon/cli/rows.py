@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.cli.listing import Listing
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.masking import masks_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
@@ -30,6 +31,8 @@ def head(
     Raises:
         PaimonError: as ``read_arrow``.
     """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+        raise InvalidInputError(f"{table.label}: limit is a whole number from 0 on, not {limit!r}")
     condition = where_argument(table, where, version, timestamp)
     reader = read_batches(table, version, timestamp, columns, condition, limit=limit or None)
     found = pa.Table.from_batches(reader, reader.schema)

@@ -18,7 +18,8 @@ PaimonError                       exit  kind              what a caller does
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "UnsupportedFeatureError",
     "UnsupportedStorageError",
     "error_to_json",
+    "naming_table",
 ]
 
 
@@ -54,6 +56,18 @@ class PaimonError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.details)
+
+
+@contextmanager
+def naming_table(table: str) -> Iterator[None]:
+    """Put the table's name before errors that don't name it: a caller may work on many tables."""
+    try:
+        yield
+    except PaimonError as error:
+        if table not in error.message:
+            error.message = f"{table}: {error.message}"
+            error.args = (error.message,)
+        raise
 
 
 def _rebuild(cls: type[PaimonError], message: str, details: dict[str, Any]) -> PaimonError:

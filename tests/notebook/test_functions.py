@@ -233,3 +233,31 @@ def test_a_chain_is_compacted_alike_in_one_process_and_in_two(stored: Path, tmp_
         found.append((done.details["counts"], read_arrow(days.branch("snapshot")).sort_by("dt").to_pylist()))
     assert found[0] == found[1]
     assert [row["v"] for row in found[0][1]] == ["20260501", "20260502"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda table: airflow_paimon.rollback_to(table),
+        lambda table: create_tag(table, "a/b"),
+        lambda table: create_branch(table, "main"),
+        lambda table: airflow_paimon.alter_table(table, change=["truncate"]),
+        lambda table: airflow_paimon.expire_partitions(table, expiration_time="soon"),
+        lambda table: compact(table, partitions=["day=1"]),
+    ],
+)
+def test_an_error_names_the_table_once(tmp_path: Path, wrong: Callable[[Any], object]) -> None:
+    columns = [("k", "INT"), ("dt", "STRING")]
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["dt"], options={"bucket": "-1"})
+    with pytest.raises(InvalidInputError) as refused:
+        wrong(table)
+    assert refused.value.message.count("d.t") == 1 and str(refused.value) == refused.value.message
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"primary_keys": ["x"]}, {"options": ["bucket"]}, {"options": {"bucket": "x"}}, {"partition_keys": "k"}]
+)
+def test_a_table_that_can_not_be_created_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"^d\.t: "):
+        create_table(str(tmp_path), "d.t", [("k", "INT")], **wrong)
+    assert list(tmp_path.iterdir()) == []

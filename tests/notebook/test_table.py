@@ -197,6 +197,9 @@ def test_what_is_not_installed_is_named(
 
 
 def test_wrong_arguments_are_named(orders: ReadableTable) -> None:
+    for limit in (-1, "5", True):
+        with pytest.raises(InvalidInputError, match="limit is a whole number from 0 on"):
+            orders.head(limit)  # type: ignore[arg-type]
     refusals: list[tuple[dict[str, Any], str]] = [
         ({"snapshot": 1, "tag": "before"}, "a snapshot or a tag, not both"),
         ({"limit": -1}, "limit is a number of rows"),

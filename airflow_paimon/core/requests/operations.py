@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError, UnsupportedFeatureError, naming_table
 from airflow_paimon.core.requests import requests
 from airflow_paimon.core.requests.requests import Request
 
@@ -359,7 +359,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
             f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
             f"{request.operation} --help"
         )
-    with verified_commits(), same_versions(), reading_once(anew=True):
+    with naming_table(request.table), verified_commits(), same_versions(), reading_once(anew=True):
         more = (processes,) if processes > 1 else ()
         result: OperationResult = resolve(operation.here)(open_context(request), request, *more)
     return result
@@ -379,7 +379,7 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
             f"{request.operation} needs the table's own metadata files, and those of {context.table.name} are kept by "
             f"{keeper}; use what that server offers for it"
         )
-    with verified_commits(), same_versions(), reading_once(anew=True):
+    with naming_table(context.table.name), verified_commits(), same_versions(), reading_once(anew=True):
         result: OperationResult = function(context, request, *_helpers(operation, fold))
     return result
 

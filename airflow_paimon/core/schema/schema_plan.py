@@ -121,6 +121,8 @@ def new_schema(
         InvalidInputError: no columns, empty names or names that differ only in case, an unknown type, a key that is not
             a column.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidInputError(f"options is a dict of names and values, e.g. {{'bucket': '2'}}, not {options!r}")
     names = _column_names(columns)
     _check_distinct(names)
     _check_keys(names, partition_keys, primary_keys)

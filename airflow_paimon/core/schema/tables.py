@@ -10,7 +10,13 @@ from typing import Any
 from airflow_paimon.core.chain.setup import check_new_table, check_one_branch
 from airflow_paimon.core.commit.committer import put_new, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    UnsafeOperationError,
+    naming_table,
+)
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan, PutNew
@@ -57,25 +63,26 @@ def create_table(
         raise InvalidInputError(f"{name}: a table can't be created through a branch; use create_branch")
     require_committable(table)
     refuse_being_dropped(table)
-    schema = new_schema(
-        columns,
-        partition_keys=partition_keys,
-        primary_keys=primary_keys,
-        options=options,
-        comment=comment,
-        comments=comments,
-        now_ms=int(time.time() * 1000),
-    )
-    check_options(schema)
-    check_opening(schema)
-    _check_alone(schema, table.name)
-    check_new_table(schema, table.name)
+    with naming_table(table.name):
+        schema = new_schema(
+            columns,
+            partition_keys=partition_keys,
+            primary_keys=primary_keys,
+            options=options,
+            comment=comment,
+            comments=comments,
+            now_ms=int(time.time() * 1000),
+        )
+        check_options(schema)
+        check_opening(schema)
+        _check_alone(schema, table.name)
+        check_new_table(schema, table.name)
     warn_of_options(table.name, schema.options)
     try:
         if table.exists():
             raise AlreadyExistsError(f"Table {table.name} exists")
         put_new(table, table.paths.schema(0), schema.to_bytes())
-    except AlreadyExistsError as error:
+    except AlreadyExistsError:
         current = table.schema()
         if if_exists == "skip" and _same(current, schema):
             register(table, current)
@@ -83,7 +90,7 @@ def create_table(
         raise AlreadyExistsError(
             f"Table {table.name} exists at {table.store.uri}"
             + (" with other columns or keys" if if_exists == "skip" else "; if_exists='skip' uses it as it is")
-        ) from error
+        ) from None
     register(table, schema)
     return table
 
