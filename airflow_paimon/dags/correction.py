@@ -12,7 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
-from airflow.sdk import DAG, AssetAlias, task
+from airflow.sdk import DAG, AssetAlias, BaseOperator, task
 
 from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
@@ -282,7 +282,21 @@ def correction_dag(
 
 def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) -> None:
     """Add the tasks, in the order of their names above."""
-    checked = check_params()
+    steps = [check_params(), *_correct_and_compare(), (reported := report())]
+    approve = ask_for_approval("{{ params.publish }}", four_eyes="{{ params.four_eyes }}")
+    publishes = _publish()
+    verified = verify()
+    delete_branch, delete_tag = _clean_up()
+    for earlier, later in pairwise([*steps, approve]):
+        earlier >> later
+    approve >> [*publishes, end_as_rejected(what_stands)]
+    publishes >> verified >> delete_branch >> delete_tag
+    [*steps, approve, *publishes, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
+    add_own_tasks("before_approval", before_approval, reported, approve, last)
+    add_own_tasks("after_publish", after_publish, verified, delete_branch, last)
+
+
+def _correct_and_compare() -> list[BaseOperator]:
     tag_main = CreateTagOperator(
         task_id="tag_main",
         tag=PLANNED % "tag",
@@ -333,9 +347,12 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
         engine="{{ params.engine }}",
         **SPARK,
     )
-    reported = report()
-    approve = ask_for_approval("{{ params.publish }}", four_eyes="{{ params.four_eyes }}")
-    publish_arguments = {
+    return [tag_main, create_branch, correct, wait, check, diff]
+
+
+def _publish() -> list[BaseOperator]:
+    """Both ways; the form's *Publish* says which one the approval goes on with."""
+    arguments: dict[str, Any] = {
         "branch": PLANNED % "branch",
         "expected_branch_snapshot": REPORTED % "branch_snapshot",
         "approved_main_snapshot": REPORTED % "main_snapshot",
@@ -343,9 +360,12 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
         **PUBLISH,
         "outlets": [AssetAlias("data_correction")],
     }
-    merge = MergeBranchOperator(task_id="merge", keep_appended="{{ params.keep_appended }}", **publish_arguments)
-    fast_forward = FastForwardOperator(task_id="fast_forward", **publish_arguments)
-    verified = verify()
+    merge = MergeBranchOperator(task_id="merge", keep_appended="{{ params.keep_appended }}", **arguments)
+    fast_forward = FastForwardOperator(task_id="fast_forward", **arguments)
+    return [merge, fast_forward]
+
+
+def _clean_up() -> list[BaseOperator]:
     delete_branch = DeleteBranchOperator(
         task_id="delete_branch",
         branch=PLANNED % "branch",
@@ -355,11 +375,4 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
     delete_tag = DeleteTagOperator(
         task_id="delete_tag", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
     )
-    steps = [checked, tag_main, create_branch, correct, wait, check, diff, reported, approve]
-    for earlier, later in pairwise(steps):
-        earlier >> later
-    approve >> [merge, fast_forward, end_as_rejected(what_stands)]
-    [merge, fast_forward] >> verified >> delete_branch >> delete_tag
-    [*steps, merge, fast_forward, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
-    add_own_tasks("before_approval", before_approval, reported, approve, last)
-    add_own_tasks("after_publish", after_publish, verified, delete_branch, last)
+    return [delete_branch, delete_tag]
