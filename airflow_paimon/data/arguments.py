@@ -8,8 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, naming_table
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_text import parse_partition_text
+from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
@@ -61,6 +64,12 @@ def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
             f"not {_named(partition)}"
         )
     return partition
+
+
+def check_partition(table: Table, schema: TableSchema, partition: Mapping[str, Any]) -> None:
+    """Refuse a partition that names no partition column, or a value of another type."""
+    with naming_table(table.label):
+        parse_partition_spec(partition, schema.partition_keys, partition_types(schema))
 
 
 def partitions_argument(table: Table, partitions: Any) -> list[Mapping[str, Any]]:

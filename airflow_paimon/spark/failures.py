@@ -23,6 +23,7 @@ _FRAME = re.compile(r'^  File "([^"]+)", line \d+', re.MULTILINE)
 _OWN_CODE = re.compile(r"/airflow_paimon/(core|data|spark)/")
 _RAISED_BY_WORKERS = ("pyspark.errors.", "pyarrow.lib.Arrow")
 _CAUSES = 20
+_LONGEST_LIST = 5
 _ASSIGNMENT_OVERFLOW = "[CAST_OVERFLOW_IN_TABLE_INSERT]"
 _OVERFLOW_OR_DIVISION = (
     "Spark says the same of any arithmetic error in the assigned value: look for a division by zero as well, which "
@@ -150,6 +151,12 @@ def fault_at(text: str, fault: str | None = None) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the line that holds Spark's error condition and its message, without plans, positions and stack traces."""
-    found = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    """Return the line that holds Spark's error condition and its message, without plans, positions and stack traces.
+
+    Where it ends in a colon, the lines up to the SQLSTATE belong to it: what the table has, what the statement gives.
+    """
+    found, *more = [line.strip() for line in text.splitlines() if line.strip()][:_LONGEST_LIST] or [""]
+    end = next((at for at, line in enumerate(more, 1) if "SQLSTATE:" in line), None)
+    if found.endswith(":") and end is not None:
+        found = " ".join([found, *more[:end]])
     return f"{found} {_OVERFLOW_OR_DIVISION}" if _ASSIGNMENT_OVERFLOW in found else found

@@ -18,7 +18,7 @@ from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.arguments import check_operation_id, partition_argument
+from airflow_paimon.data.arguments import check_operation_id, check_partition, partition_argument
 from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
 from airflow_paimon.data.dynamic_buckets import check_indexes_of
 from airflow_paimon.data.write import Known, TableWrite, discard_files, write_placed_rows
@@ -80,6 +80,8 @@ def write_table(
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     schema = table.schema()
+    if partition is not None:
+        check_partition(table, schema, partition)
     check_frame(frame, schema, table.label, partial=mode == "append" and combines_rows(schema))
     written = write_once(
         table,

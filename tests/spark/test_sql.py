@@ -196,7 +196,7 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         "MERGE INTO d.t USING twice s ON t.k = s.k WHEN MATCHED AND t.dt = 'b' THEN UPDATE SET *": "UNRESOLVED_COLUMN",
         "MERGE INTO d.t USING (SELECT 1 k, 'b' dt) s ON t.k = s.k WHEN MATCHED THEN UPDATE SET dt = s.dt": "the key",
         "MERGE INTO d.t USING twice s ON t.k = (SELECT 1) WHEN MATCHED THEN DELETE": "can't hold a subquery",
-        "INSERT INTO d.t (k, dt) SELECT 1": "INSERT_COLUMN_ARITY_MISMATCH",
+        "INSERT INTO d.t (k, dt) SELECT 1": "INSERT_COLUMN_ARITY_MISMATCH.*columns:.*`k`, `dt`.*columns: `1`.*SQLSTATE",
         "INSERT INTO d.t PARTITION (v = 'x') SELECT 1, 1, 'a'": "not a partition column",
     }
     said = {text: _refusal(spark, tmp_path, text) for text in refused}
@@ -205,6 +205,8 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         sql(spark, str(tmp_path), "DELETE FROM d.missing WHERE k = 1")
     with pytest.raises(InvalidInputError, match=r"'old' has to be a table such as db\.t, or a DataFrame, not 3"):
         sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 1", views={"old": 3})
+    with pytest.raises(InvalidInputError, match="views is a dict of names and tables"):
+        sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 1", views="old")  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="would hide the target"):
         sql(spark, str(tmp_path), "DELETE FROM d.t WHERE k = 1", views={"t": "d.t"})
     for text in (

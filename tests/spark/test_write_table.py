@@ -134,6 +134,9 @@ def test_overwrite_replaces_what_it_names(spark: SparkSession, tmp_path: Path) -
     with pytest.raises(InvalidInputError, match="lie outside the partitions"):
         write_table(frame(spark, [(8, "y", "b")]), warehouse, "d.t", mode="overwrite", partition={"dt": "a"})
     write_table(frame(spark, []), warehouse, "d.t", mode="overwrite", partition={"dt": "c"})
+    never = frame(spark, [(8, "y", "b")]).selectExpr("k", "raise_error('read') v", "dt")
+    with pytest.raises(InvalidInputError, match=r"^d\.t: 'day' is not a partition column"):
+        write_table(never, warehouse, "d.t", mode="overwrite", partition={"day": "a"})
     assert rows_of(table) == [(8, "y", "b"), (9, "y", "a")]
     write_table(frame(spark, [(5, "z", "e")]), warehouse, "d.t", mode="overwrite")
     assert rows_of(table) == [(5, "z", "e")]

@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.conditions import (
 )
 from airflow_paimon.core.commit.draft import CommitMessage as CommitMessage
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, Receipt
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -163,7 +163,8 @@ def _overwritten(
         return stored.those(m.partition for m in messages)
     if not schema.partition_keys:
         raise InvalidInputError(f"{table.label} is not partitioned; leave partition out")
-    selection = stored.selection(parse_partition_spec(s, stored.keys, stored.types) for s in partitions)
+    with naming_table(table.label):
+        selection = stored.selection(parse_partition_spec(s, stored.keys, stored.types) for s in partitions)
     for message in messages:
         if not selection(message.partition):
             raise InvalidInputError(

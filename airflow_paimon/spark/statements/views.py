@@ -26,6 +26,8 @@ def check_view_names(views: Mapping[str, Any]) -> None:
     Raises:
         InvalidInputError: names the view.
     """
+    if not isinstance(views, Mapping):
+        raise InvalidInputError(f"views is a dict of names and tables, e.g. {{'fixes': 'sales.fixes'}}, not {views!r}")
     for name, view in views.items():
         if not isinstance(name, str) or not name.isidentifier():
             raise InvalidInputError(f"A view needs a plain name, such as fixes, not {name!r}")
