@@ -22,7 +22,7 @@ from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowTy
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
-from airflow_paimon.core.table.partitions import Selection
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
@@ -98,7 +98,7 @@ def plan_states(
     """Plan as ``plan_table_read`` does, what ``layer_states`` gave of the table."""
     select = partial(files_for, by_bucket=len(states) == 1, where=where, predicate=predicate)
     has_filter = where is not None or predicate is not None
-    plans = _shown([plan_state(s, select(s.schema), statistics=has_filter) for s in states])
+    plans = _shown(states, [select(s.schema) for s in states], statistics=has_filter)
     read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
     return _layers(plans, travels, read, top_level=top_level)
 
@@ -122,7 +122,7 @@ class PinnedLayers:
             return self.whole
         by_bucket = len(self.states) == 1
         chosen = [select(state.schema, by_bucket=by_bucket) for state in self.states]
-        plans = _shown([plan_state(s, selection) for s, selection in zip(self.states, chosen, strict=True)])
+        plans = _shown(self.states, chosen)
         if all(selection is None for selection in chosen):
             self.whole = plans
         return plans
@@ -186,10 +186,29 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
     return own if found is None else both_of(found, own)
 
 
-def _shown(plans: Sequence[ScanPlan]) -> tuple[ScanPlan, ...]:
-    """Leave out the partitions that readers see in the first branch."""
-    first, *others = plans
-    return (first, *(_without_partitions(other, first) for other in others))
+def _shown(
+    states: Sequence[ScanPlan], selections: Sequence[Selection | None], *, statistics: bool = True
+) -> tuple[ScanPlan, ...]:
+    """Plan the selected files, of the second branch without the partitions that readers see in the first one: what is
+    wrong with entries of these is no matter to a read.
+    """
+    (first, *others), (selection, *rest) = states, selections
+    plan = plan_state(first, selection, statistics=statistics)
+    key = partition_key(first.schema)
+    hidden = frozenset(key(s.values) for s in plan.splits)
+    return (
+        plan,
+        *(plan_state(o, shown_in(o, hidden, s), statistics=statistics) for o, s in zip(others, rest, strict=True)),
+    )
+
+
+def shown_in(state: ScanPlan, hidden: frozenset[tuple[Any, ...]], selection: Selection | None) -> Selection | None:
+    """Select what is selected of a branch (None: all) but hidden partitions, which are given by ``partition_key``."""
+    if not hidden:
+        return selection
+    key = partition_key(state.schema)
+    shown = StoredPartitions(state.schema).where(lambda values: key(values) not in hidden)
+    return shown if selection is None else both_of(selection, shown)
 
 
 def plan_pinned(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -33,7 +34,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_filter import both_of
 from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
@@ -59,6 +59,7 @@ from airflow_paimon.data.layers import (
     partition_key,
     plan_pinned,
     plan_states,
+    shown_in,
     top_level_only,
 )
 from airflow_paimon.data.row_id_groups import RowIdDivisions, divide_row_ids
@@ -301,14 +302,23 @@ def bytes_of(whole: WholeRead) -> int:
     Raises:
         FormatError: that manifest is missing or corrupt.
     """
-    largest = sorted((m for _, m in whole.listed if m is not None), key=entries_of)[-1:]
-    for _, entries in islice(each_entries(whole.of.state.table, largest), 1):
+    size, rows, files = first_files(whole.of.state.table, [m for _, m in whole.listed if m is not None])
+    if whole.rows is None or not rows:
+        return size * whole.files // max(files, 1)
+    return size * whole.rows // rows
+
+
+def first_files(table: Table, manifests: Sequence[ManifestFile]) -> tuple[int, int, int]:
+    """Return the bytes, the rows and the number of some files at the beginning of the largest manifest.
+
+    Raises:
+        FormatError: that manifest is missing or corrupt.
+    """
+    largest = sorted(manifests, key=entries_of)[-1:]
+    for _, entries in islice(each_entries(table, largest), 1):
         files = [entry.file for entry in entries[:_SAMPLE]]
-        size, rows = sum(f.file_size for f in files), sum(f.row_count for f in files)
-        if whole.rows is None or not rows:
-            return size * whole.files // max(len(files), 1)
-        return size * whole.rows // rows
-    return 0
+        return sum(f.file_size for f in files), sum(f.row_count for f in files), len(files)
+    return 0, 0, 0
 
 
 def entries_of(manifest: ManifestFile) -> int:
@@ -324,7 +334,7 @@ def _is_within(manifest: ManifestFile, selection: Selection) -> bool:
         return False  # other columns, or values that we don't know
 
 
-def sort_out(whole: WholeRead, listed: Iterable[Listed], groups: int) -> Iterator[Sorted]:
+def sort_out(whole: WholeRead, listed: Sequence[Listed], groups: int) -> Iterator[Sorted]:
     """Read some of the manifests of one branch and divide their entries by group, without statistics that the read
     doesn't need.
 
@@ -332,15 +342,37 @@ def sort_out(whole: WholeRead, listed: Iterable[Listed], groups: int) -> Iterato
         FormatError: a manifest is missing or corrupt. UnsupportedFeatureError: an index file that this engine does not
             read.
     """
-    of, group_of, selection = whole.of, _grouping(whole, groups), _shown(whole)
+    return divided(
+        whole.of.state,
+        listed,
+        _grouping(whole, groups),
+        statistics=whole.of.has_filter,
+        marked={} if whole.row_ids is None else whole.row_ids.marked,
+        selection=_shown(whole),
+    )
+
+
+def divided(
+    state: ScanPlan,
+    listed: Sequence[Listed],
+    group_of: GroupOf,
+    *,
+    statistics: bool,
+    marked: Mapping[str, int] = MappingProxyType({}),
+    selection: Callable[[bytes], bool] | None = None,
+) -> Iterator[Sorted]:
+    """Divide the entries of some manifests as ``sort_out`` does, of selected partitions only (None: all). ``marked``:
+    see ``RowIdDivisions``.
+    """
+    slim = _as_it_is if statistics else without_statistics
     places = {one.manifest.file_name: one.place for one in listed if one.manifest is not None}
-    slim = _as_it_is if of.has_filter else without_statistics
-    if any(one.manifest is None for one in listed):
-        for group, found in _sorted_index(whole, group_of).items():
-            yield Sorted(group, 0, packed(([], found)))
+    for one in listed:
+        if one.manifest is None:
+            for own, vectors in _divided_index(state, group_of, marked).items():
+                yield Sorted(own, one.place * _CHUNKS, packed(([], vectors)))
     groups_of: dict[int, list[ManifestEntry]] = {}
     number, place, chunk = 0, 0, 0
-    for manifest, entries in each_entries(of.state.table, [m for _, m in listed if m is not None]):
+    for manifest, entries in each_entries(state.table, [m for _, m in listed if m is not None]):
         if number >= _AT_ONCE or places[manifest.file_name] != place:
             yield from _parts(groups_of, place * _CHUNKS + chunk)
             chunk = chunk + 1 if places[manifest.file_name] == place else 0
@@ -348,7 +380,8 @@ def sort_out(whole: WholeRead, listed: Iterable[Listed], groups: int) -> Iterato
         kept = entries if selection is None else [e for e in entries if selection(e.partition)]
         for entry in kept:
             group = group_of(entry.partition, entry.bucket, entry.file.file_name, entry.file.first_row_id)
-            groups_of.setdefault(group, []).append(slim(entry))
+            if group is not None:
+                groups_of.setdefault(group, []).append(slim(entry))
         number += len(kept)
     yield from _parts(groups_of, place * _CHUNKS + chunk)
 
@@ -356,13 +389,8 @@ def sort_out(whole: WholeRead, listed: Iterable[Listed], groups: int) -> Iterato
 def _shown(whole: WholeRead) -> Callable[[bytes], bool] | None:
     """Tell which stored partitions are read; None: all."""
     of = whole.of
-    schema = of.state.schema
-    selection = files_for(schema, by_bucket=not of.layered, where=of.where, predicate=of.predicate)
-    if not whole.hidden:
-        return selection
-    key = partition_key(schema)
-    shown = StoredPartitions(schema).where(lambda found: key(found) not in whole.hidden)
-    return shown if selection is None else both_of(selection, shown)
+    selection = files_for(of.state.schema, by_bucket=not of.layered, where=of.where, predicate=of.predicate)
+    return shown_in(of.state, whole.hidden, selection)
 
 
 def _parts(groups: dict[int, list[ManifestEntry]], place: int) -> Iterator[Sorted]:
@@ -383,9 +411,8 @@ def unpacked(data: bytes) -> Any:
     return pickle.loads(zstd.decompress(data))
 
 
-def _sorted_index(whole: WholeRead, group_of: _GroupOf) -> dict[int, list[IndexEntry]]:
+def _divided_index(state: ScanPlan, group_of: GroupOf, marked: Mapping[str, int]) -> dict[int, list[IndexEntry]]:
     """Divide the deletion vectors of a snapshot by the groups of their files."""
-    state, row_ids = whole.of.state, whole.row_ids
     entries = read_index(state.table, state.snapshot)
     check_index(entries, table=state.table.label)
     found: dict[int, list[IndexEntry]] = {}
@@ -393,19 +420,21 @@ def _sorted_index(whole: WholeRead, group_of: _GroupOf) -> dict[int, list[IndexE
         ranges: dict[int, list[DeletionVectorRange]] = {}
         for one in entry.deletion_vector_ranges or ():
             if one is not None:
-                first = None if row_ids is None else row_ids.marked.get(one.data_file)
-                group = group_of(entry.partition, entry.bucket, one.data_file, first)
-                ranges.setdefault(group, []).append(one)
+                group = group_of(entry.partition, entry.bucket, one.data_file, marked.get(one.data_file))
+                if group is not None:
+                    ranges.setdefault(group, []).append(one)
         for group, some in ranges.items():
             found.setdefault(group, []).append(entry._replace(deletion_vector_ranges=tuple(some)))
     return found
 
 
-_GroupOf = Callable[[bytes, int, str, int | None], int]
-"""Gives the group of a file, by its partition as it is stored, its bucket, its name and its first row id."""
+GroupOf = Callable[[bytes, int, str, int | None], int | None]
+"""Gives the group of a file, by its partition as it is stored, its bucket, its name and its first row id; None: it is
+not read.
+"""
 
 
-def _grouping(whole: WholeRead, groups: int) -> _GroupOf:
+def _grouping(whole: WholeRead, groups: int) -> GroupOf:
     schema, row_ids = whole.of.state.schema, whole.row_ids
 
     def by_file(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int:

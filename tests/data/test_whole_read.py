@@ -38,7 +38,7 @@ from airflow_paimon.core.table.scan import all_manifests, data_file_path, live_e
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import row_id_groups, whole_read, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
-from airflow_paimon.data.layers import Layer, pin_layers, plan_table_read
+from airflow_paimon.data.layers import Layer, pin_layers, plan_pinned, plan_table_read
 from airflow_paimon.data.plain import compact
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.row_id_groups import divide_row_ids
@@ -446,3 +446,48 @@ def test_a_bucket_of_an_unpartitioned_table_is_one_group() -> None:
     commit(table, lambda _: draft)
     assert rows_of(plan_table_read(table)) == [(1, 1)]
     assert rows_of(layers_of(_whole(table), random.Random(15), 1000)) == [(1, 1)]
+
+
+@pytest.mark.parametrize("few_files", [0, 1000])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_entries_of_hidden_partitions_that_contradict_each_other(
+    kind: str, few_files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no matter to a read, however it is planned; those of partitions that it shows are."""
+    monkeypatch.setattr("airflow_paimon.data.layers.FEW_FILES", few_files)
+    table = make(kind)
+    run(table, "create_branch", branch="other")
+    first, second = (table, table.branch("other")) if kind == "fallback branch" else (table.branch("other"), table)
+    put(first, random.Random(1), "a")
+    for day in "ab":
+        put(second, random.Random(2), day)
+    set_options(table, {OTHERS[kind]: "other"})
+    held = {partition: e for e in live_entries(second, second.latest_snapshot()).values()
+            for partition in StoredPartitions(second.schema()).values(e.partition)}  # fmt: skip
+
+    def plans() -> list[list[Layer]]:
+        whole = plan_or_whole(table)
+        assert isinstance(whole, WholeRead)
+        some = {"predicate": Condition("k", ">=", 0)}
+        pinned = pin_layers(table)
+        found = [
+            plan_table_read(table),
+            plan_table_read(table, **some),
+            plan_pinned(pinned),
+            plan_pinned(pinned, **some),
+        ]
+        return [*found, planned_of(whole, chance(kind), 3)]
+
+    def add_again(day: str) -> None:
+        commit(second, lambda _: Draft(kind=CommitKind.APPEND, entries=[held[day]], schema=second.schema()))
+
+    expected = rows_of(plan_table_read(table))
+    add_again("a")
+    assert [rows_of(found) for found in plans()] == [expected] * 5
+    add_again("b")
+    whole = plan_or_whole(table)
+    assert isinstance(whole, WholeRead)
+    for plan in (plan_table_read, lambda table: plan_pinned(pin_layers(table)),
+                 lambda _: planned_of(whole, chance(kind), 3)):  # fmt: skip
+        with pytest.raises(FormatError, match="twice"):
+            plan(table)

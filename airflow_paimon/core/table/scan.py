@@ -350,10 +350,11 @@ def live_entries(
         return {}
     with without_collecting():
         manifests = all_manifests(table, snapshot)
-        if statistics or selection is not None or table.kept_manifests is not None:
+        if statistics or table.kept_manifests is not None:
             return live_of_entries(table, snapshot, selected_entries(table, manifests, selection))
-        slim = (without_statistics(e) for _, entries in each_entries(table, manifests) for e in entries)
-        return live_of_entries(table, snapshot, slim)
+        wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
+        entries = _selected((e for _, some in each_entries(table, wanted) for e in some), selection)
+        return live_of_entries(table, snapshot, map(without_statistics, entries))
 
 
 def without_statistics(entry: ManifestEntry) -> ManifestEntry:
@@ -405,7 +406,10 @@ def selected_entries(
 ) -> Iterator[ManifestEntry]:
     """Read the entries of the selected partitions (None: all), in order, from those manifests that can hold any."""
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
-    entries = (e for part in read_entries(table, wanted, selection) for e in part)
+    return _selected((e for part in read_entries(table, wanted, selection) for e in part), selection)
+
+
+def _selected(entries: Iterator[ManifestEntry], selection: Selection | None) -> Iterator[ManifestEntry]:
     if selection is None:
         return entries
     return (e for e in entries if selection(e.partition) and holds_bucket(selection, e.bucket, e.total_buckets))
