@@ -21,7 +21,7 @@ from zlib import crc32
 
 import pyarrow.compute as pc
 
-from airflow_paimon.core.check.live_states import LiveStates
+from airflow_paimon.core.check.live_states import live_states_for_read
 from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
@@ -286,7 +286,7 @@ def _partitions_in(state: ScanPlan) -> frozenset[tuple[Any, ...]]:
     """Return the partitions with a live file, by ``partition_key``."""
     if state.snapshot is None:
         return frozenset()
-    stored = {partition for partition, _ in LiveStates(state.table).live_buckets(state.table, state.snapshot)}
+    stored = {partition for partition, _ in live_states_for_read(state.table).live_buckets(state.table, state.snapshot)}
     key, values = partition_key(state.schema), StoredPartitions(state.schema).values
     return frozenset(key(values(partition)) for partition in stored)
 

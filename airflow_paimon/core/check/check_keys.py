@@ -46,7 +46,7 @@ def hash_index_findings(
         return
     stored = StoredPartitions(schema)
     buckets: dict[bytes, set[int]] = {}
-    for partition, bucket in _live_buckets(view, head, known):
+    for partition, bucket in known.live_buckets(view, head):
         buckets.setdefault(stored.canonical(partition), set()).add(bucket)
     indexes: dict[bytes, list[IndexEntry]] = {p: [] for p in buckets}
     for entry in read_index(view, head):
@@ -78,14 +78,6 @@ def hash_index_findings(
             f"{name or '()'}: {why}",
             at_risk="reads return such a key twice; INSERT OVERWRITE of the partition's rows, each key once, helps",
         )
-
-
-def _live_buckets(view: Table, head: Snapshot, known: LiveStates) -> set[tuple[bytes, int]]:
-    found = known.buckets(view, head)
-    if found is None:
-        live = live_columns(view, head)
-        found = set(zip(live.partitions, live.buckets, strict=True))
-    return found
 
 
 def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ What the numbers can't tell is left to whoever reads the files as values: ``None
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ _LEVEL = np.uint64(0xD6E8FEB86659FD93)
 _ROW_BYTES = 120
 """Of an entry, while it is compared."""
 _A_RUN = 1 << 18
+_READ_BYTES = 64 << 20
+"""The memory for a read: half of it for what is known of all entries, half for what is compared at a time."""
 _TYPES = (np.uint64, np.uint64, bool, np.int32, np.int32)
 _Mask = npt.NDArray[np.bool_]
 _Naming = tuple[object, ...]
@@ -66,8 +69,8 @@ class _Entries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """``live``: which entries of each range are live, as bits. ``totals``: numbers of buckets that the live files of
-    each folder are for.
+    """``live``: which entries of each range are live, as bits. ``totals``: for each folder, how many live files are for
+    which number of buckets.
     """
 
     manifests: Sequence[ManifestFile]
@@ -75,7 +78,11 @@ class _State:
     cuts: Digests
     live: Sequence[npt.NDArray[np.uint8]]
     files: int
-    totals: Mapping[int, set[int]]
+    totals: Mapping[int, BucketFiles]
+
+
+BucketFiles = Mapping[int, int]
+"""How many live files of a bucket are for which number of buckets, files beside them included."""
 
 
 @dataclass
@@ -124,25 +131,31 @@ class LiveStates:
                 found.setdefault(keys[folder].partition, set()).update(fixed)
         return found
 
-    def buckets(self, view: Table, snapshot: Snapshot) -> set[tuple[bytes, int]] | None:
-        """Return the stored partitions and buckets that have live files; None: read them as values."""
-        state = self._state(view, all_manifests(view, snapshot))
-        if state is None:
-            return None
-        keys = list(self._folders)
-        return {(keys[folder].partition, keys[folder].bucket) for folder in state.totals}
-
-    def live_buckets(self, view: Table, snapshot: Snapshot) -> set[tuple[bytes, int]]:
+    def live_buckets(self, view: Table, snapshot: Snapshot) -> Mapping[tuple[bytes, int], BucketFiles]:
         """Return the stored partitions and buckets that have live files.
 
         Raises:
             FormatError: as ``scan.live_columns``.
         """
-        found = self.buckets(view, snapshot)
+        found = self._buckets(view, snapshot)
         if found is not None:
             return found
         columns = live_columns(view, snapshot)
-        return set(zip(columns.partitions, columns.buckets, strict=True))
+        read: dict[tuple[bytes, int], Counter[int]] = {}
+        for partition, bucket, total in zip(columns.partitions, columns.buckets, columns.total_buckets, strict=True):
+            read.setdefault((partition, bucket), Counter())[total] += 1
+        return read
+
+    def _buckets(self, view: Table, snapshot: Snapshot) -> Mapping[tuple[bytes, int], BucketFiles] | None:
+        """Return the stored partitions and buckets that have live files; None: read them as values."""
+        state = self._state(view, all_manifests(view, snapshot))
+        if state is None:
+            return None
+        found: dict[tuple[bytes, int], Counter[int]] = {}
+        keys = list(self._folders)
+        for folder, files in state.totals.items():
+            found.setdefault((keys[folder].partition, keys[folder].bucket), Counter()).update(files)
+        return found
 
     def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         names = _names(manifests)
@@ -168,7 +181,7 @@ class LiveStates:
         """Merge entries in order; None: a file is added twice, or deleted without having been added."""
         cuts = cuts_for(sum(p.rows for p in parts), _ROW_BYTES, self.workers.range_bytes)
         ranges, bits, files = Ranges(parts, cuts, columns=(1, 2, 3, 4)), [], 0
-        totals: dict[int, set[int]] = {}
+        totals: dict[int, Counter[int]] = {}
         for at in range(len(ranges)):
             identities, added, folders, counts = joined(ranges.parts(at), _TYPES[1:])
             live = live_entries_of(identities, added)
@@ -176,10 +189,11 @@ class LiveStates:
                 return None
             bits.append(np.packbits(live))
             files += int(live.sum())
-            pairs = np.unique(folders[live].astype(np.int64) << 32 | counts[live].astype(np.int64) & 0xFFFFFFFF)
-            for pair in pairs.tolist():
+            pairs = folders[live].astype(np.int64) << 32 | counts[live].astype(np.int64) & 0xFFFFFFFF
+            for pair, number in zip(*(a.tolist() for a in np.unique(pairs, return_counts=True)), strict=True):
                 total = pair & 0xFFFFFFFF
-                totals.setdefault(pair >> 32, set()).add(total - (1 << 32) if total >= 1 << 31 else total)
+                total = total - (1 << 32) if total >= 1 << 31 else total
+                totals.setdefault(pair >> 32, Counter())[total] += number
         return _State(manifests, parts, cuts, bits, files, totals)
 
     def _list_new(self, schema: TableSchema, state: _State, listed: _Listed) -> None:
@@ -198,6 +212,11 @@ class LiveStates:
         for places in self.workers.each(partial(_list_groups, self.main.store), groups, [each] * len(groups)):
             listed.add(places)
         listed.seal()
+
+
+def live_states_for_read(table: Table) -> LiveStates:
+    """Return what finds the buckets that a read concerns, in no more memory than the rest of the read is planned in."""
+    return LiveStates(table, Workers(memory_bytes=_READ_BYTES))
 
 
 class _Listed:
