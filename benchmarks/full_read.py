@@ -1,5 +1,5 @@
 """The plan of a read of all files, of the tables of ``planning``: in the driver at once and group by group, by Spark's
-tasks, and what the data source's process does before its tasks. The same, but for Spark's tasks, of chain tables, of
+tasks, and what the data source's process does before its tasks. The same of chain tables and, but for Spark's tasks, of
 branches that are read together, and of column files (``layered_tables``).
 
 CPU seconds, of the driver (Python) and of the JVM and its workers, and by how much the memory of the driver and of
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +27,14 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import grouped_read, whole_read
 from airflow_paimon.data.chain.grouped_read import plan_chain_by_groups
 from airflow_paimon.data.chain.scan import ChainRead, is_chain_read
+from airflow_paimon.data.chain.splits import ChainSplit
+from airflow_paimon.data.chain.whole_read import WholeChain, plan_chain_or_whole
 from airflow_paimon.data.grouped_read import plan_by_groups
+from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole, unpacked
 from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
-from airflow_paimon.spark.whole_read import planned_files
+from airflow_paimon.spark.whole_read import planned_chains, planned_files
 from benchmarks.large_tables import make_table_by_day
 from benchmarks.layered_tables import MAKE
 from benchmarks.spark_read_write import cpu_of_processes, session
@@ -59,8 +61,14 @@ def in_process(table: Table, *, at_once: bool) -> dict[str, float]:
 
 def _files_of_chain(read: ChainRead) -> int:
     stored = sum(len(s.files) for _, splits in read.layers for s in splits)
-    # an anchor is read as it is stored as well
-    return stored + sum(not s.parts[s.part_of[f.file_name]].is_anchor for s in read.splits for f in s.files)
+    return stored + sum(map(_files_of, read.splits))
+
+
+def _files_of(split: ReadSplit | ChainSplit) -> int:
+    """Count files once: an anchor is read as it is stored as well."""
+    if isinstance(split, ReadSplit):
+        return len(split.files)
+    return sum(not split.parts[split.part_of[f.file_name]].is_anchor for f in split.files)
 
 
 def in_data_source(table: Table, *, at_once: bool) -> dict[str, float]:
@@ -77,28 +85,27 @@ def in_data_source(table: Table, *, at_once: bool) -> dict[str, float]:
     }
 
 
-def counted(spark: SparkSession, whole: WholeRead) -> list[Row]:
+def counted(spark: SparkSession, whole: WholeRead | WholeChain) -> list[Row]:
     """Plan all groups, and return how many files each task has got."""
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_imports_apart()
         with forgetting_zip_importers():
             pieces = (unpacked(data) for batch in batches for data in batch.column(1).to_pylist())
-            files = sum(len(s.files) for _, splits in pieces for s in splits)
+            files = sum(_files_of(split) for *_, splits in pieces for split in splits)
         yield pa.RecordBatch.from_pydict({"files": [files], "mb": [_peak_mb()]})
 
-    return map_in_arrow(planned_files(spark, whole), count, "files long, mb double").collect()
+    planned = planned_chains if isinstance(whole, WholeChain) else planned_files
+    return map_in_arrow(planned(spark, whole), count, "files long, mb double").collect()
 
 
 def in_tasks(table: Table, folder: Path) -> dict[str, float]:
     whole_read.MANY_ENTRIES = 0
     with session(folder) as spark:
-        whole = plan_or_whole(table)
-        assert isinstance(whole, WholeRead)
-        counted(spark, replace(whole, listed=whole.listed[:1], files=16))  # starts the workers
+        spark.range(16).mapInArrow(lambda batches: batches, "id long").collect()  # starts the workers
         before, used, all_used = _peak_mb(), time.process_time(), cpu_of_processes()
-        whole = plan_or_whole(table)
-        assert isinstance(whole, WholeRead)
+        whole = plan_chain_or_whole(table) if is_chain_read(table) else plan_or_whole(table)
+        assert isinstance(whole, WholeRead | WholeChain)
         rows = counted(spark, whole)
         cpu = time.process_time() - used
         return {
@@ -126,7 +133,8 @@ def main() -> int:
         for kind, make in MAKE.items():
             for size in LAYERED_SIZES:
                 warehouse = Path(folder) / kind / str(size)
-                compare(warehouse, f" of {kind}", make(warehouse, size), [way for way in WAYS if way != "tasks"])
+                ways = [way for way in WAYS if way != "tasks" or kind == "chain"]
+                compare(warehouse, f" of {kind}", make(warehouse, size), ways)
     return 0
 
 

@@ -13,7 +13,8 @@ from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
-from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy, plan_chain
+from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy
+from airflow_paimon.data.chain.whole_read import WholeChain, plan_chain_or_whole
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
@@ -29,7 +30,7 @@ from airflow_paimon.spark.shares import slim_split as slim_split
 from airflow_paimon.spark.shares import weight as weight
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.tasks import map_tasks
-from airflow_paimon.spark.whole_read import whole_frame
+from airflow_paimon.spark.whole_read import whole_chain_frame, whole_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -84,7 +85,7 @@ def read_table(
         wanted, needed = _columns_to_read(schema, columns, found.columns, str(where))
     read: dict[str, Any] = {"version": version, "timestamp": moment, "columns": needed, "predicate": predicate}
     if mode is not None:
-        frame = chain_frame(spark, plan_chain(table, mode=mode, gap_policy=policy, **read))
+        frame = chain_frame(spark, plan_chain_or_whole(table, mode=mode, gap_policy=policy, **read))
     else:
         frame = frame_of(spark, plan_or_whole(table, **read))
     if where is not None:
@@ -138,8 +139,12 @@ def frame_of(spark: SparkSession, layers: Sequence[Layer] | WholeRead) -> DataFr
     return _united(spark, layers[0][0], _layer_frames(spark, layers))
 
 
-def chain_frame(spark: SparkSession, read: ChainRead) -> DataFrame:
-    """Return the DataFrame of a planned read of a chain table: only merges run in our own tasks."""
+def chain_frame(spark: SparkSession, read: ChainRead | WholeChain) -> DataFrame:
+    """Return the DataFrame of a planned read of a chain table: only merges run in our own tasks, unless these plan it,
+    too.
+    """
+    if isinstance(read, WholeChain):
+        return whole_chain_frame(spark, read)
     frames = _layer_frames(spark, read.layers)
     if read.splits:
         groups = chain_groups(read.inputs, read.splits)

@@ -130,6 +130,19 @@ def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[Chai
     return pack(map(_slim_chain, cut), _chain_weight, share_of(sum(map(_chain_weight, cut))))
 
 
+def chain_pieces_of(inputs: Inputs, splits: Iterable[ChainSplit], task_bytes: int) -> list[list[ChainSplit]]:
+    """Divide the chains of one of very many groups as ``pieces_of`` does. Bytes of output count as much as those of
+    input, but a file is opened once.
+    """
+    parts = (_slim_chain(p) for s in splits for p in divide_split(s, inputs.main.schema, task_bytes // len(s.targets)))
+
+    def weight_of(part: ChainSplit) -> int:
+        size = sum(f.file_size for f in part.files) * len(part.targets)
+        return bytes_of_files(len(part.files), size, task_bytes)
+
+    return pack(parts, weight_of, task_bytes // _PIECES)
+
+
 def _chain_weight(split: ChainSplit) -> int:
     return weight(split) * len(split.targets)
 

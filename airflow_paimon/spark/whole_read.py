@@ -4,9 +4,9 @@ their bytes, then those that read them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,14 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import without_collecting
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.layers import Layer
-from airflow_paimon.data.whole_read import (
-    GroupRead,
-    Listed,
-    WholeRead,
-    bytes_of,
-    entries_of,
-    packed,
-    plan_group,
-    sort_out,
-    unpacked,
-)
-from airflow_paimon.spark.shares import bytes_of_files, pieces_of, read_rows
+from airflow_paimon.data import whole_read
+from airflow_paimon.data.chain import whole_read as chains
+from airflow_paimon.data.chain.groups import ChainGroups
+from airflow_paimon.data.chain.scan import ChainRead, Inputs
+from airflow_paimon.data.chain.whole_read import WholeChain
+from airflow_paimon.data.scan import TableRead
+from airflow_paimon.data.whole_read import GroupRead, Listed, Sorted, WholeRead, entries_of, packed, unpacked
+from airflow_paimon.spark.shares import bytes_of_files, chain_pieces_of, pieces_of, read_chain_rows, read_rows
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.tasks import (
     TASK_BYTES,
@@ -60,39 +55,122 @@ def whole_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
     Raises:
         FormatError: the largest manifest is missing or corrupt.
     """
-    return reduce(lambda one, other: one.union(other), (_branch_frame(spark, one) for one in whole.branches))
+    frames = (
+        _rows(planned_files(spark, one), partial(_read_piece, one.read), spark_schema(one.read.fields))
+        for one in whole.branches
+    )
+    return reduce(lambda one, other: one.union(other), frames)
 
 
-def _branch_frame(spark: SparkSession, whole: WholeRead) -> DataFrame:
-    read = whole.read
+def whole_chain_frame(spark: SparkSession, whole: WholeChain) -> DataFrame:
+    """Return the DataFrame of a read of a chain table, as ``whole_frame`` does."""
+    fields = whole.base.inputs.main.fields
+    return _rows(planned_chains(spark, whole), partial(_read_chain_piece, whole.base), spark_schema(fields))
 
+
+def _rows(planned: DataFrame, read: Callable[[Any], Iterator[pa.RecordBatch]], schema: Any) -> DataFrame:
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_imports_apart()
         with forgetting_zip_importers():
             for data in (data for batch in batches for data in batch.column(1).to_pylist()):
-                schemas, splits = unpacked(data)
-                for split in splits:
-                    yield from read_rows(replace(read, schemas=schemas), split)
+                yield from read(unpacked(data))
 
-    return map_in_arrow(planned_files(spark, whole), rows, spark_schema(whole.read.fields))
+    return map_in_arrow(planned, rows, schema)
+
+
+def _read_piece(read: TableRead, piece: Any) -> Iterator[pa.RecordBatch]:
+    schemas, splits = piece
+    return (batch for split in splits for batch in read_rows(replace(read, schemas=schemas), split))
+
+
+def _read_chain_piece(base: ChainRead, piece: Any) -> Iterator[pa.RecordBatch]:
+    layer, schemas, splits = piece
+    if layer is not None:
+        return _read_piece(base.layers[layer][0], (schemas, splits))
+    inputs = Inputs._make(replace(read, schemas=own) for read, own in zip(base.inputs, schemas, strict=True))
+    return (batch for split in splits for batch in read_chain_rows(inputs, split))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What tasks do. ``listed``: for those that read manifests, with the entries of each. ``sort_out``: divides these
+    into so many ``groups``. ``pieces``: plans a group, by its number and data, and divides it. ``size``: the bytes of
+    all files.
+    """
+
+    listed: Sequence[Any]
+    entries: Callable[[Any], int]
+    sort_out: Callable[[Sequence[Any]], Iterable[Sorted]]
+    groups: int
+    pieces: Callable[[int, Iterable[bytes]], Iterable[Any]]
+    files: int
+    size: int
 
 
 def planned_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
     """Return a task for each about ``TASK_BYTES`` of one branch: rows of a packed pair, schemas by id and splits."""
-    of, groups = replace(whole.of, schemas=_schemas(whole.of.state.table)), _groups(spark, whole)
-    task_bytes = TASK_BYTES
-    size = bytes_of_files(whole.files, bytes_of(whole), task_bytes)
-    tasks = max(1, min(whole.files, MOST_TASKS, max(cores_of(spark), -(-size // task_bytes))))
+    of, groups = replace(whole.of, schemas=_schemas(whole.of.state.table)), _groups(spark, whole.files)
+    bare = replace(whole, listed=(), second=None)
+    work = _Work(
+        listed=whole.listed,
+        entries=_entries,
+        sort_out=lambda listed: whole_read.sort_out(bare, listed, groups),
+        groups=groups,
+        pieces=partial(_pieces, of, TASK_BYTES),
+        files=whole.files,
+        size=bytes_of_files(whole.files, whole_read.bytes_of(whole), TASK_BYTES),
+    )
+    return _planned(spark, work)
+
+
+def _pieces(of: GroupRead, task_bytes: int, group: int, parts: Iterable[bytes]) -> Iterator[Any]:
+    read, splits = whole_read.plan_group(of, parts)
+    return ((read.schemas, some) for some in pieces_of(splits, task_bytes))
+
+
+def planned_chains(spark: SparkSession, whole: WholeChain) -> DataFrame:
+    """Return a task for each about ``TASK_BYTES`` of a chain table: rows of a packed triple, the number of the layer,
+    schemas by id and splits; None: chains, with the schemas of each of their inputs.
+    """
+    known = {plan.table.branch_name: _schemas(plan.table) for plan in whole.of.state.plans}
+    of, groups = replace(whole.of, schemas=known), whole.divided(-(-whole.files // _groups(spark, whole.files)))
+    work = _Work(
+        listed=whole.listed,
+        entries=lambda one: _entries(one.listed),
+        sort_out=partial(chains.sort_out, of, groups),
+        groups=len(groups),
+        pieces=partial(_chain_pieces, of, groups, TASK_BYTES),
+        files=whole.files,
+        size=bytes_of_files(whole.files, chains.bytes_of(whole, groups), TASK_BYTES),
+    )
+    return _planned(spark, work)
+
+
+def _chain_pieces(
+    of: chains.ChainGroupRead, groups: ChainGroups, task_bytes: int, group: int, parts: Iterable[bytes]
+) -> Iterator[Any]:
+    found = chains.plan_group(of, groups.reads(group), parts)
+    for layer, (read, splits) in enumerate(found.layers):
+        for some in pieces_of(splits, task_bytes):
+            yield layer, read.schemas, some
+    schemas = [read.schemas for read in found.inputs]
+    for chained in chain_pieces_of(found.inputs, found.splits, task_bytes):
+        yield None, schemas, chained
+
+
+def _planned(spark: SparkSession, work: _Work) -> DataFrame:
+    tasks = max(1, min(work.files, MOST_TASKS, max(cores_of(spark), -(-work.size // TASK_BYTES))))
+    groups, pieces = work.groups, work.pieces
 
     def planned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_imports_apart()
         with forgetting_zip_importers():
-            for group, (read, splits) in planned_groups(of, batches):
+            for group, parts in _parts_of_groups(batches):
                 first = group * tasks // groups
-                pieces = ((read.schemas, some) for some in pieces_of(splits, task_bytes))
-                yield from _batches((((first + n) % tasks, packed(p)) for n, p in enumerate(pieces)), _PLANNED)
+                found = enumerate(pieces(group, parts))
+                yield from _batches((((first + n) % tasks, packed(piece)) for n, piece in found), _PLANNED)
 
-    return _by_number(map_in_arrow(grouped_files(spark, whole), planned, "task int, data binary"), "task", tasks)
+    return _by_number(map_in_arrow(_sorted_out(spark, work), planned, "task int, data binary"), "task", tasks)
 
 
 def _schemas(table: Table) -> dict[int, TableSchema]:
@@ -102,23 +180,22 @@ def _schemas(table: Table) -> dict[int, TableSchema]:
     return {} if table.branch_name == MAIN else {schema.id: schema for schema in table.schemas()}
 
 
-def grouped_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
-    """Return what ``planned_groups`` takes: a task for each group of files."""
-    cores, groups = cores_of(spark), _groups(spark, whole)
-    of = replace(whole, listed=(), second=None)
+def _sorted_out(spark: SparkSession, work: _Work) -> DataFrame:
+    """Return a task for each group of files, which ``_parts_of_groups`` takes."""
+    sort_out = work.sort_out
 
-    def sorted_out(listed: Sequence[Listed]) -> Iterator[pa.RecordBatch]:
+    def sorted_out(listed: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         with without_collecting():
-            yield from _batches(((o.group, o.place, o.data) for o in sort_out(of, listed, groups)), _SORTED)
+            yield from _batches(((o.group, o.place, o.data) for o in sort_out(listed)), _SORTED)
 
-    most = max(1, min(_MOST_ENTRIES, sum(map(_entries, whole.listed)) // (_MANIFEST_TASKS * cores)))
-    pieces = pack(whole.listed, _entries, most)
+    most = max(1, min(_MOST_ENTRIES, sum(map(work.entries, work.listed)) // (_MANIFEST_TASKS * cores_of(spark))))
+    pieces = pack(work.listed, work.entries, most)
     files = map_tasks(spark, [[piece] for piece in pieces], sorted_out, "group int, place long, data binary")
-    return _by_number(files, "group", groups).sortWithinPartitions("group", "place")
+    return _by_number(files, "group", work.groups).sortWithinPartitions("group", "place")
 
 
-def _groups(spark: SparkSession, whole: WholeRead) -> int:
-    return max(1, min(whole.files, MOST_TASKS, max(cores_of(spark), -(-whole.files // FILES_A_PLAN))))
+def _groups(spark: SparkSession, files: int) -> int:
+    return max(1, min(files, MOST_TASKS, max(cores_of(spark), -(-files // FILES_A_PLAN))))
 
 
 def _by_number(frame: DataFrame, column: str, tasks: int) -> DataFrame:
@@ -128,11 +205,9 @@ def _by_number(frame: DataFrame, column: str, tasks: int) -> DataFrame:
     return found
 
 
-def planned_groups(of: GroupRead, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Layer]]:
-    """Plan one group of files after the other."""
+def _parts_of_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[bytes]]]:
     parts = (pair for b in batches for pair in zip(b.column(0).to_pylist(), b.column(2).to_pylist(), strict=True))
-    for number, group in groupby(parts, key=itemgetter(0)):
-        yield number, plan_group(of, (data for _, data in group))
+    return ((number, (data for _, data in group)) for number, group in groupby(parts, key=itemgetter(0)))
 
 
 def _entries(listed: Listed) -> int:

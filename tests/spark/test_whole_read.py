@@ -17,6 +17,7 @@ from airflow_paimon.core.table.predicate import Condition
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.visibility import hold_each_key_once
 from airflow_paimon.data import grouped_read, layers, read_arrow, whole_read, write_arrow
+from airflow_paimon.data.chain.whole_read import WholeChain, plan_chain_or_whole
 from airflow_paimon.data.grouped_read import grouped
 from airflow_paimon.data.merge.sections import key_ranges
 from airflow_paimon.data.system_tables import read_system_table
@@ -27,6 +28,7 @@ from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.shares import GroupShare, pieces_of, read_group, read_rows
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES
+from tests.data.chain.tables import DAYS, chain_table, seen
 from tests.data.test_whole_read import KINDS, NO_KEYS, branch_of_columns, make, make_anew, put, used
 from tests.randomness import chance, lives
 
@@ -51,6 +53,30 @@ def test_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.
         assert sorted(map(tuple, rows)) == sorted((r["rowkind"], r["v"]) for r in audit)
     [row] = sql(spark, warehouse, "SELECT count(*), sum(v) FROM d.t WHERE v > 40").collect()
     assert tuple(row) == (len(high), sum(v for _, v in high) or None)
+
+
+def test_chains(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways give the rows of one process, whether a chain is planned at once, or bucket by bucket."""
+    rows = [(k, 3, "new") if k % 5 else (k, 3, "", "-D") for k in range(0, 40, 3)]
+    table = chain_table(tmp_path, [*DAYS, ("delta", "20250811", rows), ("delta", "20250815", rows)], buckets=3)
+    warehouse = str(tmp_path)
+    hybrid = {"gap_policy": "carry_forward", "chain_read": "hybrid"}
+    expected, all_of_it = seen(table), seen(table, **hybrid)
+    high = [(k, v) for k, _, v, day in expected if day >= "20250814" and k < 20]
+    monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(grouped_read, "MANY_ENTRIES", 0)
+    assert isinstance(plan_chain_or_whole(table), WholeChain)
+    for files, size in ((1, 4000), (5000, 1 << 27)):
+        monkeypatch.setattr(in_tasks, "FILES_A_PLAN", files)
+        monkeypatch.setattr(in_tasks, "TASK_BYTES", size)
+        found = read_table(spark, warehouse, "d.t", **hybrid).collect()
+        assert sorted(map(tuple, found), key=repr) == all_of_it
+        found = read_table(spark, warehouse, "d.t", columns=["k", "v"], where="dt >= '20250814' AND k < 20").collect()
+        assert sorted(map(tuple, found)) == sorted(high)
+    query = "SELECT k, v FROM d.t WHERE dt >= '20250814' AND k < 20"
+    assert sorted(map(tuple, sql(spark, warehouse, query).collect())) == sorted(high)
+    counted = sql(spark, warehouse, "SELECT count(*) FROM days", views={"days": "d.t"}).collect()
+    assert counted[0][0] == len(expected)
 
 
 def test_a_branch_that_is_made_anew_before_its_rows_are_read(

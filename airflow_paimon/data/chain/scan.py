@@ -5,6 +5,7 @@ Partitions of main and of the snapshot branch are read directly, the others are 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from airflow_paimon.core.chain.read_plan import (
     plan_reads,
 )
 from airflow_paimon.core.chain.state import ChainState, chain_views, heads_together
-from airflow_paimon.core.check.live_states import LiveStates
+from airflow_paimon.core.check.live_states import LiveStates, live_states_for_read
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -131,15 +132,23 @@ def plan_chain(
         )
 
 
+Counts = Mapping[Values, Mapping[int, int]]
+"""How many files the buckets of partitions have."""
+
+
 @dataclass(frozen=True, slots=True)
 class PinnedChain:
     """The three branches at one time, from which any number of reads can be planned. ``travels``: an earlier one.
-    ``has_files``: else a read plans those of its partitions.
+    ``counts``: of each branch, where its files aren't planned: a read plans those of its partitions.
     """
 
     state: ChainState
     travels: bool
-    has_files: bool
+    counts: tuple[Counts, Counts, Counts] | None = None
+
+    @property
+    def has_files(self) -> bool:
+        return self.counts is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +158,18 @@ class ChosenChain:
     state: ChainState
     travels: bool
 
-    def planned(self, plan: Callable[[ScanPlan], ScanPlan], *, has_files: bool = True) -> PinnedChain:
-        """Plan each branch."""
+    def planned(self, plan: Callable[[ScanPlan], ScanPlan]) -> PinnedChain:
+        """Plan the files of each branch."""
         main, snapshot, delta = map(plan, self.state.plans)
-        state = ChainState(layout=self.state.layout, main=main, snapshot=snapshot, delta=delta)
-        return PinnedChain(state, self.travels, has_files)
+        return PinnedChain(replace(self.state, main=main, snapshot=snapshot, delta=delta), self.travels)
 
     def partitions_only(self) -> PinnedChain:
-        """Plan the partitions of each branch, without their files."""
-        return self.planned(partial(_partitions_only, LiveStates(self.state.main.table)), has_files=False)
+        """Plan the partitions and buckets of each branch, without their files."""
+        known = live_states_for_read(self.state.main.table)
+        found = [_partitions_only(known, plan) for plan in self.state.plans]
+        (main, of_main), (snapshot, of_snapshot), (delta, of_delta) = found
+        state = replace(self.state, main=main, snapshot=snapshot, delta=delta)
+        return PinnedChain(state, self.travels, (of_main, of_snapshot, of_delta))
 
 
 def choose_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ChosenChain:
@@ -204,7 +216,7 @@ def plan_pinned_chain(
     """Plan a read of a pinned state; the arguments are those of ``plan_chain``, and so are the errors."""
     reads = partition_reads(pinned, where, predicate, mode=mode, gap_policy=gap_policy)
     return plan_partitions(
-        with_files(pinned, reads),
+        with_files(pinned, reads, statistics=where is not None or predicate is not None),
         reads,
         columns=columns,
         where=where,
@@ -328,23 +340,26 @@ def _state_then(table: Table, snapshot: Snapshot) -> ScanPlan:
     return ScanPlan(table, None, table.schema()) if found is None else choose_state(table, found)
 
 
-def _partitions_only(known: LiveStates, state: ScanPlan) -> ScanPlan:
-    """Plan the buckets that have live files, without the files."""
+def _partitions_only(known: LiveStates, state: ScanPlan) -> tuple[ScanPlan, Counts]:
     if state.snapshot is None:
-        return state
-    buckets = known.live_buckets(state.table, state.snapshot)
-    values = StoredPartitions(state.schema).values
-    splits = (BucketSplit(partition, values(partition), bucket, 0, ()) for partition, bucket in buckets)
-    return replace(state, splits=tuple(splits))
+        return state, {}
+    values, splits = StoredPartitions(state.schema).values, []
+    counts: dict[Values, Counter[int]] = {}
+    for (partition, bucket), files in known.live_buckets(state.table, state.snapshot).items():
+        splits.append(BucketSplit(partition, values(partition), bucket, next(iter(files)), ()))
+        counts.setdefault(values(partition), Counter())[bucket] += sum(files.values())
+    return replace(state, splits=tuple(splits)), counts
 
 
-def with_files(pinned: PinnedChain, reads: Sequence[PartitionRead]) -> ChainState:
-    """Plan the files of the partitions that are read."""
+def with_files(pinned: PinnedChain, reads: Sequence[PartitionRead], *, statistics: bool) -> ChainState:
+    """Plan the files of the partitions that are read. ``statistics``: see ``live_entries``."""
     if pinned.has_files:
         return pinned.state
     state = pinned.state
     chosen = zip(state.plans, partitions_of(reads), strict=True)
-    main, snapshot, delta = (plan_state(plan, stored_in(plan, values)) for plan, values in chosen)
+    main, snapshot, delta = (
+        plan_state(plan, stored_in(plan, values), statistics=statistics) for plan, values in chosen
+    )
     return ChainState(layout=state.layout, main=main, snapshot=snapshot, delta=delta)
 
 

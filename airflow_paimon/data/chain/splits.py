@@ -5,7 +5,7 @@ Its files are read once, for any number of resulting partitions. A large bucket 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,19 +92,9 @@ def chain_splits(
     Raises:
         InvalidInputError: partitions of one chain have different numbers of buckets.
     """
-    by_anchor: dict[tuple[Values, Values | None], list[PartitionRead]] = {}
-    for read in chains:
-        by_anchor.setdefault((layout.group_of(read.target), read.anchor), []).append(read)
-    stored = {True: _by_values(snapshot), False: _by_values(delta)}
     deletions = (*(d for part in (snapshot, delta) for d in find_deletions(part.index_entries, part.schema)),)
     splits = []
-    for (_, anchor), reads in by_anchor.items():
-        longest = max(reads, key=lambda r: len(r.deltas))
-        parts = [ChainPart(values=anchor, is_anchor=True)] if anchor is not None else []
-        parts += [ChainPart(values=d, is_anchor=False) for d in longest.deltas]
-        targets = [ChainTarget(values=r.target, parts=len(parts) - len(longest.deltas) + len(r.deltas)) for r in reads]
-        buckets = [stored[p.is_anchor][p.values] for p in parts]
-        _check_bucket_counts(layout, parts, buckets)
+    for parts, targets, buckets in _chains(layout, chains, snapshot, delta):
         for bucket in sorted({b for held in buckets for b in held}):
             files = [(at, f) for at, held in enumerate(buckets) if bucket in held for f in held[bucket].files]
             files = _visible(files, delta.schema, rows)
@@ -114,6 +104,34 @@ def chain_splits(
     return splits
 
 
+def check_chains(layout: ChainLayout, chains: Sequence[PartitionRead], snapshot: ScanPlan, delta: ScanPlan) -> None:
+    """Check partitions whose buckets are planned apart, without files; raises as ``chain_splits``."""
+    for _ in _chains(layout, chains, snapshot, delta):
+        pass
+
+
+_Buckets = Mapping[int, BucketSplit]
+
+
+def _chains(
+    layout: ChainLayout, chains: Sequence[PartitionRead], snapshot: ScanPlan, delta: ScanPlan
+) -> Iterator[tuple[list[ChainPart], list[ChainTarget], list[_Buckets]]]:
+    """Yield what begins with one anchor: its parts, its targets, and the buckets of each part."""
+    by_anchor: dict[tuple[Values, Values | None], list[PartitionRead]] = {}
+    for read in chains:
+        by_anchor.setdefault((layout.group_of(read.target), read.anchor), []).append(read)
+    stored = {True: _by_values(snapshot), False: _by_values(delta)}
+    for (_, anchor), reads in by_anchor.items():
+        longest = max(reads, key=lambda r: len(r.deltas))
+        parts = [ChainPart(values=anchor, is_anchor=True)] if anchor is not None else []
+        parts += [ChainPart(values=d, is_anchor=False) for d in longest.deltas]
+        targets = [ChainTarget(values=r.target, parts=len(parts) - len(longest.deltas) + len(r.deltas)) for r in reads]
+        # a partition may have no file in the buckets that are planned
+        buckets: list[_Buckets] = [stored[p.is_anchor].get(p.values, {}) for p in parts]
+        _check_bucket_counts(layout, parts, buckets)
+        yield parts, targets, buckets
+
+
 def _by_values(plan: ScanPlan) -> dict[Values, dict[int, BucketSplit]]:
     out: dict[Values, dict[int, BucketSplit]] = {}
     for split in plan.splits:
@@ -121,9 +139,7 @@ def _by_values(plan: ScanPlan) -> dict[Values, dict[int, BucketSplit]]:
     return out
 
 
-def _check_bucket_counts(
-    layout: ChainLayout, parts: Sequence[ChainPart], buckets: Sequence[Mapping[int, BucketSplit]]
-) -> None:
+def _check_bucket_counts(layout: ChainLayout, parts: Sequence[ChainPart], buckets: Sequence[_Buckets]) -> None:
     counts = {s.total_buckets: p for p, held in zip(parts, buckets, strict=True) for s in held.values()}
     if len(counts) > 1:
         where = ", ".join(

@@ -16,6 +16,7 @@ from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, count_live, plan_snapshot
 from airflow_paimon.data.chain.scan import ChainRead, is_chain_read
+from airflow_paimon.data.chain.whole_read import WholeChain
 from airflow_paimon.data.layers import FEW_FILES, Layer, other_branch, pin_layers
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import plan_read
@@ -29,7 +30,7 @@ from airflow_paimon.spark.statements.views import plan_read_for, view_columns, v
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Planned = Sequence[Layer] | WholeRead | ChainRead
+Planned = Sequence[Layer] | WholeRead | ChainRead | WholeChain
 Running = Callable[[Mapping[str, "DataFrame"], Callable[[str], "DataFrame"]], AbstractContextManager["DataFrame"]]
 """Gives the rows of the query, by the rows of its views and by what runs its text."""
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.data import scan
 from airflow_paimon.data.chain.scan import ChainRead
+from airflow_paimon.data.chain.whole_read import WholeChain
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.whole_read import WholeRead
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
@@ -38,9 +39,9 @@ _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec"
 _KEPT_LEAVES = ("RDDScanExec",)
 
 
-def view_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead) -> DataFrame:
+def view_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> DataFrame:
     """Return the DataFrame of planned reads; of a small table with rows that were read already."""
-    if isinstance(planned, ChainRead):
+    if isinstance(planned, ChainRead | WholeChain):
         return chain_frame(spark, planned)
     if isinstance(planned, WholeRead):
         return frame_of(spark, planned)

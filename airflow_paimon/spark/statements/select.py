@@ -15,7 +15,8 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.data.chain.grouped_read import pin_chain
-from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, plan_pinned_chain
+from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read
+from airflow_paimon.data.chain.whole_read import plan_pinned_chain_or_whole
 from airflow_paimon.data.layers import PinnedLayers, pin_layers
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_system_table, plan_pinned_system_table
@@ -242,7 +243,7 @@ class QueryTables(NamedTables):
         self, state: PinnedLayers | PinnedChain, columns: Sequence[str] | None, predicate: Predicate | None
     ) -> DataFrame:
         if isinstance(state, PinnedChain):
-            return view_frame(self._spark, plan_pinned_chain(state, columns=columns, predicate=predicate))
+            return view_frame(self._spark, plan_pinned_chain_or_whole(state, columns=columns, predicate=predicate))
         return view_frame(self._spark, plan_pinned_or_whole(state, columns=columns, predicate=predicate))
 
 

@@ -10,7 +10,8 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.table import viewed_table as viewed_table
-from airflow_paimon.data.chain.scan import ChainRead, is_chain_read, plan_chain
+from airflow_paimon.data.chain.scan import ChainRead, is_chain_read
+from airflow_paimon.data.chain.whole_read import WholeChain, plan_chain_or_whole
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
@@ -67,7 +68,7 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
 
 def plan_view(
     warehouse: str, text: str, storage_options: Mapping[str, Any] | None, statement: str | None
-) -> Sequence[Layer] | WholeRead | ChainRead:
+) -> Sequence[Layer] | WholeRead | ChainRead | WholeChain:
     """Plan the read of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``, for a statement or a query.
 
     Raises:
@@ -79,11 +80,11 @@ def plan_view(
 
 def plan_read_for(
     table: Table, statement: str | None, version: int | str | None = None, timestamp: int | None = None
-) -> Sequence[Layer] | WholeRead | ChainRead:
+) -> Sequence[Layer] | WholeRead | ChainRead | WholeChain:
     """Plan the read of all columns that a statement can mean."""
     columns = view_columns(read_schema(table, version, timestamp), statement)
     if is_chain_read(table, version):
-        return plan_chain(table, version=version, timestamp=timestamp, columns=columns)
+        return plan_chain_or_whole(table, version=version, timestamp=timestamp, columns=columns)
     return plan_or_whole(table, version=version, timestamp=timestamp, columns=columns)
 
 
