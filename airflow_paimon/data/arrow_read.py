@@ -54,7 +54,8 @@ def read_arrow(
         NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,
             ``chain_read`` other than ``full`` for a view that is not the main view of a chain table.
         UnsupportedFeatureError: the table has a feature with which the result would be wrong.
-        FormatError: a file of the table is missing or corrupt.
+        FormatError: a file of the table is missing or corrupt. ConflictError: the branch was deleted or made anew
+            while its files were planned.
     """
     schema, batches = _planned(table, version, timestamp, columns, where, gap_policy, chain_read)
     return pa.Table.from_batches(batches, schema)

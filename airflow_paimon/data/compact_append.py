@@ -18,7 +18,7 @@ from airflow_paimon.core.table.features import check_unclustered
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
@@ -84,8 +84,7 @@ class AppendCompaction:
 
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return a task for each group of files."""
-        scan = self.plan.scan
-        chosen = ScanPlan(scan.table, scan.snapshot, scan.schema, tuple(b.bucket for b in chunk), scan.index_entries)
+        chosen = replace(self.plan.scan, splits=tuple(b.bucket for b in chunk))
         read, splits = plan_read(chosen, columns=read_columns(self.plan), time_travel=True)
         slim = self.plan.for_tasks()
         return [

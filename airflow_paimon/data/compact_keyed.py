@@ -237,7 +237,7 @@ def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpi
 
 
 def _narrowed(scan: ScanPlan, buckets: Sequence[BucketSplit]) -> ScanPlan:
-    return ScanPlan(scan.table, scan.snapshot, scan.schema, tuple(buckets), scan.index_entries)
+    return replace(scan, splits=tuple(buckets))
 
 
 log = logging.getLogger(__name__)

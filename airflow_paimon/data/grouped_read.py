@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import without_collecting
+from airflow_paimon.core.table.scan import with_schemas, without_collecting
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data.layers import Layer, PinnedLayers
@@ -23,7 +23,6 @@ from airflow_paimon.data.whole_read import (
     plan_group,
     plan_or_whole,
     plan_pinned_or_whole,
-    schemas_of,
     sort_out,
 )
 
@@ -143,5 +142,5 @@ def grouped(
         )
         for g in sorted(groups)
     ]
-    of = replace(whole.of, schemas=schemas_of(whole.of.state, schema_ids))
+    of = replace(whole.of, state=with_schemas(whole.of.state, schema_ids))
     return GroupedRead(of=of, groups=found)

@@ -32,6 +32,8 @@ from airflow_paimon.core.table.scan import (
     count_live,
     partition_types,
     plan_state,
+    with_schemas,
+    with_schemas_of_branch,
 )
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
@@ -122,7 +124,7 @@ class PinnedLayers:
             return self.whole
         by_bucket = len(self.states) == 1
         chosen = [select(state.schema, by_bucket=by_bucket) for state in self.states]
-        plans = _shown(self.states, chosen)
+        plans = tuple(map(with_schemas, _shown(self.states, chosen)))
         if all(selection is None for selection in chosen):
             self.whole = plans
         return plans
@@ -136,9 +138,11 @@ def pin_layers(table: Table, version: int | str | None = None, timestamp: int | 
     """
     with reading_once():
         states = layer_states(first_state(table, version, timestamp), version, timestamp)
-        pinned = PinnedLayers(states, travels=version is not None or timestamp is not None)
-        if sum(count_live(s.table, s.snapshot) for s in states) <= FEW_FILES:
-            pinned.plans(_all_files)
+        travels = version is not None or timestamp is not None
+        if sum(count_live(s.table, s.snapshot) for s in states) > FEW_FILES:
+            return PinnedLayers(tuple(map(with_schemas_of_branch, states)), travels)
+        pinned = PinnedLayers(states, travels)
+        pinned.plans(_all_files)
     return pinned
 
 

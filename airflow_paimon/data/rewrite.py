@@ -29,7 +29,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_scan
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_scan, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
@@ -150,7 +150,7 @@ def _with_meaning(write: TableWrite, changes: Iterable[pa.RecordBatch]) -> Itera
 def live_bucket(plan: ScanPlan, bucket: BucketSplit, *, chained: bool = False) -> tuple[TableRead, ReadSplit]:
     """Return the argument ``live`` of ``rewrite_bucket`` for a bucket. ``chained``: see ``check_readable``."""
     read, splits = plan_read(
-        ScanPlan(plan.table, plan.snapshot, plan.schema, (bucket,), plan.index_entries),
+        replace(plan, splits=(bucket,)),
         time_travel=True,
         layered=True,
         chained=chained,
@@ -163,7 +163,7 @@ def live_bucket(plan: ScanPlan, bucket: BucketSplit, *, chained: bool = False) -
 
 def folded(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
     """Rewrite buckets, their rows unchanged, so that no sequence number is above the given one."""
-    form = StoredPartitions(plan.schema).canonical
+    plan, form = with_schemas(plan), StoredPartitions(plan.schema).canonical
     found = {BucketKey(form(s.partition), s.bucket): s for s in plan.splits}
     messages: list[CommitMessage] = []
     try:

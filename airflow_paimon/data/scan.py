@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ from airflow_paimon.core.table.features import check_file, check_index, check_nu
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.reachability import Deletion, find_deletions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, with_schemas
 from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
@@ -113,17 +112,17 @@ def plan_read(
     whole_buckets: bool = False,
     in_key_order: bool = False,
     batch_rows: int = BATCH_ROWS,
-    known: Mapping[int, TableSchema] = MappingProxyType({}),
 ) -> tuple[TableRead, list[ReadSplit]]:
     """Check that the table can be read correctly, prune, and divide the rest into splits.
 
-    ``known``: schemas by id, which are not read again. ``predicate`` only prunes; ``where`` filters the rows.
-    ``whole_buckets``: read all files of a primary-key table, as a full compaction does, also those that batch reads
-    leave out until a compaction (``core/table/visibility.py``): whoever replaces a bucket has to. ``in_key_order``:
-    each split of a primary-key table is read in key order, as with ``whole_buckets``.
+    ``predicate`` only prunes; ``where`` filters the rows. ``whole_buckets``: read all files of a primary-key table, as
+    a full compaction does, also those that batch reads leave out until a compaction (``core/table/visibility.py``):
+    whoever replaces a bucket has to. ``in_key_order``: each split of a primary-key table is read in key order, as with
+    ``whole_buckets``.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
+        ConflictError: the branch was deleted or made anew meanwhile.
     """
     schema, label = plan.schema, plan.table.label
     check_readable(
@@ -136,12 +135,12 @@ def plan_read(
     )
     check_index(plan.index_entries, table=label)
     ids = sorted({f.schema_id for s in plan.splits for f in s.files})
-    stored = plan.stored_schema or schema
+    known = with_schemas(plan, ids).schemas
     read = TableRead(
         store=plan.table.store,
         label=label,
         schema=schema,
-        schemas={i: stored if i == stored.id else known.get(i) or plan.table.schema(i) for i in ids},
+        schemas={i: known.get(i) or plan.table.schema(i) for i in ids},
         columns=_checked_columns(schema, columns, label),
         rows=_bound_filter(schema, where, predicate, label),
         batch_rows=batch_rows,

@@ -10,8 +10,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
@@ -22,7 +21,7 @@ from zlib import crc32
 import pyarrow.compute as pc
 
 from airflow_paimon.core.check.live_states import live_states_for_read
-from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
     FileKind,
@@ -30,7 +29,6 @@ from airflow_paimon.core.format.manifest import (
     ManifestEntry,
     ManifestFile,
 )
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
@@ -107,8 +105,7 @@ class Sorted(NamedTuple):
 class GroupRead:
     """What a group of files is planned with. Picklable. ``state``: the snapshot and the columns, without files.
     ``top_level``: see ``layers.plan_table_read``. ``kinds``: the columns of ``$audit_log`` to give instead; None: it is
-    another read. ``layered``: the table is read together with another branch. ``schemas``: those of files that are
-    known, by id; see ``schemas_of``.
+    another read. ``layered``: the table is read together with another branch.
     """
 
     state: ScanPlan
@@ -119,7 +116,6 @@ class GroupRead:
     top_level: bool = False
     kinds: tuple[str, ...] | None = None
     layered: bool = False
-    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
 
     @property
     def has_filter(self) -> bool:
@@ -462,18 +458,6 @@ def _as_it_is(entry: ManifestEntry) -> ManifestEntry:
     return entry
 
 
-def schemas_of(state: ScanPlan, ids: Iterable[int]) -> dict[int, TableSchema]:
-    """Read the schemas of files when their read is planned: a branch that is made anew meanwhile gives the same ids to
-    other schemas. One that is missing may be that of files which are gone; whoever needs it reads it again.
-    """
-    found: dict[int, TableSchema] = {}
-    stored = state.stored_schema or state.schema
-    for schema_id in sorted({*ids} - {stored.id}):
-        with suppress(NotFoundError):
-            found[schema_id] = state.table.schema(schema_id)
-    return found
-
-
 def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
     """Plan the read of a group, by the data of all its parts in the order of their places.
 
@@ -500,6 +484,5 @@ def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
         predicate=of.predicate,
         time_travel=of.time_travel,
         layered=of.layered,
-        known=of.schemas,
     )
     return (read if of.kinds is None else replace(read, columns=of.kinds, kinds=True)), splits

@@ -67,7 +67,8 @@ def read_table(
         NotFoundError: no such table, branch, snapshot or tag. InvalidInputError: an unknown column, a naive timestamp,
             ``chain_read`` other than ``full`` for a view that is not the main view of a chain table.
         UnsupportedFeatureError: the table has a feature with which the result would be wrong.
-        FormatError: a file of the table is missing or corrupt (also when the rows are read).
+        FormatError: a file of the table is missing or corrupt (also when the rows are read). ConflictError: the branch
+            was deleted or made anew while its files were planned.
     """
     name, system = without_system_table(name) if isinstance(name, str) and "$" in name else (name, None)
     table = open_table(warehouse, name, branch, storage_options, path=path)

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import without_collecting
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.scan import with_schemas_of_branch, without_collecting
 from airflow_paimon.data import whole_read
 from airflow_paimon.data.chain import whole_read as chains
 from airflow_paimon.data.chain.groups import ChainGroups
@@ -109,7 +106,7 @@ class _Work:
 
 def planned_files(spark: SparkSession, whole: WholeRead) -> DataFrame:
     """Return a task for each about ``TASK_BYTES`` of one branch: rows of a packed pair, schemas by id and splits."""
-    of, groups = replace(whole.of, schemas=_schemas(whole.of.state.table)), _groups(spark, whole.files)
+    of, groups = replace(whole.of, state=with_schemas_of_branch(whole.of.state)), _groups(spark, whole.files)
     bare = replace(whole, listed=(), second=None)
     work = _Work(
         listed=whole.listed,
@@ -132,8 +129,9 @@ def planned_chains(spark: SparkSession, whole: WholeChain) -> DataFrame:
     """Return a task for each about ``TASK_BYTES`` of a chain table: rows of a packed triple, the number of the layer,
     schemas by id and splits; None: chains, with the schemas of each of their inputs.
     """
-    known = {plan.table.branch_name: _schemas(plan.table) for plan in whole.of.state.plans}
-    of, groups = replace(whole.of, schemas=known), whole.divided(-(-whole.files // _groups(spark, whole.files)))
+    main, snapshot, delta = map(with_schemas_of_branch, whole.of.state.plans)
+    of = replace(whole.of, state=replace(whole.of.state, main=main, snapshot=snapshot, delta=delta))
+    groups = whole.divided(-(-whole.files // _groups(spark, whole.files)))
     work = _Work(
         listed=whole.listed,
         entries=lambda one: _entries(one.listed),
@@ -171,13 +169,6 @@ def _planned(spark: SparkSession, work: _Work) -> DataFrame:
                 yield from _batches((((first + n) % tasks, packed(piece)) for n, piece in found), _PLANNED)
 
     return _by_number(map_in_arrow(_sorted_out(spark, work), planned, "task int, data binary"), "task", tasks)
-
-
-def _schemas(table: Table) -> dict[int, TableSchema]:
-    """Read the schemas of a branch, which may be made anew before tasks plan: see ``schemas_of``. Which of them the
-    files have is not known yet. Tasks read those of main themselves.
-    """
-    return {} if table.branch_name == MAIN else {schema.id: schema for schema in table.schemas()}
 
 
 def _sorted_out(spark: SparkSession, work: _Work) -> DataFrame:

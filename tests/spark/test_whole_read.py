@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -27,6 +27,8 @@ from airflow_paimon.spark import whole_read as in_tasks
 from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.shares import GroupShare, pieces_of, read_group, read_rows
+from airflow_paimon.spark.statements import select
+from airflow_paimon.spark.statements.pruning import needed_of
 from airflow_paimon.spark.tasks import OPEN_COST_BYTES
 from tests.data.chain.tables import DAYS, chain_table, seen
 from tests.data.test_whole_read import KINDS, NO_KEYS, branch_of_columns, make, make_anew, put, used
@@ -88,6 +90,25 @@ def test_a_branch_that_is_made_anew_before_its_rows_are_read(
     frame = read_table(spark, str(tmp_path), "d.t$branch_b")
     make_anew(branch)
     assert sorted(map(tuple, frame.collect()), key=repr) == expected
+
+
+@pytest.mark.parametrize("by_tasks", [False, True])
+def test_a_branch_that_is_made_anew_while_a_query_is_planned(
+    spark: SparkSession, tmp_path: Path, by_tasks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "FEW_FILES", -1)
+    if by_tasks:
+        monkeypatch.setattr(whole_read, "MANY_ENTRIES", 0)
+    branch = branch_of_columns(str(tmp_path))
+    expected = sorted((r["k"], r["b"]) for r in read_arrow(branch).to_pylist() if r["b"] is not None)
+
+    def needed(*given: Any) -> Any:
+        make_anew(branch)
+        return needed_of(*given)
+
+    monkeypatch.setattr(select, "needed_of", needed)
+    frame = sql(spark, str(tmp_path), "SELECT k, b FROM d.`t$branch_b` WHERE b IS NOT NULL")
+    assert sorted(map(tuple, frame.collect())) == expected != []
 
 
 def test_tasks_get_files_by_their_bytes(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

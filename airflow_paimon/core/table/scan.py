@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from airflow_paimon.core.errors import FormatError, NotFoundError
+from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import (
     EMPTY_STATS,
     DataFile,
@@ -37,10 +37,10 @@ from airflow_paimon.core.format.manifest_io import (
     read_manifest_row_ids,
     some_blocks,
 )
-from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.store.base import AT_ONCE, Part
+from airflow_paimon.core.store.base import AT_ONCE, Part, read_if_there, side_by_side
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
@@ -56,7 +56,7 @@ from airflow_paimon.core.table.partitions import (
     partition_path,
 )
 from airflow_paimon.core.table.partitions import partition_types as partition_types
-from airflow_paimon.core.table.paths import bucket_dir, checked_name, manifest_path
+from airflow_paimon.core.table.paths import MAIN, bucket_dir, checked_name, manifest_path
 from airflow_paimon.core.table.read_once import read_files, read_parts
 from airflow_paimon.core.table.table import Table, resolve_version
 
@@ -75,7 +75,8 @@ _STATS, _STATS_COLS = (DataFile._fields.index(name) for name in ("key_stats", "v
 class ScanPlan:
     """The files of one snapshot. ``table`` is the view whose schemas the files' schema ids refer to.
 
-    ``stored_schema``: the schema of the read as it is stored, if ``schema`` has other options.
+    ``stored_schema``: the schema of the read as it is stored, if ``schema`` has other options. ``schemas``: those of
+    files that are known, by id, see ``with_schemas``.
     """
 
     table: Table
@@ -84,6 +85,7 @@ class ScanPlan:
     splits: tuple[BucketSplit, ...] = ()
     index_entries: tuple[IndexEntry, ...] = field(default=())
     stored_schema: TableSchema | None = None
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict, compare=False)
 
     @property
     def precondition(self) -> Precondition:
@@ -173,8 +175,8 @@ def _check_size(table: Table, name: str, found: int, size: int | None) -> None:
 
 def _lost(table: Table, what: str, whose: str) -> FormatError:
     return FormatError(
-        f"{table.label}: {what} of {whose} is missing: the snapshot was expired or another engine deleted a file that "
-        f"is still referenced; run check_table"
+        f"{table.label}: {what} of {whose} is missing: the snapshot was expired, its branch was deleted, or another "
+        f"engine deleted a file that is still referenced; run check_table"
     )
 
 
@@ -454,7 +456,41 @@ def plan_state(state: ScanPlan, selection: Selection | None = None, *, statistic
     ``live_entries``.
     """
     plan = plan_snapshot(state.table, state.snapshot, state.schema, selection, statistics=statistics)
-    return replace(plan, stored_schema=state.stored_schema)
+    return replace(plan, stored_schema=state.stored_schema, schemas=state.schemas)
+
+
+def with_schemas(plan: ScanPlan, ids: Iterable[int] | None = None) -> ScanPlan:
+    """Read the schemas of these ids, or of the plan's files, that are not known yet: a branch that is made anew before
+    rows are read gives the same ids to others. One that is missing may be that of files which are gone.
+
+    Raises:
+        ConflictError: the branch was deleted, or made anew, after its columns were read.
+    """
+    view, stored = plan.table, plan.stored_schema or plan.schema
+    known = {**plan.schemas, stored.id: stored}
+    if ids is None:
+        ids = {f.schema_id for split in plan.splits for f in split.files}
+    missing = sorted({*ids} - known.keys())
+    paths = [view.paths.schema(i) for i in missing]
+    found = side_by_side(view.store, [partial(read_if_there, view.store, path) for path in paths])
+    read = ((i, data) for i, data in zip(missing, found, strict=True) if data is not None)
+    known |= {i: parse_schema(data, f"{view.label}: schema-{i}") for i, data in read}
+    if missing and view.branch_name != MAIN:
+        _require_same_branch(view, stored)
+    return replace(plan, schemas=known)
+
+
+def _require_same_branch(view: Table, stored: TableSchema) -> None:
+    """Look at the newest schema of a read once more: if it is the same, so are those before it."""
+    data = read_if_there(view.store, view.paths.schema(stored.id))
+    now = None if data is None else parse_schema(data, f"{view.label}: schema-{stored.id}")
+    if now is None or (now.fields, now.time_millis) != (stored.fields, stored.time_millis):
+        raise ConflictError(f"{view.label} was deleted or made anew while its files were planned; read it again")
+
+
+def with_schemas_of_branch(plan: ScanPlan) -> ScanPlan:
+    """Read all schemas of a branch, for reads of files that are planned later. Those of main stay what they are."""
+    return plan if plan.table.branch_name == MAIN else with_schemas(plan, plan.table.schema_ids())
 
 
 def plan_snapshot(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import plan_state, without_collecting
+from airflow_paimon.core.table.scan import plan_state, with_schemas, without_collecting
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data import grouped_read
@@ -25,7 +25,6 @@ from airflow_paimon.data.chain.whole_read import (
     sort_out,
 )
 from airflow_paimon.data.scan import TableRead
-from airflow_paimon.data.whole_read import schemas_of
 
 _FILES, _MOST_GROUPS = 2000, 20_000
 """Files of a group, about."""
@@ -63,7 +62,7 @@ def pin_chain(table: Table, version: int | str | None = None, timestamp: int | s
         chosen = choose_chain(table, version, timestamp)
         if has_more_entries(chosen, grouped_read.MANY_ENTRIES):
             return chosen.partitions_only()
-        return chosen.planned(plan_state)
+        return chosen.planned(lambda state: with_schemas(plan_state(state)))
 
 
 def by_groups(found: ChainRead | WholeChain) -> PlannedChain:
@@ -91,8 +90,9 @@ def _grouped(whole: WholeChain) -> tuple[ChainGroupRead, ChainGroups, _Parts]:
         for one in sort_out(whole.of, groups, whole.listed):
             parts.setdefault(one.group, []).append(kept.keep(one.data))
             schema_ids[one.data[0]].update(one.schema_ids)
-        known = {plan.table.branch_name: schemas_of(plan, ids) for plan, ids in zip(plans, schema_ids, strict=True)}
-    return replace(whole.of, schemas=known), groups, parts
+        main, snapshot, delta = map(with_schemas, plans, schema_ids)
+    state = replace(whole.of.state, main=main, snapshot=snapshot, delta=delta)
+    return replace(whole.of, state=state), groups, parts
 
 
 def _planned(of: ChainGroupRead, groups: ChainGroups, parts: _Parts) -> Iterator[ChainRead]:

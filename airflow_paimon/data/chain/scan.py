@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -34,7 +33,14 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, choose_state, count_live, plan_state
+from airflow_paimon.core.table.scan import (
+    BucketSplit,
+    ScanPlan,
+    choose_state,
+    count_live,
+    plan_state,
+    with_schemas_of_branch,
+)
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
 from airflow_paimon.data.files.arrow_types import arrow_schema
@@ -166,7 +172,7 @@ class ChosenChain:
     def partitions_only(self) -> PinnedChain:
         """Plan the partitions and buckets of each branch, without their files."""
         known = live_states_for_read(self.state.main.table)
-        found = [_partitions_only(known, plan) for plan in self.state.plans]
+        found = [_partitions_only(known, with_schemas_of_branch(plan)) for plan in self.state.plans]
         (main, of_main), (snapshot, of_snapshot), (delta, of_delta) = found
         state = replace(self.state, main=main, snapshot=snapshot, delta=delta)
         return PinnedChain(state, self.travels, (of_main, of_snapshot, of_delta))
@@ -255,10 +261,8 @@ def plan_partitions(
     predicate: Predicate | None = None,
     time_travel: bool = False,
     batch_rows: int = BATCH_ROWS,
-    known: Mapping[str, Mapping[int, TableSchema]] = MappingProxyType({}),
 ) -> ChainRead:
-    """Plan the files of these partitions; others are not read. ``known``: schemas by branch name and id, which are not
-    read again.
+    """Plan the files of these partitions; others are not read.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read.
@@ -277,7 +281,6 @@ def plan_partitions(
             time_travel=time_travel,
             chained=True,
             batch_rows=batch_rows,
-            known=known.get(plan.table.branch_name, {}),
         )
 
     main, snapshot = stored(state.main, Source.MAIN), stored(state.snapshot, Source.SNAPSHOT)
@@ -293,7 +296,6 @@ def plan_partitions(
             time_travel=time_travel,
             chained=True,
             batch_rows=batch_rows,
-            known=known.get(plan.table.branch_name, {}),
         )[0]
 
     anchors = part(state.snapshot, {r.anchor for r in chains if r.anchor is not None})

@@ -4,8 +4,8 @@ tables, some tasks sort the entries of the three branches into groups (``groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
@@ -77,18 +77,15 @@ class ListedInChain(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainGroupRead:
-    """What a group of files is planned with. Picklable. ``state``: the snapshots and columns, without files.
-    ``schemas``: those of files that are known, by branch name and id; see ``whole_read.schemas_of``.
-    """
+    """What a group of files is planned with. Picklable. ``state``: the snapshots and columns, without files."""
 
     state: ChainState
     travels: bool
     asked: Asked
-    schemas: Mapping[str, Mapping[int, TableSchema]] = field(default_factory=dict)
 
     def plan(self, state: ChainState, reads: Sequence[PartitionRead]) -> ChainRead:
         """Plan files of a state; raises as ``plan_partitions``."""
-        return plan_partitions(state, reads, **self.asked.of_files, time_travel=self.travels, known=self.schemas)
+        return plan_partitions(state, reads, **self.asked.of_files, time_travel=self.travels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
@@ -27,6 +27,7 @@ from airflow_paimon.core.table.scan import (
     group_by_bucket,
     live_entries,
     read_index,
+    with_schemas_of_branch,
 )
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
@@ -119,17 +120,21 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
     other, before, other_schema = _other_side(main, branch, schema, request)
     _check_keys(branch, schema, other, other_schema)
     choice = choose_partitions(schema, request.partitions, context.table.name)
+    state_before, state_after = ScanPlan(other, before, other_schema), ScanPlan(branch, after, schema)
+    state_after = with_schemas_of_branch(state_after)
+    known = state_after.schemas if other == branch else {}
+    state_before = with_schemas_of_branch(replace(state_before, schemas=known))
     found = _Buckets(branch, schema, (other, before, other_schema), after, choice)
     columns, only_before, only_after = _columns(schema, other_schema)
     head = main.latest_snapshot()
     return DiffPlan(
         before=Side(
             name=request.against,
-            scan=ScanPlan(other, before, other_schema, tuple(found.before), tuple(found.index_before)),
+            scan=replace(state_before, splits=tuple(found.before), index_entries=tuple(found.index_before)),
         ),
         after=Side(
             name=request.branch,
-            scan=ScanPlan(branch, after, schema, tuple(found.after), tuple(found.index_after)),
+            scan=replace(state_after, splits=tuple(found.after), index_entries=tuple(found.index_after)),
         ),
         keys=schema.primary_keys,
         columns=columns,

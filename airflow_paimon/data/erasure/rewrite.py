@@ -30,7 +30,7 @@ from airflow_paimon.core.schema.columns_plan import ids_on_main
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, Work
@@ -140,7 +140,7 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
     chained = TableOptions(view.schema().options).chain_table
     write = plan_write(view, by_buckets=True, chained=chained)
     where = _where(view, search, write.schema)
-    scan = plan_snapshot(view, write.planned_on, write.schema)
+    scan = with_schemas(plan_snapshot(view, write.planned_on, write.schema))
     works = []
     for split in scan.splits:
         if not _chosen(split.files, names):

@@ -77,8 +77,8 @@ def read_data_file(
                     yield FileBatch(start + offset, conform(rows.slice(offset, batch_rows), target, path))
     except NotFoundError:
         raise FormatError(
-            f"Data file {path} is missing: its snapshot was expired, or another engine deleted a file that is still "
-            f"referenced; run check_table"
+            f"Data file {path} is missing: its snapshot was expired, its branch was deleted, or another engine "
+            f"deleted a file that is still referenced; run check_table"
         ) from None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError) as error:
         raise _translated(error, path) from error

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.checks.rules import ALL, AcceptedValues, NotNull, Rule, Unique
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
+from airflow_paimon.core.table.scan import ScanPlan, plan_state
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.read import read_split
@@ -60,8 +60,7 @@ def _rows_of(rule: NotNull | AcceptedValues, plan: DiffPlan) -> ScanPlan:
 
 
 def _branch(plan: DiffPlan, chosen: Selection | None) -> ScanPlan:
-    scan = plan.after.scan
-    return plan_snapshot(scan.table, scan.snapshot, scan.schema, chosen)
+    return plan_state(plan.after.scan, chosen)
 
 
 def _holds(scan: ScanPlan, names: Sequence[str], memory_bytes: int, test: Callable[[pa.Table], bool]) -> bool:

@@ -10,7 +10,7 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import Selection
-from airflow_paimon.core.table.scan import plan_snapshot
+from airflow_paimon.core.table.scan import plan_state
 from airflow_paimon.data.diff.scan import DiffPlan, Side
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.check_diff import BEFORE, CHANGE, diff_frame
@@ -84,8 +84,7 @@ class CheckViews:
         return self.other(self.request.table if name == MAIN_VIEW else self.further[name])
 
     def _side(self, side: Side, columns: Sequence[str] | None, partitions: Selection | None) -> DataFrame:
-        scan = side.scan
-        chosen = plan_snapshot(scan.table, scan.snapshot, scan.schema, partitions)
+        chosen = plan_state(side.scan, partitions)
         return view_frame(self.spark, [plan_read(chosen, columns=columns, time_travel=True)])
 
     def _differing(self) -> DataFrame:

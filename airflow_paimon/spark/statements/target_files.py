@@ -16,7 +16,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketKey, ScanPlan, count_live, live_columns, plan_snapshot
+from airflow_paimon.core.table.scan import BucketKey, ScanPlan, count_live, live_columns, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.layers import other_branch
 from airflow_paimon.data.scan import OPEN_BYTES
@@ -49,7 +49,7 @@ class TargetFiles:
     def whole(self) -> ScanPlan:
         """Return all files."""
         if self._whole is None:
-            self._whole = plan_snapshot(self.table, self.head, self.schema)
+            self._whole = with_schemas(plan_snapshot(self.table, self.head, self.schema))
         return self._whole
 
     def whole_if_read(self) -> ScanPlan | None:
@@ -69,7 +69,7 @@ class TargetFiles:
         if selection is None or self._must_be_whole:
             return self.whole()
         if self._whole is None:
-            return plan_snapshot(self.table, self.head, self.schema, selection)
+            return with_schemas(plan_snapshot(self.table, self.head, self.schema, selection))
         return replace(self._whole, splits=tuple(s for s in self._whole.splits if selection(s.partition)))
 
     def has_many(self) -> bool:

@@ -66,12 +66,12 @@ def planned(whole: WholeChain, groups: ChainGroups, seed: str) -> list[ChainRead
     ]
 
 
-def compare(table: Table, seed: str, files: int, **asked: Any) -> int:
-    """Compare both plans; return how many groups more than segments there are."""
+def compare(table: Table, seed: str, files: int, **asked: Any) -> None:
+    """Compare both plans."""
     expected, whole = plan_chain(table, **asked), plan_chain_or_whole(table, more_than=0, **asked)
     if isinstance(whole, ChainRead):
         assert not any(splits for _, splits in expected.layers) and not expected.splits
-        return 0
+        return
     groups = whole.divided(files)
     found = planned(whole, groups, seed)
     assert whole.base.inputs.main.output_schema == expected.inputs.main.output_schema
@@ -79,12 +79,10 @@ def compare(table: Table, seed: str, files: int, **asked: Any) -> int:
     for at, (_, splits) in enumerate(expected.layers):
         assert texts(s for read in found for s in read.layers[at][1]) == texts(splits)
     assert rows_of(found) == rows_of([expected])
-    return len(groups) - len(groups.segments)
 
 
 @pytest.mark.random
 def test_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    divided = []
     for seed in range(lives(4, 60)):
         life = Life(seed)
         draw = life.chance
@@ -98,9 +96,9 @@ def test_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
             {"where": (pc.field(life.keys[-1]) <= day) & (pc.field("k") < 7)},
             {"predicate": Condition("v1", ">", "v4"), "mode": "hybrid"},
         ]
-        divided += [compare(life.table, f"{seed}", draw.choice([1, 3]), **given) for given in asked]
+        for given in asked:
+            compare(life.table, f"{seed}", draw.choice([1, 3]), **given)
         life.check()
-    assert max(divided) > 0
 
 
 def test_deletion_vectors() -> None:
@@ -145,7 +143,7 @@ def test_buckets_that_are_planned_apart_have_one_number(monkeypatch: pytest.Monk
         with pytest.raises(InvalidInputError, match=r"different numbers of buckets .*3 in dt=20250814 of branch delta"):
             plan(table, **({"more_than": 0} if plan is plan_chain_or_whole else {}))
     where = pc.field("dt") == "20250811"
-    assert compare(table, "one day", 1, where=where) >= 0
+    compare(table, "one day", 1, where=where)
 
 
 def test_few_files_of_large_manifests_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
