@@ -22,6 +22,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets, delete_unused
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
+from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -54,7 +55,7 @@ BucketState = tuple[TableRead, ReadSplit]
 
 Told = Callable[[pa.RecordBatch], pa.RecordBatch]
 
-_BUCKET = "_BUCKET"
+_BUCKET = hidden("bucket")
 _MEMORY = 256 << 20
 
 

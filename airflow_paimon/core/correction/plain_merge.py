@@ -26,9 +26,10 @@ from airflow_paimon.core.correction.plain_reader import (
 from airflow_paimon.core.correction.sql_words import Token
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField, DataType, with_nullable
+from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.predicate import AllOf, Predicate, columns_of
 
-SOURCE = "__airflow_paimon_source:"
+SOURCE = hidden("source:")
 """Stands before the names of the source's columns, in conditions and values that know both sides."""
 _LOOSE = AtomicType("LOOSE")
 """The type of a column of VALUES until it meets one of the target's: its literals are read as those of that one."""

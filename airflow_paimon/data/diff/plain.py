@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.data.diff.keyed import Findings, differs, in_order, json_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
-COUNT = "__airflow_paimon_count"
+COUNT = hidden("count")
 """The column with how much more often the later side has a row."""
-PAIRED = "__airflow_paimon_paired"
+PAIRED = hidden("paired")
 """The column that marks the two rows of a pair, which follow each other."""
 
 
@@ -69,7 +70,7 @@ def before_and_after(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     return plain.filter(pc.invert(later)), plain.filter(later)
 
 
-_ROW = "__airflow_paimon_row"
+_ROW = hidden("row")
 
 Values = tuple[Any, ...]
 Side = tuple[TableRead, Sequence[ReadSplit]]
@@ -164,9 +165,9 @@ def _by_partition(
         if rows.num_rows:
             yield (), rows
         return
-    numbered = rows.append_column("__row", pa.array(range(rows.num_rows)))
-    for group in numbered.group_by(list(keys)).aggregate([("__row", "list")]).to_pylist():
-        part = rows.take(pa.array(sorted(group["__row_list"])))
+    numbered = rows.append_column(_ROW, pa.array(range(rows.num_rows)))
+    for group in numbered.group_by(list(keys)).aggregate([(_ROW, "list")]).to_pylist():
+        part = rows.take(pa.array(sorted(group[f"{_ROW}_list"])))
         values = [to_values(part.column(k).slice(0, 1), t)[0] for k, t in zip(keys, types, strict=True)]
         yield tuple(values), part
 

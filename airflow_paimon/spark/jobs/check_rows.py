@@ -17,6 +17,7 @@ from airflow_paimon.core.checks.rules import (
     Unique,
 )
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
@@ -28,6 +29,8 @@ from airflow_paimon.spark.statements.tables import warehouse_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+_COUNT = hidden("count")
 
 
 def broken_by_columns(rule: NotNull | Unique | AcceptedValues | Relationships, views: CheckViews) -> DataFrame | None:
@@ -136,8 +139,8 @@ def _repeated(rule: Unique, views: CheckViews) -> DataFrame | None:
 
     rows = views.branch(rule.columns, None if rule.rows == ALL else touched_partitions(rule.columns, views.plan))
     rows = rows.where(_all([rows[c].isNotNull() for c in rule.columns]))
-    counts = rows.groupBy(*rule.columns).agg(sf.count(sf.lit(1)).alias("_count"))
-    repeated = counts.where(counts["_count"] > 1)
+    counts = rows.groupBy(*rule.columns).agg(sf.count(sf.lit(1)).alias(_COUNT))
+    repeated = counts.where(counts[_COUNT] > 1)
     if rule.rows == ALL:
         return repeated
     if repeated.isEmpty():

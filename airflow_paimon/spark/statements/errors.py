@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.table.hidden_names import HIDDEN
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement
 
-_OWN_NAMES = re.compile(r", `__airflow_paimon_\w+`|`__airflow_paimon_\w+`, ")
+_OWN_NAMES = re.compile(rf", `{HIDDEN}\w+`|`{HIDDEN}\w+`, ")
 """Columns that rows are found by: among the names that Spark suggests for an unknown one."""
 
 

@@ -23,6 +23,7 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate, columns_of
@@ -57,7 +58,7 @@ from airflow_paimon.spark.statements.statement_plan import (
 from airflow_paimon.spark.statements.target_files import Limits, TargetFiles
 from airflow_paimon.spark.statements.whole_partitions import Partitions, dropped, partition_rows
 
-_ROW = "__airflow_paimon_row"
+_ROW = hidden("row")
 
 
 class NotPlainError(UnsupportedFeatureError):
