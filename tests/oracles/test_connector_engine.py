@@ -323,6 +323,42 @@ def test_the_base_is_read_with_the_branch_s_columns(spark: SparkSession, connect
     assert sorted_samples(connector("diff_branches", sample=20)["details"]) == sorted_samples(embedded)
 
 
+@pytest.mark.parametrize("primary", some([True, False], 1), ids=lambda primary: "primary-key" if primary else "append")
+def test_names_with_dots_and_backticks(primary: bool, spark: SparkSession, connector: Run, tmp_path: Path) -> None:
+    # the connector itself doesn't find columns with dots by which partitions and buckets are distributed
+    day = "dt" if primary else "d.t"
+    columns = [
+        *(("id", "BIGINT NOT NULL"), ("k.k", "BIGINT NOT NULL"), ("v`v", "STRING")),
+        *(("a.`b`.c", "DOUBLE"), (day, "STRING NOT NULL")),
+    ]
+    keys = [day, "k.k", "id"] if primary else []
+    options = {"bucket": "2", "bucket-key": "id"} if primary else {"bucket": "-1"}
+    main = create_table(str(tmp_path), "d.t", columns, partition_keys=[day], primary_keys=keys, options=options)
+    rows = [(k, k, f"{name}{k}", k / 2, name) for name in "ab" for k in range(5)]
+    names = [name for name, _ in columns]
+    write_arrow(main, pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
+    run(tmp_path, "create_tag", tag="base")
+    for name in ("fix", "theirs"):
+        run(tmp_path, "create_branch", branch=name, tag="base")
+        change = [RenameColumn(name="a.`b`.c", to_name="e.`"), AddColumn(name="new.`x`", type="INT")]
+        alter_table(main.branch(name), change)
+    sql = f"""SELECT id, `k.k`, concat(`v``v`, '!') AS `v``v`, `e.``` + 1 AS `e.```, `{day}`, 7 AS `new.``x```
+        FROM branch WHERE `{day}` = 'a' AND `k.k` < 4"""
+    ours, chosen = main.branch("fix"), {"partitions": (f"{day}=a",)}
+    assert correct(spark, tmp_path, sql, **chosen).changed
+    done = connector("correct_branch", sql, branch="theirs", **chosen)
+    assert done.get("changed"), done
+    assert rows_of(main.branch("theirs")) == rows_of(ours)
+    answers = [diff(spark, tmp_path, branch=b, sample=20) for b in ("fix", "theirs")]
+    answers += [connector("diff_branches", branch=b, sample=20)["details"] for b in ("fix", "theirs")]
+    first, *others = map(sorted_samples, answers)
+    assert others == [first] * 3
+    assert first["total"]["deleted"] == (1 if primary else 5)
+    if primary:
+        said = connector("correct_branch", f"{sql} UNION ALL {sql}", branch="theirs", **chosen)["error"]["message"]
+        assert "the rows hold 4 primary keys more than once, such as dt = 'a', k.k = " in said
+
+
 def test_a_retry_gives_the_first_try_s_result(connector: Run, tmp_path: Path) -> None:
     _, branch = make_branch(tmp_path)
     asked = {"sql": "SELECT k, 'x' v, dt FROM branch WHERE dt = 'a'", "partitions": ("dt=a",), "operation_id": "op-1"}

@@ -21,6 +21,7 @@ from airflow_paimon.spark.connector.frames import (
     in_partitions,
     partition_values_of,
 )
+from airflow_paimon.spark.spark_types import sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -44,7 +45,7 @@ class Comparison:
 
 def compare_frames(comparison: Comparison, before: DataFrame, after: DataFrame, sampled: int) -> Found:
     """Count the differences, with samples for the first ``sampled`` differing partitions."""
-    columns = [f"`{c}`" for c in comparison.columns]
+    columns = list(map(sql_name, comparison.columns))
     before, after = before.select(*columns), after.select(*columns)
     rows = _by_key(comparison, before, after) if comparison.keys else _by_content(comparison, before, after)
     found = _counts(comparison, rows)
@@ -99,9 +100,9 @@ def _by_key(comparison: Comparison, before: DataFrame, after: DataFrame) -> Data
     rest = [f for f in after.schema.fields if f.name not in comparison.keys]
     sides = []
     for frame, row, mark in ((before, _OLD, "b"), (after, _NEW, "a")):
-        values = [comparable(sf.col(f"`{f.name}`"), f.dataType).alias(f"v{i}") for i, f in enumerate(rest)]
-        keys = [sf.col(f"`{k}`").alias(f"__{mark}{i}") for i, k in enumerate(comparison.keys)]
-        whole = sf.struct(*(sf.col(f"`{c}`") for c in comparison.columns)).alias(row)
+        values = [comparable(sf.col(sql_name(f.name)), f.dataType).alias(f"v{i}") for i, f in enumerate(rest)]
+        keys = [sf.col(sql_name(k)).alias(f"__{mark}{i}") for i, k in enumerate(comparison.keys)]
+        whole = sf.struct(*map(sql_name, comparison.columns)).alias(row)
         sides.append(frame.select(*keys, whole, sf.struct(sf.lit(1), *values).alias(f"__{mark}v")))
     same_key = reduce(
         lambda one, other: one & other,
@@ -125,7 +126,7 @@ def _by_content(comparison: Comparison, before: DataFrame, after: DataFrame) -> 
     from pyspark.sql import functions as sf
 
     fields = after.schema.fields
-    columns = [sf.col(f"`{c}`") for c in comparison.columns]
+    columns = [sf.col(sql_name(c)) for c in comparison.columns]
     content = [comparable(c, f.dataType).alias(f"__k{i}") for i, (c, f) in enumerate(zip(columns, fields, strict=True))]
     parts = [
         frame.select(*content, sf.struct(*columns).alias(_NEW), sf.lit(old).alias("__b"), sf.lit(1 - old).alias("__a"))

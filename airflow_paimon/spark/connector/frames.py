@@ -18,7 +18,7 @@ from airflow_paimon.core.format.types import DataField, DataType
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import arrow_type
-from airflow_paimon.spark.spark_types import spark_schema, spark_type
+from airflow_paimon.spark.spark_types import spark_schema, spark_type, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,7 +33,7 @@ class Reader:
 
     def name(self, view: Table) -> str:
         """Return the name by which Spark finds a view."""
-        return ".".join(f"`{part}`" for part in self.parts(view))
+        return ".".join(map(sql_name, self.parts(view)))
 
     def parts(self, view: Table) -> tuple[str, str, str]:
         """Return the parts of that name: catalog, database, table with branch."""
@@ -88,7 +88,7 @@ def _column(stored: DataField | None, wanted: DataField) -> Column:
 
     if stored is None:
         return sf.lit(None).cast(_type(wanted)).alias(wanted.name)
-    column = sf.col(f"`{stored.name}`")
+    column = sf.col(sql_name(stored.name))
     return (column if stored.type == wanted.type else column.cast(_type(wanted))).alias(wanted.name)
 
 
@@ -125,7 +125,7 @@ def _in_partition(schema: TableSchema, values: Sequence[Any], names: Sequence[st
 
     out: Column | None = None
     for field, value, name in zip(schema.partition_fields, values, names, strict=True):
-        column = sf.col(f"`{name}`")
+        column = sf.col(sql_name(name))
         same = column.isNull() if value is None else column == _literal(value, field.type)
         out = same if out is None else out & same
     assert out is not None

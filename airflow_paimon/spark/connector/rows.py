@@ -10,6 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, shown_partition
@@ -21,12 +22,12 @@ from airflow_paimon.spark.arrow_frames import collect_arrow
 from airflow_paimon.spark.connector.frames import partition_values_of
 from airflow_paimon.spark.jobs.correction import Base
 from airflow_paimon.spark.rows_in import check_frame
-from airflow_paimon.spark.spark_types import spark_type
+from airflow_paimon.spark.spark_types import spark_type, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_COUNT = "__count"
+_COUNT = hidden("count")
 _NAMED, _LISTED = 5, 100
 Counts = Mapping[tuple[Any, ...], int]
 
@@ -115,7 +116,7 @@ def fitted(rows: DataFrame, schema: TableSchema, branch: Table) -> DataFrame:
         return rows
     given = set(rows.columns)
     kept = [f for f in schema.fields if f.name in given]  # others have a default value
-    return rows.select(*(sf.col(f"`{f.name}`").cast(spark_type(f.type)).alias(f.name) for f in kept))
+    return rows.select(*(sf.col(sql_name(f.name)).cast(spark_type(f.type)).alias(f.name) for f in kept))
 
 
 def count_rows(given: DataFrame, rows: DataFrame, schema: TableSchema, branch: Table) -> Counts:
@@ -126,7 +127,7 @@ def count_rows(given: DataFrame, rows: DataFrame, schema: TableSchema, branch: T
     """
     from pyspark.sql import functions as sf
 
-    partitions = [sf.col(f"`{k}`").alias(f"__p{i}") for i, k in enumerate(schema.partition_keys)]
+    partitions = [sf.col(sql_name(k)).alias(f"__p{i}") for i, k in enumerate(schema.partition_keys)]
     problems = _problems(given, rows, schema)
     sums = [sf.sum(c.cast("long")).alias(f"__x{i}") for i, (c, _) in enumerate(problems)]
     counted = collect_arrow(given.groupBy(*partitions).agg(sf.count(sf.lit(1)).alias(_COUNT), *sums))
@@ -146,7 +147,7 @@ def _problems(given: DataFrame, rows: DataFrame, schema: TableSchema) -> list[tu
     for field in schema.fields:
         if field.name not in after:
             continue
-        column, where = sf.col(f"`{field.name}`"), f"column {field.name!r}"
+        column, where = sf.col(sql_name(field.name)), f"column {field.name!r}"
         if not field.type.nullable or field.name in schema.primary_keys:
             out.append((column.isNull(), f"a null in {where}, which is NOT NULL"))
         if before[field.name] != after[field.name] and isinstance(field.type, AtomicType):
@@ -180,7 +181,7 @@ def check_rows(
 def _check_unique(rows: DataFrame, schema: TableSchema, branch: Table) -> None:
     from pyspark.sql import functions as sf
 
-    keys = [f"`{k}`" for k in schema.primary_keys]
+    keys = list(map(sql_name, schema.primary_keys))
     twice = rows.groupBy(*keys).agg(sf.count(sf.lit(1)).alias(_COUNT)).where(sf.col(_COUNT) > 1)
     some = twice.agg(sf.count(sf.lit(1)), sf.first(sf.struct(*keys))).collect()[0]
     if some[0]:
