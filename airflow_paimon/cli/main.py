@@ -256,7 +256,12 @@ def _limit(text: str) -> int:
 
 
 def _check_values(options: argparse.Namespace) -> None:
-    if options.table is not None and not options.table.strip():
+    if not options.warehouse.strip():
+        raise InvalidInputError(
+            f"{options.what}: --warehouse is empty; give a path or a URI such as s3://bucket/folder"
+        )
+    table = getattr(options, "table", None)
+    if table is not None and not table.strip():
         raise InvalidInputError(f"{options.what}: --table is empty; give it as db.table")
     form = getattr(options, "format", None)
     if options.json and form not in (None, "json"):
@@ -270,6 +275,7 @@ def _look_up(options: argparse.Namespace) -> Any:
     from airflow_paimon.core.table.paths import MAIN
     from airflow_paimon.core.table.table import resolve_version
 
+    _check_values(options)
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
     if options.what == "sets":
@@ -309,7 +315,6 @@ def _asked_name(options: argparse.Namespace) -> tuple[str, int | str | None]:
     """Return the table as it is named, all of them where none is, and the version."""
     from airflow_paimon.core.table.table import split_version
 
-    _check_values(options)
     name, version = split_version(options.table) if options.table is not None else ("*", None)
     if version is not None and options.what not in _OF_A_VERSION:
         raise InvalidInputError(

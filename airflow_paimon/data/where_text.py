@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
@@ -91,7 +91,8 @@ def where_argument(
             f"{table.label}: where is a condition as text or a pyarrow expression, not {type(where).__name__}"
         )
     schema = with_row_columns(read_schema(table, version, timestamp))
-    return to_expression(parse_condition(where, schema, floats=True), schema)
+    with naming_table(table.label):
+        return to_expression(parse_condition(where, schema, floats=True), schema)
 
 
 class _Parser:

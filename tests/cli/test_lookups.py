@@ -359,7 +359,7 @@ def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.Capture
         (
             ["head", "--warehouse=WH", "--table=d.t", "--where=nope = 1"],
             2,
-            "invalid-input: where 'nope = 1': there",
+            "invalid-input: d.t: where 'nope = 1': there",
         ),
         (["head", "--warehouse=WH", "--table=d.t", "--columns=k,nope"], 2, "invalid-input: d.t has no column 'nope'"),
         (
@@ -374,6 +374,8 @@ def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.Capture
             2,
             "invalid-input: d.t: --from 2027-01-01 is not before --to 2026-01-01",
         ),
+        (["audit", "--warehouse=WH", "--from=2026"], 2, "invalid-input: --from takes a date or an ISO time"),
+        (["tables", "--warehouse="], 2, "invalid-input: tables: --warehouse is empty; give a path or a URI"),
         (["fly"], 2, "invalid-input: There is no command 'fly'; there are job, call, tables,"),
         (["tabels", "--warehouse=WH"], 2, "invalid-input: There is no command 'tabels'; did you mean tables?"),
         (["create_tag"], 2, "invalid-input: create_tag is a job: python -m airflow_paimon job create_tag --help"),

@@ -65,6 +65,8 @@ def _moment(flag: str, text: str | None) -> int | None:
     try:
         if len(text) == len("2026-11-18"):
             return int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp() * 1000)
+        if text.isdigit():  # 2026 or 20261118 would be epoch milliseconds, a day of 1970
+            raise ValueError
         return parse_timestamp(text)
     except (InvalidInputError, ValueError):
         raise InvalidInputError(
