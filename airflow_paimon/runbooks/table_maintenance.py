@@ -105,7 +105,7 @@ def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> 
     """
     from airflow_paimon.core.health.gather import HealthRules
     from airflow_paimon.core.health.table_health import read_healths
-    from airflow_paimon.core.metadata_expiry.expiry import time_before
+    from airflow_paimon.core.metadata_expiry.ages import time_before
 
     budget = parse_budget(params["budget"])
     if budget is None:

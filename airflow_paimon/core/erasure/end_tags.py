@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.metadata_expiry.expiry import Choice, run_expiry
+from airflow_paimon.core.metadata_expiry.expiry_run import Choice, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots
 from airflow_paimon.core.requests.context import Context
 

@@ -37,8 +37,9 @@ from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
     newest_automatic,
     plan_new_tags,
 )
-from airflow_paimon.core.metadata_expiry.expiry import Choice, Expired, choose_tags, expire
+from airflow_paimon.core.metadata_expiry.expiry import choose_tags
 from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule
+from airflow_paimon.core.metadata_expiry.expiry_run import Choice, Expired, expire
 from airflow_paimon.core.metadata_expiry.root_values import Roots
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult

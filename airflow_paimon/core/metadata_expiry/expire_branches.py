@@ -9,7 +9,7 @@ from airflow_paimon.core.branches.delete import check_deletable_branch, gather_r
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time
+from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchAge,
     BranchRules,

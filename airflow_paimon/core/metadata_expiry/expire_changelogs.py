@@ -6,17 +6,16 @@ They go the way of snapshots: into the trash, and after the grace time what no o
 from __future__ import annotations
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.metadata_expiry.ages import time_before
 from airflow_paimon.core.metadata_expiry.expiry import (
-    Choice,
     changelog_hints,
     chosen_branches,
     every_branch,
     expiry_report,
     options_of,
-    run_expiry,
-    time_before,
 )
 from airflow_paimon.core.metadata_expiry.expiry_plan import BranchExpiry, SnapshotRule, changelog_rule, plan_changelogs
+from airflow_paimon.core.metadata_expiry.expiry_run import Choice, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import Roots
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireChangelogs

@@ -20,9 +20,9 @@ from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
+from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, StoredContents, store_contents
 from airflow_paimon.core.metadata_expiry.contents_plan import Mask
-from airflow_paimon.core.metadata_expiry.expiry import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.kept_plan import Kept, count_kept, kept_json, masks_by_class
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import (

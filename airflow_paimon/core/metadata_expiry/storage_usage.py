@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from airflow_paimon.core.metadata_expiry.ages import duration_ms
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, StoredContents, store_contents
 from airflow_paimon.core.metadata_expiry.contents_plan import Mask
-from airflow_paimon.core.metadata_expiry.expiry import duration_ms
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, Stored, Sums
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes

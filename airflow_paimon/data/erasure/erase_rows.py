@@ -26,7 +26,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedCatalogError,
 )
-from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots, grace_millis
+from airflow_paimon.core.metadata_expiry.ages import grace_millis
+from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
 from airflow_paimon.core.plan import Plan, Precondition

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.metadata_expiry import expiry
+from airflow_paimon.core.metadata_expiry import expiry_run
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -321,7 +321,7 @@ def test_the_same_files_go_as_if_all_were_read(case: int, monkeypatch: pytest.Mo
                                      "all_branches": random.random() < 0.3}  # fmt: skip
             other = copied(table)
             with monkeypatch.context() as patch:
-                patch.setattr(expiry, "RootReader", lambda table, since, whole: RootReader(table, since))
+                patch.setattr(expiry_run, "RootReader", lambda table, since, whole: RootReader(table, since))
                 all_read = expire(other, **asked)
             ends_read = expire(table, **asked)
             assert table.store.walk("") == other.store.walk("")

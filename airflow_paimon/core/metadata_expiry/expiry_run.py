@@ -1,0 +1,306 @@
+"""The run of every expiry: move metadata into the trash; delete what only the trash names after a grace time.
+
+Two phases, so that a run that is killed leaves unreferenced files and never a dangling reference, and so that readers
+and creators of tags and branches that have read a file keep what it names for the grace time. Between the phases the
+roots are looked at again: nothing can be made any more from what lies in the trash.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+from airflow_paimon.core.branches.tag_holds import any_hold, put_back_if_held
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import require_committable
+from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
+from airflow_paimon.core.metadata_expiry.ages import grace_millis, iso_time
+from airflow_paimon.core.metadata_expiry.named_older import naming_snapshots
+from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
+from airflow_paimon.core.metadata_expiry.reap_plan import Reap
+from airflow_paimon.core.metadata_expiry.references import KnownLists
+from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
+from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
+from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
+from airflow_paimon.core.plan import Action, Delete, Plan, Replace
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import ExpireSnapshots, Expiry
+from airflow_paimon.core.store.base import batches, read_present
+from airflow_paimon.core.table.consumers import Consumer, read_consumers
+from airflow_paimon.core.table.table import Table
+
+T = TypeVar("T")
+
+_TRIES = 5
+_FEW = 8
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What an expiry takes away: ``dead`` roots in order, each with a reason.
+
+    ``first``: actions before anything is taken away, which delete ``consumers``; ``before``: those right before a root
+    (by its path); ``after``: those at the end. ``report``: JSON values for the result.
+    """
+
+    dead: tuple[Root, ...]
+    reason: str
+    consumers: tuple[Consumer, ...] = ()
+    first: tuple[Action, ...] = ()
+    before: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
+    after: tuple[Action, ...] = ()
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+def run_expiry(
+    context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None
+) -> OperationResult:
+    """Take away what is chosen, and delete what has been in the trash for the grace time.
+
+    Raises:
+        InvalidInputError: a grace time below the least one, while writers are at work. FormatError: something can't be
+            read. ConflictError: what is chosen kept being replaced. Each says what was done before, if anything.
+    """
+    request, table = context.request, context.table
+    assert isinstance(request, Expiry)
+    with attempt_of(context, request.branch, commits=False):
+        done = expire(context, choose, operations_since_ms=operations_since_ms)
+    head = table.branch(request.branch).latest_snapshot_id()
+    at = {"before": head, "after": head}
+    return context.result(done.plan, branch=request.branch, changed=done.changed, **at, details=done.details)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What an expiry has done, and what its result says of it."""
+
+    plan: Plan
+    changed: bool
+    details: Mapping[str, Any]
+
+
+def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None) -> Expired:
+    """Do what ``run_expiry`` does as a part of another operation; raises what that raises."""
+    request, table = context.request, context.table
+    assert isinstance(request, Expiry)
+    reader = RootReader(table, operations_since_ms, whole=not isinstance(request, ExpireSnapshots))
+    run = _Run(context, reader, grace_millis(table, request))
+    try:
+        return Expired(*run.execute(choose))
+    except PaimonError as error:
+        run.tell_done(error)
+        raise
+
+
+@dataclass(slots=True)
+class _Run:
+    """One expiry. ``moved``: what it has moved into the trash; ``known``: lists that were read already."""
+
+    context: Context
+    reader: RootReader
+    grace_ms: int
+    moved: list[Root] = field(default_factory=list)
+    known: KnownLists = field(default_factory=KnownLists)
+
+    def execute(self, choose: Callable[[Roots], Choice]) -> tuple[Plan, bool, dict[str, Any]]:
+        """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
+        table, dry_run, reap = self.context.table, self.context.request.dry_run, Reap()
+        for _ in range(_TRIES):
+            roots, choice, due, foreseen = self._once_more(lambda: self._look(choose))
+            if not dry_run:
+                require_committable(table)
+            if dry_run or _unlink(self.context, choice, self.moved):
+                break
+        else:
+            raise ConflictError(f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again")
+        waiting = [r.trash for r in roots.roots if r.trash is not None]
+        waiting += [_entry(r, int(time.time() * 1000), None) for r in self.moved]
+        if dry_run:
+            reap = foreseen
+        elif due or (choice.dead and not self.grace_ms):
+            roots, due, reap = self._once_more(self._look_again)  # the second phase
+            execute_reap(table, reap, [r.trash for r in due if r.trash is not None])
+            waiting = [r.trash for r in roots.roots if r.trash is not None and r not in due]
+        changed = bool(choice.dead or choice.first or due)
+        return _plan(self.context, choice), changed, self._details(choice, roots, reap, foreseen, waiting)
+
+    def _look(self, choose: Callable[[Roots], Choice]) -> tuple[Roots, Choice, list[Root], Reap]:
+        roots = self.reader.look()
+        choice = choose(roots)
+        due = self._due(roots)
+        return roots, choice, due, self._reap([*due, *choice.dead], roots)
+
+    def _look_again(self) -> tuple[Roots, list[Root], Reap]:
+        roots = self.reader.gather()
+        due = self._due(roots)
+        return roots, due, self._reap(due, roots)
+
+    def _once_more(self, look: Callable[[], T]) -> T:
+        """Look; if a snapshot vanishes before it is read, or something is broken, once more, at all snapshots."""
+        try:
+            return look()
+        except (Vanished, FormatError):
+            if self.reader.whole:
+                raise
+        self.reader.read_all()
+        return look()
+
+    def tell_done(self, error: PaimonError) -> None:
+        """Say in an error what had expired before it."""
+        if self.moved:
+            some = ", ".join(r.label for r in self.moved[:3])
+            some += f" and {len(self.moved) - 3} more" if len(self.moved) > 3 else ""
+            error.message += f". Before that, {some} had expired: they lie in the trash, and the next run goes on"
+            error.args = (error.message,)
+            error.details["done"] = {"expired": [r.path for r in self.moved[:_LISTED]], "roots": len(self.moved)}
+
+    def _reap(self, dead: Sequence[Root], roots: Roots) -> Reap:
+        """Find what only ``dead`` ones of the roots name."""
+        if not dead:
+            return Reap()
+        gone = {r.path for r in dead}
+        living = [r for r in roots.roots if r.path not in gone]
+        if roots.unread:
+            named = {(r.path, r.data): r for some in roots.unread.values() for r in naming_snapshots(some, dead)}
+            named |= {(r.path, r.data): r for r in living}
+            return gather_reap(self.context.table, dead, list(named.values()), self.known)
+        return self.reader.of_living(living, lambda some: gather_reap(self.context.table, dead, some, self.known))
+
+    def _due(self, roots: Roots) -> list[Root]:
+        """What has been in the trash for the grace time, or is being deleted since an earlier run."""
+        now_ms = self._clock(roots)
+        trash = ((r, r.trash) for r in roots.roots if r.trash is not None)
+        return [r for r, e in trash if e.reaping or not self.grace_ms or now_ms - e.gone_since_ms >= self.grace_ms]
+
+    def _clock(self, roots: Roots) -> int:
+        """The storage's time, if something in the trash waits for the end of its grace time: no ``now`` counts."""
+        waiting = any(r.trash is not None and not r.trash.reaping for r in roots.roots)
+        if self.context.request.dry_run or not (waiting and self.grace_ms):
+            return self.context.now_ms
+        try:
+            return storage_now(self.context.table)
+        except UnsupportedStorageError:  # it keeps no times: this machine wrote the times in the trash
+            return int(time.time() * 1000)
+
+    def _details(
+        self, choice: Choice, roots: Roots, reap: Reap, foreseen: Reap, waiting: Sequence[TrashEntry]
+    ) -> dict[str, Any]:
+        warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
+        if reap.unreadable:
+            warnings.append(
+                f"{reap.unreadable[0]} and {len(reap.unreadable) - 1} more could not be read any more: an earlier "
+                f"run was interrupted, or another engine expired them. remove_orphan_files finds what they left, if "
+                f"anything"
+            )
+        if reap.external:
+            warnings.append(f"{reap.external} data files outside of the table's folder stay; delete them yourself")
+        oldest = min((e.gone_since_ms for e in waiting), default=None)
+        next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
+        return {
+            **choice.report,
+            "reaped": reap.to_json(),
+            "kept": foreseen.kept_json(),
+            "trash": {"entries": len(waiting), "next_due": next_due},
+            "warnings": warnings,
+        }
+
+
+def _entry(root: Root, now_ms: int, operation_id: str | None) -> TrashEntry:
+    return TrashEntry(
+        branch=root.branch,
+        kind=root.kind,
+        name=root.name,
+        path=root.path,
+        content=root.data,
+        unlinked_ms=now_ms,
+        operation_id=operation_id,
+    )
+
+
+def _to_trash(context: Context, root: Root, reason: str) -> tuple[Replace, Delete]:
+    """Return the actions that move a root into the trash; again is harmless."""
+    entry = _entry(root, context.now_ms, context.request.operation_id)
+    keep = Replace(path=entry.trash_path, data=entry.to_bytes(), reason=f"keeps {root.label} for the grace time")
+    return keep, Delete(path=root.path, reason=reason)
+
+
+def _plan(context: Context, choice: Choice) -> Plan:
+    moved = (a for r in choice.dead for a in (*choice.before.get(r.path, ()), *_to_trash(context, r, choice.reason)))
+    return Plan(
+        operation=context.request.operation,
+        table=context.table.name,
+        actions=(*choice.first, *moved, *choice.after),
+        summary=dict(choice.report),
+    )
+
+
+def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
+    """Carry out the choice; each root and consumer must still be what was chosen. False: one has been replaced.
+
+    One that is gone was expired by another run, or another engine. ``moved`` gets those that this run takes away.
+    """
+    table = context.table
+    if not _still_unused(table, choice.consumers):
+        return False
+    carry_out(table, choice.first)
+    by_path = {r.path: r for r in choice.dead}
+    for some in batches(_in_turns(choice.dead)):
+        there = _as_chosen(table, some)
+        if there is None:
+            return False
+        if not there:  # another run has taken all of them away
+            continue
+        steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
+        side_by_side(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
+        few_of_each = _FEW * len(_chains(there))
+        for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
+            still = _as_chosen(table, few)
+            if still is None:
+                return False
+            gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
+            side_by_side(table, gone, lambda action: moved.append(by_path[action.path]))
+            tags = [(r, r.tag) for r in still if r.tag is not None]
+            held = tags if tags and any_hold(table) else []
+            back = [r for r, tag in held if put_back_if_held(table.branch(r.branch), tag) is not None]
+            if back:
+                moved[:] = [r for r in moved if r not in back]
+                return False
+    carry_out(table, choice.after)
+    return True
+
+
+def _chains(roots: Iterable[Root]) -> list[list[Root]]:
+    """Divide roots into chains, to be taken away in order, beside each other; a tag is one by itself.
+
+    The snapshots of a branch go one after the other, the oldest first: a run that is killed leaves no gap, and a commit
+    that finds the snapshot before its own knows that no expiry has made its id free (``took_expired_id``).
+    """
+    chains: dict[tuple[str, str, str], list[Root]] = {}
+    for root in roots:
+        chains.setdefault((root.branch, root.kind, root.path if root.kind == TAG else ""), []).append(root)
+    return list(chains.values())
+
+
+def _in_turns(roots: Iterable[Root]) -> list[Root]:
+    """Order roots so that each chain gives one in turn: what is taken away together is of many chains."""
+    turns = zip_longest(*_chains(roots))
+    return [r for turn in turns for r in turn if r is not None]
+
+
+def _as_chosen(table: Table, roots: Sequence[Root]) -> list[Root] | None:
+    """Return those of some roots that are still there; None: one has been replaced."""
+    now = read_present(table.store, [r.path for r in roots])
+    there = [r for r in roots if r.path in now]
+    return there if all(now[r.path] == r.data for r in there) else None
+
+
+def _still_unused(table: Table, consumers: Sequence[Consumer]) -> bool:
+    """Whether no stream has written one of them since the roots were read."""
+    planned = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in consumers}
+    found = [c for branch in {c.branch for c in consumers} for c in read_consumers(table.branch(branch))]
+    now = {(c.branch, c.name): (c.next_snapshot, c.modified_ms) for c in found}
+    return all(now.get(consumer, at) == at for consumer, at in planned.items())
