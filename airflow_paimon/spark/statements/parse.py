@@ -197,6 +197,9 @@ def _merge(plan: Any, text: str, ctes: Any) -> Statement:
 def _insert(plan: Any, text: str, ctes: Any) -> Statement:
     if plan.ifPartitionNotExists():
         raise UnsupportedFeatureError("INSERT ... IF NOT EXISTS is not executed")
+    if says(plan, "withSchemaEvolution"):
+        raise UnsupportedFeatureError("INSERT WITH SCHEMA EVOLUTION is not executed; add the columns first")
+    _refuse_criteria(plan)
     kind: Kind = "INSERT OVERWRITE" if plan.overwrite() else "INSERT"
     partition, nulls = _partition(plan.partitionSpec())
     insert = InsertInto(
@@ -209,8 +212,20 @@ def _insert(plan: Any, text: str, ctes: Any) -> Statement:
     return Statement(kind=kind, text=text, target=_target(plan.table()), source=source, insert=insert, ctes=ctes)
 
 
-def _replace_where(plan: Any, text: str, ctes: Any) -> Statement:
-    raise UnsupportedFeatureError(f"INSERT INTO ... REPLACE WHERE is not executed; give one {TAKEN}")
+def _refuse_criteria(plan: Any) -> None:
+    """Refuse REPLACE USING, ON and, since Spark 4.3, WHERE, which are an INSERT OVERWRITE with something more."""
+    from py4j.protocol import Py4JError
+
+    try:
+        criteria = plan.replaceCriteriaOpt()
+    except Py4JError:  # a Spark that doesn't have them
+        return
+    if criteria.isDefined():
+        _replace(plan)
+
+
+def _replace(*_: Any) -> Statement:
+    raise UnsupportedFeatureError(f"INSERT INTO ... REPLACE is not executed; give one {TAKEN}")
 
 
 _PARSERS = {
@@ -218,7 +233,7 @@ _PARSERS = {
     "DeleteFromTable": _delete,
     "MergeIntoTable": _merge,
     "InsertIntoStatement": _insert,
-    "OverwriteByExpression": _replace_where,
+    "OverwriteByExpression": _replace,
 }
 
 
