@@ -15,7 +15,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.layout import GapPolicy
@@ -51,7 +50,7 @@ from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.data.whole_read import WholeRead, packed, plan_or_whole, unpacked
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
-from airflow_paimon.spark.rows_in import conform, conform_for
+from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.shares import (
     FILES_A_TASK,
     GroupShare,
@@ -478,7 +477,7 @@ def _plan_writer(
     require_committable(table)
     stored = table.schema()
     partial = mode == "append" and combines_rows(stored)
-    conform(to_arrow_schema(schema).empty_table(), stored, table.label, partial=partial)
+    check_columns(schema, stored, table.label, partial=partial)
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     asked = digest_of([mode, partition, columns])
     with attempt(table, operation_id, table.branch_name, asked) as tried:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, s
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 GROUP = hidden("group")
 """The column by which rows are distributed; tasks remove it again."""
@@ -64,9 +66,16 @@ def check_frame(frame: DataFrame, schema: TableSchema, label: str, *, partial: b
     Raises:
         InvalidInputError: names the column.
     """
+    check_columns(frame.schema, schema, label, partial=partial)
+
+
+def check_columns(found: StructType, schema: TableSchema, label: str, *, partial: bool = False) -> None:
+    """As ``check_frame``, of the columns that Spark tells."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    conform(to_arrow_schema(frame.schema).empty_table(), schema, label, partial=partial)
+    # Since 4.2 a timestamp has no zone of itself.
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    conform(to_arrow_schema(found, **zone).empty_table(), schema, label, partial=partial)
 
 
 def conform(

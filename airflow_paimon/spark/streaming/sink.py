@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
@@ -23,7 +22,7 @@ from airflow_paimon.data.moving_keys import completed
 from airflow_paimon.data.rows_digest import RowsDigest, rows_digest, total_of
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
-from airflow_paimon.spark.rows_in import conform, conform_for
+from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.source_api import DataSourceStreamArrowWriter, WriterCommitMessage
 from airflow_paimon.spark.tasks import forgetting_zip_importers
 
@@ -63,7 +62,7 @@ def plan_stream_writer(
         )
     require_committable(table)
     write = plan_write(table, apart=True)
-    conform(to_arrow_schema(schema).empty_table(), write.schema, table.label, partial=write.partial)
+    check_columns(schema, write.schema, table.label, partial=write.partial)
     return PaimonStreamWriter(table, write, other_rows)
 
 
