@@ -26,6 +26,8 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 # PEP 552: magic number, flags, and either the source's time and size or its hash; the archive's times say nothing.
 _PYC_HEADER = 16
 _UNCHECKED_HASH = 0b01
+# Later versions write an object that something else holds, too, in another way, so bytes would differ in one process.
+_MARSHAL_VERSION = 2
 
 
 def job_path(name: str) -> Path:
@@ -120,7 +122,7 @@ def _compiled(path: Path, source: bytes, name: str) -> bytes | None:
     flags, *made_of = struct.unpack_from("<3I", cached, len(MAGIC_NUMBER))
     if cached[: len(MAGIC_NUMBER)] != MAGIC_NUMBER or flags or made_of != of_source:
         return None
-    code = marshal.dumps(_renamed(marshal.loads(cached[_PYC_HEADER:]), name))
+    code = marshal.dumps(_renamed(marshal.loads(cached[_PYC_HEADER:]), name), _MARSHAL_VERSION)
     return MAGIC_NUMBER + struct.pack("<I", _UNCHECKED_HASH) + source_hash(source) + code
 
 
