@@ -56,6 +56,7 @@ class Page:
     warehouse: Path
     names: dict[str, Any] = field(default_factory=dict)
     ran: list[str] = field(default_factory=list)
+    dag_ids: set[str] = field(default_factory=set)
 
     def python(self, text: str) -> None:
         from airflow.sdk import DAG
@@ -70,6 +71,7 @@ class Page:
         for made in dags:
             for task in made.topological_sort() if hasattr(made, "topological_sort") else made.tasks:
                 self.operator(task)
+        self.dag_ids |= {made.dag_id for made in dags}
         self.names = {name: value for name, value in self.names.items() if not isinstance(value, DAG)}
         self.ran.append("python")
 
@@ -140,6 +142,8 @@ class Page:
             assert re.search(rf"^{words[1]}:", (REPO_ROOT / "Makefile").read_text(), re.MULTILINE), words
         elif words[:3] == ["airflow", "connections", "add"]:
             self.connection(words[3:])
+        elif words[:3] == ["airflow", "dags", "test"]:
+            assert words[3] in self.dag_ids, "its tasks ran where the page defines it"
         elif words[0] == "spark-submit":
             assert (REPO_ROOT / words[1]).is_file() and words[2:] == ["--help"], words
         elif words[:4] == ["python", "-m", "airflow_paimon", "job"]:

@@ -202,7 +202,7 @@ def test_rows_added_to_an_anchor_make_partitions_built_from_it_stale(day: str) -
 
 @pytest.mark.parametrize("on_stale", [None, "refuse"])
 def test_rows_hidden_in_a_partition_without_a_time_are_refused(on_stale: str | None) -> None:
-    table = chain([*LOADED, ("snapshot", "x", [(1, 1, "a")])])
+    table = chain([*LOADED, ("delta", "x", [(1, 1, "a")]), ("snapshot", "x", [(1, 1, "a")])])
     with pytest.raises(UnsafeOperationError, match=r"dt=x of branch delta would be invisible.*dt=x is without"):
         put(table.branch("delta"), "x", (2, 2, "b"), on_stale=on_stale)
     put(table.branch("delta"), "x", (2, 2, "b"), on_stale="record")
