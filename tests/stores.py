@@ -190,6 +190,32 @@ class RivalledStore(CountingStore):
         return super()._call(method, path, action)
 
 
+class SteppedStore(_Wrapper):
+    """Lets something happen right before the n-th call of any kind, from 1; children share the count.
+
+    A test goes on to the next call until nothing ``happened``, as there were not so many.
+    """
+
+    def __init__(self, inner: Store, at: int, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._state: dict[str, Any] = {"left": at, "act": act}
+
+    @property
+    def happened(self) -> bool:
+        return bool(self._state["left"] <= 0)
+
+    def child(self, path: str) -> SteppedStore:
+        other = SteppedStore(self.inner.child(path), 0, lambda: None)
+        other._state = self._state
+        return other
+
+    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
+        self._state["left"] -= 1
+        if self._state["left"] == 0:
+            self._state["act"]()
+        return action()
+
+
 class FaultStore(_Wrapper):
     """Crash or fail at the n-th mutating call, before or after it takes effect; children share the count.
 

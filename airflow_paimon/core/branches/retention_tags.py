@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.commit.put import execute_at_once
+from airflow_paimon.core.commit.put import delete_files, execute_at_once
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
@@ -204,6 +204,14 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
         own = {view.paths.tag(t) for t in _wanted_tags(view, snapshot)}
         actions = [a for a in actions if a.path not in own]
     execute_at_once(view, actions)
+    if actions and not is_whole(view, snapshot):
+        # Or the table was dropped and made anew: nothing of what they name is left.
+        put = [a.path for a in actions]
+        delete_files(view, [view.paths.tag(t.name) for t in view.tags() if _is_left_over(view, t, put)])
+
+
+def _is_left_over(view: Table, tag: Tag, put: Sequence[str]) -> bool:
+    return view.paths.tag(tag.name) in put and not is_whole(view, tag.snapshot)
 
 
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:

@@ -335,7 +335,8 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     lost = lost_between(view, snapshot) if held else []
     if held and not lost:
         return
-    path, before = view.paths.tag(tag.name), replaced.to_bytes() if replaced is not None else None
+    path = view.paths.tag(tag.name)
+    before = replaced.to_bytes() if replaced is not None and is_whole(view, replaced.snapshot) else None
     if view.find_tag(tag.name) == tag:
         back = Delete(path=path, reason="refused") if before is None else Replace(path=path, data=before, reason="back")
         execute(view, [back])

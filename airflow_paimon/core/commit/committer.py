@@ -32,7 +32,7 @@ from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
-from airflow_paimon.core.commit.read_back import is_still_there, read_back
+from airflow_paimon.core.commit.read_back import is_still_there, read_back, still_follows
 from airflow_paimon.core.commit.relay import CommitTurn, takes_turns, turn_of
 from airflow_paimon.core.commit.restore import restore_draft
 from airflow_paimon.core.commit.seen import Seen
@@ -50,6 +50,7 @@ from airflow_paimon.core.commit.staged import (
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
+    FormatError,
     NotFoundError,
     OutcomeUnknownError,
     PaimonError,
@@ -119,8 +120,11 @@ class _Answer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Put:
-    """A snapshot that was ``ready`` and put, or tried to. ``branch``: the branch's record right before."""
+    """A snapshot that was ``ready`` and put on top of ``head``, or tried to. ``branch``: the branch's record right
+    before.
+    """
 
+    head: Snapshot | None
     staged: Staged
     ready: Put
     branch: Lineage | None
@@ -166,8 +170,8 @@ class _Commit:
         table = self.table
         planned = self._plan_early() if self.early and attempt == 1 else None
         if planned is None:
-            first = self._plan(_newest_state(table, self.seen), attempt)
-            if isinstance(first, Receipt):
+            first = self._plan_newest(attempt)
+            if first is None or isinstance(first, Receipt):
                 return first
             planned = first
             if takes_turns(table):
@@ -206,6 +210,17 @@ class _Commit:
                 return made[0]
         self._forget()
         return None
+
+    def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
+        """Plan on the newest head; None: it was taken away meanwhile, and files that it names with it."""
+        at = _newest_state(self.table, self.seen)
+        try:
+            return self._plan(at, attempt)
+        except FormatError:
+            if at.head is None or still_follows(self.table, at.head):
+                raise
+            self._forget()
+            return None
 
     def _plan(self, at: HeadState, attempt: int) -> _Planned | Receipt:
         """Make the draft for a head; a receipt: there is nothing to do, or another try has done it."""
@@ -326,7 +341,7 @@ class _Commit:
         answer = self._put_ready(staged, ready)
         if turn is not None:
             turn.leave(staged if answer is _Answer.DONE else None)
-        return _Put(staged=staged, ready=ready, branch=branch, answer=answer)
+        return _Put(head=at.head, staged=staged, ready=ready, branch=branch, answer=answer)
 
     def _staged(self, planned: _Planned, changes: Changes, turn: CommitTurn | None, *, stamp: str) -> Staged | None:
         try:
@@ -387,13 +402,15 @@ class _Commit:
             except OutcomeUnknownError:
                 answer = _Answer.UNKNOWN
         certain = answer is _Answer.EXISTS
-        before = table.paths.snapshot(staged.snapshot.id - 1)
         landed, in_order = side_by_side(
             table.store,
-            [partial(read_back, table, staged, put.branch, certain=certain), partial(table.store.exists, before)],
+            [partial(read_back, table, staged, put.branch, certain=certain), partial(still_follows, table, put.head)],
         )
+        if landed and not in_order and taken_back(table, staged.snapshot):
+            self._forget()
+            return False
         if landed:
-            return in_order or not taken_back(table, staged.snapshot)
+            return True
         if answer is _Answer.DONE:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
         if answer is _Answer.UNKNOWN:

@@ -12,6 +12,7 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknow
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import (
     all_manifests,
     live_entries,
@@ -106,17 +107,30 @@ def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
 
 
 def taken_back(table: Table, snapshot: Snapshot) -> bool:
-    """Take a snapshot back that was just put under an id that an expiry had made free; False: it is the newest one, or
-    others are based on it. Its manifests stay: the expiry may have seen it.
+    """Take a snapshot back that was just put where it doesn't belong; False: it stands, or others are based on it.
+
+    Either an expiry had made its id free; its manifests stay then, as the expiry may have seen it. Or the table was
+    dropped and made anew right before the put: what it names went with the earlier one, so nothing can be based on it.
 
     Raises:
         OutcomeUnknownError: it can't be told, or not be deleted.
     """
-    if not took_expired_id(table, snapshot):
+    if not took_expired_id(table, snapshot) and not _lost_its_lists(table, snapshot):
         return False
     if delete_files(table, [table.paths.snapshot(snapshot.id)]):
-        raise unknown_outcome(table, snapshot, "it was put behind newer snapshots, and could not be deleted again")
+        raise unknown_outcome(table, snapshot, "it was put where it doesn't belong, and could not be deleted again")
     return True
+
+
+def _lost_its_lists(table: Table, snapshot: Snapshot) -> bool:
+    """Whether the snapshot is there and its lists are not; after a later drop, another one may have its id."""
+    lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+    if all(table.store.exists(manifest_path(name)) for name in lists):
+        return False
+    try:
+        return is_ours(table, snapshot)
+    except NotFoundError:
+        return False
 
 
 def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:

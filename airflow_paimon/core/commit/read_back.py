@@ -23,6 +23,12 @@ def is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool | 
     return None if now is None else is_same(now, head)
 
 
+def still_follows(table: Table, head: Snapshot | None) -> bool:
+    """Whether the snapshot before one that was just put is the one that it is based on."""
+    now = None if head is None else table.find_snapshot(head.id)
+    return now is not None and head is not None and is_same(now, head)
+
+
 def _has_schema(table: Table, schema: TableSchema) -> bool:
     """Whether the branch has this very version: one that was made anew has others, and has lost what was written."""
     try:

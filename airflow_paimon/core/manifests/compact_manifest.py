@@ -21,6 +21,7 @@ from airflow_paimon.core.commit.manifests import add_manifests
 from airflow_paimon.core.commit.put import delete_files, put_new, require_committable
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, holding
 from airflow_paimon.core.plan import Plan, Precondition
@@ -76,9 +77,10 @@ def _dry_run(context: Context, request: CompactManifest, view: Table) -> Operati
 class _Compaction:
     """The manifests ``old`` of a snapshot say the same as ``kept``, which are some of them, and ``added``.
 
-    ``files``: the added ones by their names, to be written.
+    ``files``: the added ones by their names, to be written. ``schema``: the branch's when they were planned.
     """
 
+    schema: TableSchema
     old: Sequence[ManifestFile]
     kept: Sequence[ManifestFile]
     added: Sequence[ManifestFile]
@@ -116,7 +118,7 @@ def _compaction(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | Non
     if len(added) >= len(parts) and not sort and not any(m.num_deleted_files for m in parts):
         return None
     details = _details(old, [*kept, *added], len(parts))
-    return _Compaction(old=old, kept=kept, added=added, files=files, details=details)
+    return _Compaction(schema=schema, old=old, kept=kept, added=added, files=files, details=details)
 
 
 def _details(old: Sequence[ManifestFile], new: Sequence[ManifestFile], rewritten: int) -> dict[str, Any]:
@@ -179,7 +181,7 @@ class _Run:
             kind=CommitKind.COMPACT,
             only_new=True,
             entries=(),
-            schema=self.view.schema(),
+            schema=found.schema,
             properties={OPERATION_PROPERTY: _STEP, DETAILS_PROPERTY: json.dumps(found.details)},
             base=base,
             follow=lambda head: self._follow(found, head),
@@ -187,8 +189,10 @@ class _Run:
 
     def _follow(self, found: _Compaction, head: Snapshot) -> Draft | None:
         """Put what has changed meanwhile behind the new manifests. None: one that was to stay is no longer the head's,
-        so that an expiry may delete it: plan again.
+        so that an expiry may delete it, or the table was altered or made anew, without the new ones: plan again.
         """
+        if self.view.schema() != found.schema:
+            return None
         now, new = all_manifests(self.view, head), [*found.kept, *found.added]
         if now[: len(found.old)] == list(found.old):
             return self._commit_of(found, NewBase(manifests=[*new, *now[len(found.old) :]]))

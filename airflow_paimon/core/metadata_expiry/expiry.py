@@ -91,6 +91,7 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
     first: list[Action] = []
     before: dict[str, tuple[Action, ...]] = {}
     after: list[Action] = []
+    hinted: dict[str, Root] = {}
     for view, options in known:
         pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
         plan = _plan_snapshots(context, request, roots, view, options, pins)
@@ -108,6 +109,8 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
                 before[r.path] = (*before.get(r.path, ()), kept)
         first += _latest_hint(view, plan)
         after += _hints(view, plan, changelogs, decoupled=decoupled)
+        if plan.first_kept is not None:
+            hinted[view.paths.earliest_hint] = plan.first_kept
     unread = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
     return Choice(
         dead=tuple(dead),
@@ -119,6 +122,7 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         ),
         before=before,
         after=tuple(after),
+        hinted=hinted,
         report=expiry_report(plans, "snapshots")
         | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
     )

@@ -44,7 +44,8 @@ class Choice:
     """What an expiry takes away: ``dead`` roots in order, each with a reason.
 
     ``first``: actions before anything is taken away, which delete ``consumers``; ``before``: those right before a root
-    (by its path); ``after``: those at the end. ``report``: JSON values for the result.
+    (by its path); ``after``: those at the end. ``hinted``: what a hint among them, by its path, names. ``report``: JSON
+    values for the result.
     """
 
     dead: tuple[Root, ...]
@@ -53,6 +54,7 @@ class Choice:
     first: tuple[Action, ...] = ()
     before: Mapping[str, tuple[Action, ...]] = field(default_factory=dict)
     after: tuple[Action, ...] = ()
+    hinted: Mapping[str, Root] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -269,8 +271,17 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
             if back:
                 moved[:] = [r for r in moved if r not in back]
                 return False
-    carry_out(table, choice.after)
+    carry_out(table, _still_right(table, choice))
     return True
+
+
+def _still_right(table: Table, choice: Choice) -> list[Action]:
+    """Return the actions at the end, but for hints of what is gone: in a table that was dropped and made anew, an old
+    hint would prove that its snapshots were lost.
+    """
+    now = read_present(table.store, [r.path for r in choice.hinted.values()])
+    wrong = {hint for hint, root in choice.hinted.items() if now.get(root.path) != root.data}
+    return [action for action in choice.after if action.path not in wrong]
 
 
 def _chains(roots: Iterable[Root]) -> list[list[Root]]:
