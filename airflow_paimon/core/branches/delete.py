@@ -6,6 +6,7 @@ Also the removal that create_branch with ``replace`` does first. A rename copies
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -208,8 +209,13 @@ def remove_branch(table: Table, removal: Removal) -> None:
     _refuse_if_written(table, removal)
     if branch_record(table, removal.branch) != removal.record:
         raise being_changed(table, removal.branch)
-    execute(table, removal.plan.hide)
     mark = removal.plan.hide[0]
+
+    def still_hiding(_: Action) -> None:
+        if not is_marked(table, removal.branch, mark):
+            _give_way(table, removal)
+
+    execute(table, removal.plan.hide, still_hiding)
     try:
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
@@ -218,8 +224,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
         if is_marked(table, removal.branch, mark):
             execute(table, removal.plan.undo)
         raise
-    if not is_marked(table, removal.branch, mark):
-        _give_way(table, removal)
+    still_hiding(mark)
 
     def still_ours(_: Action) -> None:
         if not is_marked(table, removal.branch, removal.plan.remove[0]):
@@ -230,10 +235,14 @@ def remove_branch(table: Table, removal: Removal) -> None:
 
 
 def _give_way(table: Table, removal: Removal) -> NoReturn:
-    """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore its schemas."""
+    """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore those of its
+    schemas that are gone.
+    """
     now = read_lineage(table, removal.branch)
     if now is not None and now.state == READY:
-        execute(table, [a for a in removal.plan.undo if isinstance(a, PutNew)])
+        for schema in (a for a in removal.plan.undo if isinstance(a, PutNew)):
+            with suppress(AlreadyExistsError):
+                execute(table, [schema])
     raise being_changed(table, removal.branch)
 
 

@@ -406,7 +406,7 @@ class _Commit:
             table.store,
             [partial(read_back, table, staged, put.branch, certain=certain), partial(still_follows, table, put.head)],
         )
-        if landed and not in_order and taken_back(table, staged.snapshot):
+        if landed and not in_order and taken_back(table, staged.snapshot, put.head):
             self._forget()
             return False
         if landed:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
 from airflow_paimon.core.commit.put import delete_files
-from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.commit.seen import is_same
+from airflow_paimon.core.errors import (
+    AlreadyExistsError,
+    FormatError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PaimonError,
+)
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import changed_files
@@ -106,20 +113,44 @@ def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
     return True
 
 
-def taken_back(table: Table, snapshot: Snapshot) -> bool:
-    """Take a snapshot back that was just put where it doesn't belong; False: it stands, or others are based on it.
+def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None) -> bool:
+    """Take a snapshot back that was just put on ``head`` where it doesn't belong; False: it stands, or others are based
+    on it.
 
     Either an expiry had made its id free; its manifests stay then, as the expiry may have seen it. Or the table was
     dropped and made anew right before the put: what it names went with the earlier one, so nothing can be based on it.
+    Or another engine rolled the branch back then, or made it anew.
 
     Raises:
         OutcomeUnknownError: it can't be told, or not be deleted.
     """
-    if not took_expired_id(table, snapshot) and not _lost_its_lists(table, snapshot):
+    if took_expired_id(table, snapshot) or _lost_its_lists(table, snapshot):
+        _take_away(table, snapshot)
+        return True
+    if head is None or not _lost_its_head(table, snapshot, head):
         return False
+    _take_away(table, snapshot)
+    if not table.store.exists(table.paths.snapshot(snapshot.id + 1)):
+        return True
+    with suppress(AlreadyExistsError):  # another one has come to be based on it
+        table.store.create(table.paths.snapshot(snapshot.id), snapshot.to_bytes())
+    return False
+
+
+def _take_away(table: Table, snapshot: Snapshot) -> None:
     if delete_files(table, [table.paths.snapshot(snapshot.id)]):
         raise unknown_outcome(table, snapshot, "it was put where it doesn't belong, and could not be deleted again")
-    return True
+
+
+def _lost_its_head(table: Table, snapshot: Snapshot, head: Snapshot) -> bool:
+    """Whether the newest snapshot is based on one that is another one now, or gone before older ones: no expiry."""
+    ids = table.snapshot_ids()
+    if ids[-1:] != [snapshot.id] or ids[0] > head.id:
+        return False
+    now = table.find_snapshot(head.id)
+    if now is None:
+        return ids[0] < head.id
+    return not is_same(now, head) and is_ours(table, snapshot)
 
 
 def _lost_its_lists(table: Table, snapshot: Snapshot) -> bool:

@@ -83,8 +83,13 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
     def make_decide() -> Decide:
         if not request.dry_run:
             reconcile_records(context.table)
-        target = _target(request, view)
-        return lambda head: _plan(request, view, target, head)
+        target, begun = _target(request, view), view.schema()
+
+        def decide(head: Snapshot | None) -> Decision:
+            _check_kept(view, begun, target)
+            return _plan(request, view, target, head)
+
+        return decide
 
     return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog))
 
@@ -111,6 +116,22 @@ def _target(request: RollbackTo, view: Table) -> Snapshot:
     if request.watermark is not None:
         return snapshot_by_watermark(view, parse_timestamp(request.watermark, "watermark (--watermark)"))
     return view.snapshot(request.snapshot or 0)
+
+
+def _check_kept(view: Table, begun: TableSchema, target: Snapshot) -> None:
+    """Check that the branch is the one of the target: its files need the schema versions that they were written with.
+
+    Raises:
+        ConflictError: it was made anew.
+    """
+    try:
+        kept = view.schema(begun.id).identity == begun.identity
+    except NotFoundError:
+        kept = False
+    if not kept:
+        raise ConflictError(
+            f"{view.label} was made anew meanwhile, so snapshot {target.id} is none of its own; nothing was changed"
+        )
 
 
 def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
