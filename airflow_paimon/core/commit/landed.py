@@ -117,14 +117,14 @@ def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None) -> bool:
     """Take a snapshot back that was just put on ``head`` where it doesn't belong; False: it stands, or others are based
     on it.
 
-    Either an expiry had made its id free; its manifests stay then, as the expiry may have seen it. Or the table was
-    dropped and made anew right before the put: what it names went with the earlier one, so nothing can be based on it.
+    Either an expiry had made its id free; its manifests stay then, as the expiry may have seen it. Or the table is
+    being dropped, or was made anew right before the put: what it names goes, so nothing can be based on it.
     Or another engine rolled the branch back then, or made it anew.
 
     Raises:
         OutcomeUnknownError: it can't be told, or not be deleted.
     """
-    if took_expired_id(table, snapshot) or _lost_its_lists(table, snapshot):
+    if took_expired_id(table, snapshot) or _lost_its_lists(table, snapshot) or not table.exists():
         _take_away(table, snapshot)
         return True
     if head is None or not _lost_its_head(table, snapshot, head):
