@@ -13,6 +13,7 @@ PaimonError                       exit  kind              what a caller does
 ├── UnsafeOperationError          4     unsafe            refused by a safety rule; a person decides
 ├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
 ├── FormatError                   1     corrupt           the table's files contradict themselves
+│   └── LostMetadataError                             a manifest, or a list of them, is missing
 └── StorageError                  1     storage           the storage failed; retry
 """
 
@@ -27,6 +28,7 @@ __all__ = [
     "ConflictError",
     "FormatError",
     "InvalidInputError",
+    "LostMetadataError",
     "NotFoundError",
     "NotPaimonError",
     "OutcomeUnknownError",
@@ -148,6 +150,10 @@ class FormatError(PaimonError):
     """A file of the table is truncated, corrupt or contradicts another one."""
 
     kind = "corrupt"
+
+
+class LostMetadataError(FormatError):
+    """A manifest, or a list of them, that a snapshot names is missing: it is being expired, or the table is damaged."""
 
 
 class StorageError(PaimonError):

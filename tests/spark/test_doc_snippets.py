@@ -71,7 +71,7 @@ class Page:
         for made in dags:
             for task in made.topological_sort() if hasattr(made, "topological_sort") else made.tasks:
                 self.operator(task)
-        self.dag_ids |= {made.dag_id for made in dags}
+        self.dag_ids |= set(re.findall(r'\bDAG\("(\w+)"', text))
         self.names = {name: value for name, value in self.names.items() if not isinstance(value, DAG)}
         self.ran.append("python")
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -20,6 +21,7 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.put import delete_files, execute_at_once
+from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
@@ -152,22 +154,39 @@ def _exists(view: Table, tag: Tag) -> bool:
 
 
 def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
-    """Snapshots some of whose files the next snapshot deletes; few reads, however many snapshots there are."""
+    """Snapshots some of whose files the next snapshot deletes; few reads, however many snapshots there are.
+
+    Those that expire meanwhile are left out, as if they had expired before: their deletions are done.
+    """
     there = [i for i in view.snapshot_ids() if after <= i <= head.id]
     known = {s.id: s for s in snapshots_there(view, there)}
     deleted = _deleted_data_files(view, [s for i, s in known.items() if i > after and i - 1 in known])
     for number in sorted(deleted):
         before, snapshot = known[number - 1], known[number]
         gone = deleted[number]
-        if before.index_manifest not in (None, snapshot.index_manifest):
-            gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
+        with suppress(LostMetadataError):
+            if before.index_manifest not in (None, snapshot.index_manifest):
+                gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
         if not gone.isdisjoint(returning):
             yield before
 
 
 def _deleted_data_files(view: Table, snapshots: list[Snapshot]) -> dict[int, set[str]]:
-    """Return the data files that each snapshot's delta deletes, by snapshot id, without ANALYZE snapshots."""
+    """Return the data files that each snapshot's delta deletes, by snapshot id, without ANALYZE snapshots, and without
+    those that are being expired.
+    """
     commits = [s for s in snapshots if s.commit_kind != CommitKind.ANALYZE]
+    try:
+        return _read_deletions(view, commits)
+    except LostMetadataError:
+        found: dict[int, set[str]] = {}
+        for snapshot in commits:
+            with suppress(LostMetadataError):
+                found |= _read_deletions(view, [snapshot])
+        return found
+
+
+def _read_deletions(view: Table, commits: Sequence[Snapshot]) -> dict[int, set[str]]:
     deltas = [[m for m in manifests if m.num_deleted_files] for manifests in read_each_delta_list(view, commits)]
     parts = iter(read_entries(view, [m for manifests in deltas for m in manifests]))
     return {
@@ -184,10 +203,20 @@ def index_files(entries: Iterable[IndexEntry]) -> set[str]:
 def _tagged_stretches(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
     """Tagged snapshots that hold some of the files while the next tagged one lacks one of them."""
     tagged = sorted({t.snapshot.id: t.snapshot for t in view.tags_once() if t.snapshot.id >= after}.items())
-    holding = [(snapshot, _held(view, head, snapshot) & returning) for _, snapshot in tagged]
+    holding = [(s, files & returning) for _, s in tagged if (files := _held_if_tagged(view, head, s)) is not None]
     for (snapshot, files), (_, following) in pairwise([*holding, (head, set())]):
         if not files <= following:
             yield snapshot
+
+
+def _held_if_tagged(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str] | None:
+    """What ``_held`` returns; None: the tag on the snapshot was deleted meanwhile."""
+    try:
+        return _held(view, head, snapshot)
+    except LostMetadataError:
+        if any(t.snapshot.identity == snapshot.identity for t in view.tags()):
+            raise
+        return None
 
 
 def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:

@@ -51,6 +51,7 @@ from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
     FormatError,
+    LostMetadataError,
     NotFoundError,
     OutcomeUnknownError,
     PaimonError,
@@ -70,6 +71,8 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
+_TRIES_OF_LOST = 5
+"""How often metadata that is missing may be taken for expired: what an older head needs, the newest may do without."""
 LANDED = "landed"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
@@ -212,15 +215,22 @@ class _Commit:
         return None
 
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
-        """Plan on the newest head; None: it was taken away meanwhile, and files that it names with it."""
+        """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
         at = _newest_state(self.table, self.seen)
         try:
             return self._plan(at, attempt)
-        except FormatError:
-            if at.head is None or still_follows(self.table, at.head):
+        except FormatError as error:
+            if at.head is None or not self._is_outdated(at.head, attempt, error):
                 raise
             self._forget()
             return None
+
+    def _is_outdated(self, head: Snapshot, attempt: int, error: FormatError) -> bool:
+        """Whether the head was taken away, or others have committed so much that what it needs has expired."""
+        if not still_follows(self.table, head):
+            return True
+        lost = isinstance(error, LostMetadataError) and attempt < _TRIES_OF_LOST
+        return lost and self.table.latest_snapshot_id() not in (None, head.id)
 
     def _plan(self, at: HeadState, attempt: int) -> _Planned | Receipt:
         """Make the draft for a head; a receipt: there is nothing to do, or another try has done it."""

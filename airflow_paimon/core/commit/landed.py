@@ -12,6 +12,7 @@ from airflow_paimon.core.commit.seen import is_same
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
+    LostMetadataError,
     NotFoundError,
     OutcomeUnknownError,
     PaimonError,
@@ -184,11 +185,11 @@ def check_not_built_upon(table: Table, draft: Draft, lost: Snapshot) -> None:
     known = set(live_entries(table, newest))
     try:
         later = table.snapshots(list(range(lost.id + 1, newest.id + 1 if newest is not None else 0)))
-    except NotFoundError:
+        known |= {e.identifier for e in selected_entries(table, read_delta_lists(table, later), None)}
+    except (NotFoundError, LostMetadataError):
         raise unknown_outcome(
             table, lost, "another engine's snapshot has this id, and newer ones that may hold its files are expired"
         ) from None
-    known |= {e.identifier for e in selected_entries(table, read_delta_lists(table, later), None)}
     if added & known:
         raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
 

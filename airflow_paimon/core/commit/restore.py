@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import ConflictError, NotFoundError
+from airflow_paimon.core.errors import ConflictError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
@@ -83,6 +83,9 @@ def _not_only_appended(
         since = table.snapshots(list(range(dropped.id + 1, head.id + 1)))
     except NotFoundError:
         return partitions
-    deltas = read_delta_lists(table, [s for s in since if s.commit_kind == CommitKind.OVERWRITE])
-    written = selected_entries(table, deltas, None)
+    try:
+        deltas = read_delta_lists(table, [s for s in since if s.commit_kind == CommitKind.OVERWRITE])
+        written = list(selected_entries(table, deltas, None))
+    except LostMetadataError:
+        return partitions
     return partitions & {form(e.partition) for e in written if e.kind == FileKind.ADD}

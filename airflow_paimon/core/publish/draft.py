@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import index_files, plan_keep_tags
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.errors import LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
@@ -336,8 +336,11 @@ def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, 
         return False
     if isinstance(reach, FileReach) and any(_is_publish(s) for s in between):
         return False  # it may have brought, or taken back, the very same files
-    entries = (e for part in read_entries(view, read_delta_lists(view, between)) for e in part)
-    return not reach.meets(entries, schema)
+    try:
+        found = read_entries(view, read_delta_lists(view, between))
+    except LostMetadataError:  # expired meanwhile
+        return False
+    return not reach.meets((e for part in found for e in part), schema)
 
 
 def _is_publish(snapshot: Snapshot) -> bool:

@@ -32,6 +32,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.hold import while_there
 from airflow_paimon.core.publish.own_files import WriteChangelog
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
@@ -87,7 +88,8 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
 
         def decide(head: Snapshot | None) -> Decision:
             _check_kept(view, begun, target)
-            return _plan(request, view, target, head)
+            with while_there(view, target):
+                return _plan(request, view, target, head)
 
         return decide
 

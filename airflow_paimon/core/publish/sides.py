@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon.core.commit.conditions import KEYS_STAY
+from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -529,6 +530,13 @@ def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | No
     snapshots = snapshots_between(view, after.id, up_to.id)
     if snapshots is None:
         return None
+    try:
+        return _read_commits(view, after, snapshots)
+    except LostMetadataError:
+        return None
+
+
+def _read_commits(view: Table, after: Snapshot, snapshots: Sequence[Snapshot]) -> list[Commit]:
     form = StoredPartitions(view.schema()).canonical
     lists = read_each_delta_list(view, snapshots)
     manifests = [m for rows in lists for m in rows]

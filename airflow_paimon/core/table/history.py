@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.errors import LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, side_by_side
@@ -170,6 +170,13 @@ def really_changed(
 
 def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     """Return the buckets whose files or deletion vectors these commits changed; None if the history has expired."""
+    try:
+        return _touched(table, commits)
+    except LostMetadataError:
+        return None
+
+
+def _touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     deltas = read_delta_lists(table, commits)
     form = StoredPartitions(table.schema()).canonical
     seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
@@ -218,7 +225,7 @@ def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
     looks: list[Callable[[], Any]] = [partial(_known, branch), main.snapshot_ids]
     theirs, listed = side_by_side(main.store, looks)
     ours_ids = set(listed)
-    main_tags = {t.snapshot.id: t.snapshot for t in main.tags_once()} if not theirs.keys() <= ours_ids else {}
+    main_tags = None if theirs.keys() <= ours_ids else _tagged(main)
 
     def both(snapshot_id: int) -> tuple[Snapshot | None, Snapshot | None]:
         known = theirs[snapshot_id]
@@ -228,10 +235,18 @@ def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
 
     for some in batches(sorted(theirs, reverse=True), _COMPARED_AT_ONCE if main.store.remote else 1):
         for mine, ours in side_by_side(main.store, [partial(both, snapshot_id) for snapshot_id in some]):
-            candidates = () if mine is None else (ours, main_tags.get(mine.id))
-            if mine is not None and any(c is not None and c.identity == mine.identity for c in candidates):
+            if mine is None:
+                continue
+            if ours is None and main_tags is None:  # it has expired since it was listed
+                main_tags = _tagged(main)
+            candidates = (ours, (main_tags or {}).get(mine.id))
+            if any(c is not None and c.identity == mine.identity for c in candidates):
                 return mine
     return None
+
+
+def _tagged(table: Table) -> dict[int, Snapshot]:
+    return {t.snapshot.id: t.snapshot for t in table.tags_once()}
 
 
 def _known(branch: Table) -> dict[int, Snapshot | None]:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
+from airflow_paimon.core.errors import ConflictError, FormatError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import (
     EMPTY_STATS,
     DataFile,
@@ -173,8 +173,8 @@ def _check_size(table: Table, name: str, found: int, size: int | None) -> None:
         )
 
 
-def _lost(table: Table, what: str, whose: str) -> FormatError:
-    return FormatError(
+def _lost(table: Table, what: str, whose: str) -> LostMetadataError:
+    return LostMetadataError(
         f"{table.label}: {what} of {whose} is missing: the snapshot was expired, its branch was deleted, or another "
         f"engine deleted a file that is still referenced; run check_table"
     )
@@ -255,7 +255,7 @@ def _parts(table: Table, manifests: Sequence[ManifestFile], parts: Sequence[Part
     return [data for data, _ in found]
 
 
-def _lost_manifest(table: Table, manifests: Sequence[ManifestFile]) -> FormatError:
+def _lost_manifest(table: Table, manifests: Sequence[ManifestFile]) -> LostMetadataError:
     names = (m.file_name for m in manifests)
     missing = next((n for n in names if not table.store.exists(manifest_path(n))), "one")
     return _lost(table, f"manifest {missing}", "a live snapshot")
