@@ -7,7 +7,7 @@ Files are taken by reference; no data is read or written.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, first_few
@@ -22,6 +22,7 @@ from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
+from airflow_paimon.core.table.visibility import hides_level_zero
 
 MAX_LISTED = 20
 POSTPONED_BUCKET = -2
@@ -162,6 +163,32 @@ def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
         if delete or add or not sides.theirs.same_index_in(bucket, sides.ours):
             out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
     return out
+
+
+def left_on_their_levels(changes: Sequence[BucketChange], schema: TableSchema) -> list[BucketChange]:
+    """Leave files where they are that a compaction has only moved up to another level since.
+
+    Else each would be deleted on that level and added on its former one. Paimon's readers leave out a file of which a
+    manifest holds a DELETE on the same level, whatever was added after it: once Paimon's next compaction had moved it
+    up again, they would not find its rows any more.
+    """
+    if hides_level_zero(schema):  # rows would be shown that waited for a compaction, beside what its vectors delete
+        return list(changes)
+    return [_left_on_their_levels(c) for c in changes]
+
+
+def _left_on_their_levels(change: BucketChange) -> BucketChange:
+    """Leave a bucket's moved files, unless a file that is added must stand above, or beside them: they are older than
+    what is added to level 0.
+    """
+    here = {e.file.file_name: e.file.level for e in change.delete}
+    moved = {e.file.file_name for e in change.add if here.get(e.file.file_name, 0) > e.file.level}
+    others = [e.file for e in change.add if e.file.file_name not in moved]
+    newest = max((e.file.max_sequence_number for e in change.add if e.file.file_name in moved), default=0)
+    if not moved or any(f.level > 0 or f.min_sequence_number <= newest for f in others):
+        return change
+    delete, add = ([e for e in es if e.file.file_name not in moved] for es in (change.delete, change.add))
+    return replace(change, delete=tuple(delete), add=tuple(add))
 
 
 def _without(entries: Mapping[FileId, ManifestEntry], other: Mapping[FileId, ManifestEntry]) -> list[ManifestEntry]:

@@ -23,6 +23,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
     bucket_namer,
+    left_on_their_levels,
     mapped_entries,
     merged_index,
     publish_actions,
@@ -158,7 +159,7 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
     Raises:
         FormatError: see ``renumber``.
     """
-    d = decision
+    d = replace(decision, changes=left_on_their_levels(decision.changes, decision.target.schema()))
     returning = {e.file.file_name for c in d.changes for e in c.add}
     schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
     index = None

@@ -1,4 +1,4 @@
-"""Publishes and rollbacks while Paimon's expiry deletes the history that they look through, at each of their moments."""
+"""Publishes and rollbacks while Paimon's expiry deletes the history that they look through, at each moment."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tag_deletion(table: Table) -> Callable[[], None]:
 
 def table_with_history(folder: Path, *, old: bool) -> Table:
     """Partition a was published and taken back; ``old``: and tagged meanwhile, before all of that expired."""
-    table = make_table(folder, **{"sequence.field": "v"})
+    table = make_table(folder)
     for dt in "ab":
         append(table, dt)
     run(table, "create_tag", tag="base")
