@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format import manifest_blocks
 from airflow_paimon.core.format.avro import encoder
 from airflow_paimon.core.format.avro.container import read_header
@@ -152,3 +153,23 @@ def test_the_same_changelogs_go_as_by_flinks_procedure(
     assert world.text(tag="kept") == theirs.text(tag="kept")
     assert orphans(world) == []
     assert_sound(open_table(str(world.warehouse), "d.t"))
+
+
+def test_properties_of_a_publish_that_java_copies_are_no_second_publish(
+    java_oracle: JavaOracle, tmp_path: Path
+) -> None:
+    """Its compaction of manifests gives its snapshot those of the one before."""
+    world = World(tmp_path, java_oracle)
+    world.create(**{"write-only": "true", "manifest.merge-min-count": "3"})
+    for k in range(3):
+        world.write(f"a{k}=x")
+    world.run("create_branch", branch="fix", snapshot=3)
+    world.write("a7=y", branch="fix")
+    undo = world.run("merge_branch", branch="fix", writers_stopped=True).details["undo_tag"]
+    back = world.run("rollback_to", tag=undo).snapshot_after
+    world.do("compact_manifest")
+    newest = world.main.latest_snapshot()
+    assert newest is not None and newest.id == (back or 0) + 1
+    assert newest.properties["airflow-paimon.operation"] == "rollback_to"
+    assert [r.snapshot for r in read_audit(world.main)] == [4, 5]
+    assert world.is_sound()

@@ -20,7 +20,7 @@ def missing_records(view: Table, snapshots: Iterable[Snapshot]) -> dict[int, Put
     Those that have a record are left out, and those of branches that no reader of the table sees, as ``keep_record``
     is not asked for them. Lists a folder if there are any.
     """
-    ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties]
+    ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties and not s.repeats_properties]
     if not ours or not is_read_with_main(view):
         return {}
     there = set(view.store.names(f"{AUDIT_DIR}/{view.branch_name}"))

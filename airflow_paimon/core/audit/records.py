@@ -95,7 +95,7 @@ def _recorded(view: Table, there: Iterable[Snapshot], since_ms: int | None) -> l
     for path, data in read_present(view.store, paths).items():
         snapshot = parse_snapshot(data, f"{view.label}: {path}")
         found.setdefault(snapshot.identity, snapshot)
-    return sorted(found.values(), key=lambda s: (s.id, s.time_millis))
+    return sorted((s for s in found.values() if not s.repeats_properties), key=lambda s: (s.id, s.time_millis))
 
 
 def _open_corrections(

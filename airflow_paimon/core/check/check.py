@@ -155,7 +155,7 @@ def _publish_findings(view: Table) -> Iterator[Finding]:
         return
     snapshots = view.snapshots()
     for snapshot in snapshots if view.branch_name == MAIN else ():
-        for action in missing_protection(view, snapshot):
+        for action in () if snapshot.repeats_properties else missing_protection(view, snapshot):
             name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
             yield Finding(
                 kind="unprotected-publish",

@@ -89,6 +89,14 @@ class Snapshot:
         """
         return self.delta_manifest_list
 
+    @property
+    def repeats_properties(self) -> bool:
+        """Whether properties that tell of a publish, a rollback or an erasure are those of a snapshot before it.
+
+        Paimon's compaction of manifests copies them; none of the three is a compaction.
+        """
+        return self.commit_kind == CommitKind.COMPACT
+
     def to_json(self) -> dict[str, Any]:
         """Return the file's keys in Java's order, without nulls."""
         out: dict[str, Any] = {}
