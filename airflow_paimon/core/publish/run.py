@@ -61,6 +61,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_known
+from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,16 @@ class _Try:
         self.tags.add(path)
         reason = "held until the snapshot of a publish is there"
         execute(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
+
+    def release_expired(self, held: Sequence[Snapshot]) -> None:
+        """Delete held tags again on states that an expiry has taken meanwhile: nothing of theirs is left to keep."""
+        store = self.target.store
+        for snapshot in held:
+            lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+            if not all(side_by_side(store, [partial(store.exists, manifest_path(name)) for name in lists])):
+                path = self.target.paths.tag(held_tag(self.marks.name, keep_tag(snapshot), self.context.now_local).name)
+                delete_files(self.target, [path])
+                self.tags.discard(path)
 
     def discard(self, used: Collection[str] = ()) -> None:
         """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""
@@ -260,6 +271,7 @@ def _protected(
     draft = draft_of(planned, marks.properties(own.context), rewritten, changelog)
     tags = (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head))
     side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
+    own.release_expired([s for s in planned.held if s.identity != d.wanted.identity])
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
     draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema))
     if d.follows is None or own.request.expected_main_snapshot is not None:

@@ -72,8 +72,12 @@ def tag_deletion(table: Table) -> Callable[[], None]:
     return lambda: None
 
 
-def table_with_history(folder: Path, *, old: bool) -> Table:
-    """Partition a was published and taken back; ``old``: and tagged meanwhile, before all of that expired."""
+def table_with_history(folder: Path, *, old: bool, replaced: bool) -> Table:
+    """Partition a was published and taken back.
+
+    ``old``: and tagged meanwhile, before all of that expired; ``replaced``: and written again, after a state without a
+    tag.
+    """
     table = make_table(folder)
     for dt in "ab":
         append(table, dt)
@@ -86,6 +90,9 @@ def table_with_history(folder: Path, *, old: bool) -> Table:
     run(table, "rollback_to", tag=undo)
     for _ in range(3):
         overwrite(table, "b")
+    if replaced:
+        for dt in "ab":
+            overwrite(table, dt)
     if old:
         expire_snapshots(table, 1)
     return table
@@ -96,7 +103,7 @@ def table_with_history(folder: Path, *, old: bool) -> Table:
 def test_nothing_is_taken_for_damage(tmp_path: Path, operation: str, rival: Rival) -> None:
     for moment in moments(MOST):
         folder = tmp_path / str(moment)
-        table = table_with_history(folder, old=rival is tag_deletion)
+        table = table_with_history(folder, old=rival is tag_deletion, replaced=operation == "rollback_to")
         values: dict[str, Any] = {"branch": "fix"} if operation == "merge_branch" else {"tag": "base"}
         wanted = [files(table), after(table, operation)]
         reached, landed = beside(folder, operation, values, moment, partial(rival, table))
