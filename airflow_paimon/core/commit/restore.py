@@ -53,6 +53,7 @@ def restore_draft(
         schema=schema,
         operation=Operation.OVERWRITE,
         rewrite_base=True,
+        goes_back=True,
     )
 
 

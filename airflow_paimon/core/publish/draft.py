@@ -298,6 +298,7 @@ def draft_of(
         next_row_id=next_row_id,
         operation=Operation.OVERWRITE,
         rewrite_base=deletes_again(d.target, d.head, [e for e in entries if e.kind == FileKind.ADD]),
+        goes_back=d.source == d.target,
     )
 
 

@@ -304,8 +304,28 @@ def test_a_day_that_is_none_is_not_published_but_comes_back_by_a_rollback(table:
     bad = delta.latest_snapshot_id()
     put(delta, "someday", (9, 10, "y"))  # it is there already
     drop(delta, "someday")
+    without = delta.latest_snapshot_id()
     run(table, "rollback_to", branch="delta", snapshot=bad)
     assert "someday" in days_of(delta)
+    run(table, "rollback_to", branch="delta", snapshot=without)
+    run(table, "compact_manifest", branch="delta")  # so that no manifest says any more that it was deleted
+    run(table, "rollback_to", branch="delta", snapshot=bad)
+    assert "someday" in days_of(delta)
+
+
+def test_a_day_that_is_none_beside_a_file_that_was_published_before(table: Table) -> None:
+    delta = table.branch("delta")
+    before = delta.latest_snapshot_id()
+    run(table, "create_branch", branch="fix", from_branch="delta", snapshot=before)
+    put(table.branch("fix"), "20250816", (9, 9, "x"))
+    run(table, "merge_branch", branch="fix")
+    run(table, "rollback_to", branch="delta", snapshot=before)
+    put(table.branch("fix"), "someday", (9, 9, "x"))
+    with pytest.raises(InvalidInputError, match="dt=someday is without a partition time"):
+        run(table, "merge_branch", branch="fix")
+    drop(table.branch("fix"), "someday")
+    run(table, "merge_branch", branch="fix")
+    assert "20250816" in days_of(delta)
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
