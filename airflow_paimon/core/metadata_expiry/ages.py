@@ -9,8 +9,8 @@ from airflow_paimon.core.requests.requests import LEAST_GRACE, EraseRows, Expiry
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
-_LEAST_EPOCH_MS = 10**11
-"""Of 1973: a smaller number is an age that lacks its unit."""
+_EPOCH_DIGITS = 12
+"""Of milliseconds since 1973: a smaller number is an age that lacks its unit."""
 
 
 def grace_millis(table: Table, request: Expiry | EraseRows) -> int:
@@ -43,13 +43,14 @@ def time_before(text: str | None, now_ms: int, where: str) -> int | None:
     """
     if text is None:
         return None
-    if text.strip().isdigit() and int(text) < _LEAST_EPOCH_MS:
+    bare = text.strip()
+    if bare.isdecimal() and len(bare.lstrip("0")) < _EPOCH_DIGITS:
         raise InvalidInputError(
-            f"{where}: older_than {text!r} is neither an age with its unit (e.g. '{text.strip()} d') nor a time in "
+            f"{where}: older_than {text!r} is neither an age with its unit (e.g. '{bare} d') nor a time in "
             f"epoch milliseconds"
         )
     try:
-        found = parse_timestamp(text) if text.strip().isdigit() else now_ms - duration_ms(text, "older_than")
+        found = parse_timestamp(text) if bare.isdecimal() else now_ms - duration_ms(text, "older_than")
     except InvalidInputError:
         try:
             found = parse_timestamp(text)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from airflow_paimon.core.errors import InvalidInputError
 
-_AMOUNT = re.compile(r"(\d+)\s*([a-z]*)", re.IGNORECASE)
+_AMOUNT = re.compile(r"([0-9]{1,99})\s*([a-z]*)", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "b": 1, "bytes": 1}
 _SIZE_UNITS |= {unit + b: 2 ** (10 * power) for power, unit in enumerate("kmgt", 1) for b in ("", "b")}
 _DURATION_UNITS = {
@@ -74,7 +74,7 @@ def requested_duration(text: str, name: str) -> timedelta:
     Whoever gives ``7`` means days, and after 7 milliseconds what was to be kept would be gone.
     """
     bare = text.strip()
-    if bare.isdigit() and int(bare):
+    if bare.isdecimal() and bare.strip("0"):
         raise InvalidInputError(f"{name}: {text!r} has no unit and would be milliseconds; write e.g. '{bare} d'")
     return parse_duration(text, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -52,6 +53,7 @@ _CLIMBS = 8
 _CLOSE = 16
 """By how much a hint is often too low."""
 _LISTED = 10
+_MILLIS = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,7 +603,7 @@ def parse_timestamp(value: int | str | datetime, name: str = "timestamp") -> int
             f"{name} is an ISO time with an offset, a datetime with a time zone or epoch milliseconds, not {value!r}"
         )
     text = value.strip()
-    if text.lstrip("-").isdigit():
+    if _MILLIS.fullmatch(text):
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
