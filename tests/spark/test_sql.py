@@ -21,6 +21,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.hidden_names import HIDDEN
 from airflow_paimon.core.table.made_by import made_by
 from airflow_paimon.core.table.scan import data_file_path, plan_scan
 from airflow_paimon.core.table.table import Table
@@ -278,8 +279,9 @@ def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_w
     assert nothing["details"]["notes"] == [f"UPDATE on d.t changed nothing: {why}"]
     nothing = sql(spark, str(tmp_path), "INSERT INTO d.t SELECT 1, 'x', 1, 'a' WHERE false")
     assert (nothing["changed"], nothing["details"]["notes"]) == (False, ["INSERT on d.t: its query returned no rows"])
-    said = _refusal(spark, tmp_path, "UPDATE d.t SET v = 'x' WHERE nope = 1")
-    assert "`dt`" in said and "__airflow_paimon" not in said, "columns of ours are not suggested"
+    for name in ("nope", "t.nope"):
+        said = _refusal(spark, tmp_path, f"UPDATE d.t SET v = 'x' WHERE {name} = 1")
+        assert "`dt`" in said and HIDDEN not in said, "columns of ours are not suggested"
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from airflow_paimon.core.table.hidden_names import HIDDEN
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement
 
-_OWN_NAMES = re.compile(rf", `{HIDDEN}\w+`|`{HIDDEN}\w+`, ")
+_OWN_NAME = rf"(?:`[^`]+`\.)*`{HIDDEN}\w+`"
+_OWN_NAMES = re.compile(f", {_OWN_NAME}|{_OWN_NAME}, ")
 """Columns that rows are found by: among the names that Spark suggests for an unknown one."""
 
 
