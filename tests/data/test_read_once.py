@@ -91,10 +91,10 @@ OPERATIONS: dict[str, tuple[int, Callable[[Table], object]]] = {
     "write": (4, lambda t: write_arrow(t, rows("a", 1, 2, 3))),
     "overwrite": (4, lambda t: write_arrow(t, rows("b", 1), mode="dynamic_overwrite")),
     "create_branch": (2, op("create_branch", branch="more", tag="base")),
-    "merge_branch": (13, op("merge_branch", branch="fix")),
-    "dry run of merge_branch": (8, op("merge_branch", branch="fix", dry_run=True)),
-    "rollback_to": (7, op("rollback_to", snapshot=3)),
-    "replace_main": (13, op("replace_main", branch="fix", discard_main=True)),
+    "merge_branch": (14, op("merge_branch", branch="fix")),
+    "dry run of merge_branch": (9, op("merge_branch", branch="fix", dry_run=True)),
+    "rollback_to": (9, op("rollback_to", snapshot=3)),
+    "replace_main": (14, op("replace_main", branch="fix", discard_main=True)),
     "rebase_branch": (13, op("rebase_branch", branch="fix", to_branch="again")),
     "diff_branches": (5, op("diff_branches", branch="fix")),
     "diff_branches of equal branches": (5, op("diff_branches", branch="same")),
@@ -103,7 +103,7 @@ OPERATIONS: dict[str, tuple[int, Callable[[Table], object]]] = {
     "DELETE": (14, by_sql("DELETE FROM branch WHERE dt = 'a' AND k < 10")),
     "INSERT": (14, by_sql("INSERT INTO branch VALUES (77, 'y', 'a')")),
     "two": (29, by_sql("UPDATE branch SET v = 'y' WHERE dt = 'a'; DELETE FROM branch WHERE k = 2 AND dt = 'a'")),
-    "compact": (3, op("compact")),
+    "compact": (4, op("compact")),
     "compact_manifest": (3, op("compact_manifest")),
     "expire_partitions": (3, op("expire_partitions", expiration_time="1 d", timestamp_formatter="yyyy-MM-dd")),
     "expire_snapshots": (5, op("expire_snapshots", older_than="0 s", retain_min=1, grace="0 s", writers_stopped=True)),
@@ -114,8 +114,8 @@ OPERATIONS: dict[str, tuple[int, Callable[[Table], object]]] = {
 """With how often it reads one snapshot or schema at most.
 
 These are read again because they can change under their names: another engine rolls a branch back, or deletes it and
-makes it anew. A publish looks at both branches before and after it holds them, a commit reads back what it has put, and
-several statements are as many commits that nobody else sees.
+makes it anew. A publish looks at both branches before and after it holds them, a commit reads back what it has put and
+what that is based on, and several statements are as many commits that nobody else sees.
 """
 
 ON_CHAINS: dict[str, tuple[int, Callable[[Table], object]]] = {
