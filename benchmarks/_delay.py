@@ -58,6 +58,12 @@ class _Client(_End):
         client.pause_reading()
         self._connecting = asyncio.create_task(self._connect(client))
 
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+        elif not self._connecting.done():  # asyncio may begin to read although it was told to wait
+            self._connecting.add_done_callback(lambda _: self.data_received(data))
+
     async def _connect(self, client: asyncio.Transport) -> None:
         try:
             self.other, _ = await asyncio.get_running_loop().create_connection(lambda: _End(0, client), *self._target)
