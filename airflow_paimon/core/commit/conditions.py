@@ -160,7 +160,7 @@ class SchemaIs:
     why: str
 
     def check(self, at: HeadState) -> None:
-        if at.schema != self.schema:
+        if at.schema.identity != self.schema.identity:
             raise at.conflict(self.why)
 
 

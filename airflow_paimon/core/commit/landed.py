@@ -144,20 +144,27 @@ def _take_away(table: Table, snapshot: Snapshot) -> None:
 
 
 def _lost_its_head(table: Table, snapshot: Snapshot, head: Snapshot) -> bool:
-    """Whether the newest snapshot is based on one that is another one now, or gone before older ones: no expiry."""
+    """Whether the newest snapshot is based on one that is another one now, or gone before older ones: no expiry, unless
+    it has left the file of an older one, whose lists it deletes first.
+    """
     ids = table.snapshot_ids()
     if ids[-1:] != [snapshot.id] or ids[0] > head.id:
         return False
     now = table.find_snapshot(head.id)
     if now is None:
-        return ids[0] < head.id
+        below = table.find_snapshot(ids[-2]) if ids[0] < head.id else None
+        return below is not None and _has_lists(table, below)
     return not is_same(now, head) and is_ours(table, snapshot)
+
+
+def _has_lists(table: Table, snapshot: Snapshot) -> bool:
+    lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
+    return all(table.store.exists(manifest_path(name)) for name in lists)
 
 
 def _lost_its_lists(table: Table, snapshot: Snapshot) -> bool:
     """Whether the snapshot is there and its lists are not; after a later drop, another one may have its id."""
-    lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
-    if all(table.store.exists(manifest_path(name)) for name in lists):
+    if _has_lists(table, snapshot):
         return False
     try:
         return is_ours(table, snapshot)

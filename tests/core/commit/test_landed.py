@@ -15,7 +15,7 @@ import pytest
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_landed, restore_partitions
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
-from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.landed import taken_back, verified_commits
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -29,6 +29,7 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import all_manifests, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
@@ -595,3 +596,32 @@ def test_a_commit_stands_whose_hint_fails(table: Table, error: Exception) -> Non
 
     append(Table(NoHint(table.store), table.name), "a")
     assert table.snapshot_ids() == [1]
+
+
+# -- a snapshot whose head is gone right after its put ---------------------------------------------------------------
+
+
+def put_on(table: Table) -> tuple[Snapshot, Snapshot]:
+    """Five commits: the newest is the one that was just put, on the fourth."""
+    for _ in range(5):
+        append(table, "a")
+    return table.snapshot(4), table.snapshot(5)
+
+
+def test_a_commit_on_what_another_engine_rolled_back_is_taken_back(table: Table) -> None:
+    head, landed = put_on(table)
+    for number in (3, 4):
+        table.store.delete(table.paths.snapshot(number))
+    assert taken_back(table, landed, head)
+    assert table.snapshot_ids() == [1, 2]
+
+
+def test_a_commit_stays_after_an_expiry_that_left_a_snapshot_file(table: Table) -> None:
+    """Paimon's expiry to one snapshot deletes manifests first, then snapshot files, and goes on where one stays."""
+    head, landed = put_on(table)
+    for name in (table.snapshot(2).base_manifest_list, table.snapshot(2).delta_manifest_list):
+        table.store.delete(manifest_path(name))
+    for number in (1, 3, 4):
+        table.store.delete(table.paths.snapshot(number))
+    assert not taken_back(table, landed, head)
+    assert table.snapshot_ids() == [2, 5] and table.snapshot(5) == landed

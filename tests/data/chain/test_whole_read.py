@@ -5,8 +5,6 @@ their order, also where the buckets of one chain are planned apart.
 from __future__ import annotations
 
 import pickle
-import uuid
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow.compute as pc
@@ -20,7 +18,6 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import grouped_read, whole_read
 from airflow_paimon.data.chain.grouped_read import pin_chain, plan_chain_by_groups
 from airflow_paimon.data.chain.groups import ChainGroups
-from airflow_paimon.data.chain.read import read_chain
 from airflow_paimon.data.chain.scan import ChainRead, plan_chain
 from airflow_paimon.data.chain.whole_read import (
     WholeChain,
@@ -32,19 +29,8 @@ from airflow_paimon.data.chain.whole_read import (
 from tests.data.chain.examples import with_deletion_vectors
 from tests.data.chain.tables import DAYS, GAPPED, chain_table, set_options, write
 from tests.data.chain.test_differential import Life
+from tests.data.chain.test_grouped_read import memory, rows_of, texts
 from tests.randomness import chance, lives
-
-
-def memory() -> str:
-    return f"memory://{uuid.uuid4()}/wh"
-
-
-def texts(items: Iterable[Any]) -> list[str]:
-    return sorted(map(repr, items))
-
-
-def rows_of(reads: Iterable[ChainRead]) -> list[str]:
-    return texts(row for read in reads for batch in read_chain(read) for row in batch.to_pylist())
 
 
 def planned(whole: WholeChain, groups: ChainGroups, seed: str) -> list[ChainRead]:
