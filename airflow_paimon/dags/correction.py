@@ -27,7 +27,7 @@ from airflow_paimon.operators.branch import (
     MergeBranchOperator,
 )
 from airflow_paimon.operators.check import CheckBranchOperator
-from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
+from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.runbooks import advice, correction, leftovers
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import (
@@ -213,7 +213,7 @@ def report(**context: Any) -> dict[str, Any]:
 def what_stands(context: Context) -> tuple[str, list[str]]:
     """Clean up after a rejection; returns the outcome, and lines about what stands."""
     params, planned = form_of(context), context["ti"].xcom_pull(task_ids="check_params")
-    main, cleaned = open_main(params), leftovers.clean_up_run(params, planned, branch_owner(context), {})
+    main, cleaned = open_main(params), leftovers.clean_up_run(params, planned, {})
     outcome, standing = correction.describe_outcome(main, planned)
     helps = [correction.TO_CORRECT_DIFFERENTLY, *advice.how_to_remove(params, main, planned)]
     return outcome, [*cleaned, *standing, *helps]
@@ -241,7 +241,7 @@ def how_to_go_on(**context: Any) -> None:
     with in_airflows_terms():
         params = form_of(context)
         main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
-        cleaned = leftovers.clean_up_run(params, planned, branch_owner(context), kinds)
+        cleaned = leftovers.clean_up_run(params, planned, kinds)
         outcome, standing = correction.describe_outcome(main, planned)
         lines = [*cleaned, *standing, *advice.next_steps(params, main, planned, first, errors[first])]
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *lines)

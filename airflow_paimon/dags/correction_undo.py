@@ -91,7 +91,7 @@ def how_to_go_on(**context: Any) -> None:
     undone = context["ti"].xcom_pull(task_ids="undo")
     outcome = f"main was undone, as snapshot {undone['snapshot_after']}" if undone else "main is as it was"
     helps = runbook.what_helps(*next(iter(errors.items())))
-    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), helps)
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *helps)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

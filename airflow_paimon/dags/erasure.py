@@ -166,7 +166,7 @@ def how_to_go_on(**context: Any) -> None:
     erased = context["ti"].xcom_pull(task_ids="erase")
     outcome = "rows were erased, the proof is missing" if erased else "what was erased stays erased; see the audit"
     helps = runbook.what_helps(*next(iter(errors.items())))
-    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), helps)
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *helps)
 
 
 DEFAULT_ARGS: dict[str, Any] = {

@@ -24,9 +24,9 @@ from airflow_paimon.operators.branch import (
     DiffBranchesOperator,
 )
 from airflow_paimon.operators.check import CheckBranchOperator
-from airflow_paimon.operators.correction import CorrectFromBaseOperator, branch_owner
+from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
-from airflow_paimon.runbooks import pipeline
+from airflow_paimon.runbooks import advice, pipeline
 from airflow_paimon.runbooks import pipeline_report as pages
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import (
@@ -222,7 +222,7 @@ def report(**context: Any) -> dict[str, Any]:
 def what_stands(context: Context) -> tuple[str, list[str]]:
     """Clean up after a rejection; returns the outcome, and lines about what stands."""
     params, planned = context["params"], context["ti"].xcom_pull(task_ids="check_params")
-    cleaned = pages.clean_up_all(params, planned, branch_owner(context), {})
+    cleaned = pages.clean_up_all(params, planned, {})
     outcome, standing = pages.describe_outcomes(params, planned)
     return outcome, [*cleaned, *standing]
 
@@ -248,11 +248,11 @@ def how_to_go_on(**context: Any) -> None:
     planned, first = context["ti"].xcom_pull(task_ids="check_params"), next(iter(errors))
     failed = first.partition("[")[0]
     if planned is None:
-        helps = "What helps: correct what the message names, and trigger this DAG again"
-        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), helps)
+        helps = advice.for_the_form(errors[first])
+        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
     with in_airflows_terms():
         kinds = {name.partition("[")[0]: error["kind"] if error else None for name, error in errors.items()}
-        cleaned = pages.clean_up_all(params, planned, branch_owner(context), kinds)
+        cleaned = pages.clean_up_all(params, planned, kinds)
         outcome, standing = pages.describe_outcomes(params, planned)
         steps = pages.next_steps(params, planned, failed, errors[first])
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *standing, *cleaned, *steps)

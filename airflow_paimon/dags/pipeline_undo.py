@@ -14,6 +14,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.operators.pipeline import UndoTablesOperator
 from airflow_paimon.runbooks import pipeline_report as pages
+from airflow_paimon.runbooks import undo
 from airflow_paimon.runbooks.fields import shared_by_undos
 from airflow_paimon.runbooks.form import (
     end_as_failed,
@@ -79,12 +80,8 @@ def verify(**context: Any) -> list[str]:
 def how_to_go_on(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     errors = failed_errors(context)
-    helps = (
-        "What helps: correct what the message names and trigger this DAG again: it goes on with the "
-        "tables that are not undone yet. Where main got newer rows in the partitions to undo, correct them with "
-        "data_correction, or undo that table with data_correction_undo and Keep what came later off"
-    )
-    end_as_failed(f"{', '.join(errors)} failed", *error_lines(errors), helps)
+    end_as_failed(f"{', '.join(errors)} failed", *error_lines(errors), *undo.what_helps(*next(iter(errors.items()))),
+                  "Triggered again, this DAG goes on with the tables that are not undone yet")  # fmt: skip
 
 
 def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpack[Changes]) -> DAG:

@@ -1,4 +1,8 @@
-"""What to do after a run of ``data_correction`` failed or was rejected: by task and by kind of error."""
+"""What to do after a run that corrects or undoes failed or was rejected: by task and by kind of error.
+
+Advice is given only where it helps; where an error's own message says all, there is none. What is named to be deleted
+is what the run itself has made.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.runbooks.form import request_for
+from airflow_paimon.runbooks.form import in_form_words, request_for
+from airflow_paimon.runbooks.leftovers import made_branch
 from airflow_paimon.runbooks.pages import page_address
 
-_PUBLISHING = ("merge", "fast_forward")
-_AGAIN = "trigger this DAG again"
+PUBLISHING = ("report", "merge", "fast_forward", "publish")
+"""Tasks that plan a publish, or do it."""
+AGAIN = "trigger this DAG again"
+_SWITCHES = ("Writers are stopped", "Keep appended rows", "Take back a compaction")
 
 
 def next_steps(
@@ -21,36 +28,65 @@ def next_steps(
 
     :param error: the error object that the task left, None when it left none
     """
-    stands = main.branch(planned["branch"]).exists()
-    return [f"What helps: {_advice(params, failed, error, stands)}", *how_to_remove(params, main, planned)]
+    stands = made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
+    return [*what_helps(_advice(params, failed, error, stands)), *how_to_remove(params, main, planned)]
+
+
+def what_helps(advice: str | None) -> list[str]:
+    """Return advice as a line of the log; none where there is none."""
+    return [f"What helps: {advice}"] if advice else []
 
 
 def for_the_form(error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when the check of the form failed, before anything was made."""
-    if error and error["kind"] in ("invalid-input", "not-found", "already-exists", "unsupported"):
-        return [f"What helps: correct what the message names, and {_AGAIN}"]
-    return [f"What helps: {_passing('check_params', False)}"]
-
-
-def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | None, stands: bool) -> str:
     kind = error["kind"] if error else "error"
+    if kind in ("invalid-input", "not-found", "already-exists", "unsupported"):
+        return what_helps(f"correct what the message names, and {AGAIN}")
+    return what_helps(against(error) if kind in ("unsafe", "corrupt", "conflict") else _passing("check_params", False))
+
+
+def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
+    """Say what helps against a refusal or damage, as far as that is the same for all of these DAGs.
+
+    None: nothing that the error's message doesn't say by itself, above all for a refusal for safety.
+    """
+    kind, switches = error["kind"] if error else "error", _named_switches(error or {})
     match kind:
         case "invalid-input" | "not-found" | "already-exists":
-            return f"correct what the message names, and {_AGAIN}. The same form fails the same way"
+            return f"correct what the message names, and {AGAIN}. The same form fails the same way"
+        case "conflict" if failed in PUBLISHING:
+            again = f"{AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
+            return f"{again}; or with {switches}, where the message names it" if switches else again
+        case "conflict":
+            return f"{AGAIN}: another job was faster"
+        case "unsafe" if switches:
+            return f"{AGAIN} with {switches}, when no writer of main stays open meanwhile"
+        case "corrupt":
+            command = "python -m airflow_paimon job check_table"
+            return f"the table's files contradict themselves, and no retry helps. Before anything else: {command}"
+        case _:
+            return None
+
+
+def _named_switches(error: Mapping[str, Any]) -> str:
+    said = in_form_words(str(error.get("message", "")))
+    return " or ".join(name for name in _SWITCHES if name in said)
+
+
+def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | None, stands: bool) -> str | None:
+    kind = error["kind"] if error else "error"
+    match kind:
         case "unsupported":
             return _unsupported(params, error or {})
-        case "conflict":
-            return f"{_AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
         case "unsafe":
-            return _unsafe(params, failed, error or {}, stands)
+            return _unsafe(params, error or {}, stands)
         case "outcome-unknown":
             return (
                 "see above whether main holds the correction. If it is untouched, clear "
                 f"task {failed} with its downstream: a correction that did land is found, and not published twice"
             )
-        case "corrupt":
-            command = "python -m airflow_paimon job check_table"
-            return f"the table's files contradict themselves, and no retry helps. Before anything else: {command}"
+        case "invalid-input" | "not-found" | "already-exists" | "conflict" | "corrupt":
+            return against(error, failed)
         case _:
             return _passing(failed, stands)
 
@@ -58,20 +94,18 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
 def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
     if error.get("class") == "UnsupportedFeatureError" and params["engine"] == "embedded":
         jar = f"Paimon's jar in the Spark options of its connection: {page_address('engines')}"
-        return f"{_AGAIN} with Engine: connector, and {jar}"
+        return f"{AGAIN} with Engine: connector, and {jar}"
     return f"nothing in this form: the message says what is not supported. Limits: {page_address('limits')}"
 
 
-def _unsafe(params: Mapping[str, Any], failed: str, error: Mapping[str, Any], stands: bool) -> str:
+def _unsafe(params: Mapping[str, Any], error: Mapping[str, Any], stands: bool) -> str | None:
     if error.get("missing_checks"):
         return f"{_clear('check', stands)}, so that the checks that the table requires by now are done"
-    if failed == "check":
-        return f"{_AGAIN} with SQL that corrects the rows that the message names as well, or with other Checks"
-    if failed not in ("report", *_PUBLISHING):
-        return f"{_AGAIN}, and leave Branch empty: the run then makes a branch of its own"
-    if params["publish"] == "fast_forward":
-        return f"{_AGAIN} with Publish by: merge, which takes over only what the branch changed"
-    return f"{_AGAIN} with Writers are stopped, when no writer of main stays open over the publish"
+    if error.get("rules"):
+        return f"{AGAIN} with SQL that corrects the rows that the message names as well, or with other Checks"
+    if error.get("would_discard") and params["publish"] == "fast_forward":
+        return f"{AGAIN} with Publish by: merge, which takes over only what the branch changed"
+    return against(error)
 
 
 def _passing(failed: str, stands: bool) -> str:
@@ -80,7 +114,7 @@ def _passing(failed: str, stands: bool) -> str:
         return f"find out why the job that fills the branch is late, then {_clear(failed, stands)}"
     return (
         f"read the log of task {failed}. When its cause is over (storage, Spark, a lost worker): "
-        f"{_clear(failed, stands)}. For more memory {_AGAIN}, with Spark options such as {{"
+        f"{_clear(failed, stands)}. For more memory {AGAIN}, with Spark options such as {{"
         f'"driver_memory": "4g"}}'
     )
 
@@ -92,8 +126,9 @@ def _clear(failed: str, stands: bool) -> str:
 
 
 def how_to_remove(params: Mapping[str, Any], main: Table, planned: Mapping[str, Any]) -> list[str]:
-    """Say how to remove what still stands of a run: by a DAG, and by commands that run on any machine."""
-    branch, tag = main.branch(planned["branch"]).exists(), main.find_tag(planned["tag"]) is not None
+    """Say how to remove what a run has made and what still stands: by a DAG, and by commands for any machine."""
+    branch = made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
+    tag = main.find_tag(planned["tag"]) is not None
     if not branch and not tag:
         return []
     reach, note = _reach(params, planned)

@@ -12,7 +12,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonE
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
-from airflow_paimon.runbooks.leftovers import run_digest, run_tag
+from airflow_paimon.runbooks.leftovers import made_branch, own_publishes, run_digest, run_tag
 from airflow_paimon.runbooks.markdown import code_block, counted, escape
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def plan_correction(
 ) -> dict[str, Any]:
     """Check the form against the table; choose the branch, the tag and the snapshot to start from.
 
-    Returns ``{"table", "branch", "tag", "base_snapshot"}``: the same for every try and Clear of a run, as the tag keeps
-    where the run first stood. ``locked``: fields whose values are the DAG's own code.
+    Returns ``{"table", "branch", "tag", "owner", "base_snapshot"}``: the same for every try and Clear of a run, as the
+    tag keeps where the run first stood. ``locked``: fields whose values are the DAG's own code.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
@@ -91,15 +91,16 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
     """Choose the branch and the tag of a run, and the snapshot that they start from: ``start``, or main as it is.
 
     Raises:
-        InvalidInputError: a branch of this name was published already. NotFoundError: the table has no snapshot.
+        InvalidInputError: the branch is there and not this run's, or one of this name was published already.
+            NotFoundError: the table has no snapshot.
     """
     branch, tag = name or f"fix_{run_digest(owner)}", run_tag(owner)
-    _refuse_published(main, branch)
+    _refuse_taken(main, branch, owner)
     existing = main.find_tag(tag)
     head = existing.snapshot if existing else start or main.latest_snapshot()
     if head is None:
         raise NotFoundError(f"{main.name} has no snapshot: there is nothing to correct")
-    return {"table": main.name, "branch": branch, "tag": tag, "base_snapshot": head.id}
+    return {"table": main.name, "branch": branch, "tag": tag, "owner": owner, "base_snapshot": head.id}
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
@@ -266,11 +267,16 @@ def check_rules(main: Table, params: Mapping[str, Any], locked: Collection[str] 
         )
 
 
-def _refuse_published(main: Table, branch: str) -> None:
-    """A run that is cleared as a whole, or a name used twice, would correct rows that are correct already."""
+def _refuse_taken(main: Table, branch: str, owner: str) -> None:
+    """A run works on a branch of its own; one that was published and is gone would be corrected twice."""
     from airflow_paimon.core.publish.published import publishes
 
     if main.branch(branch).exists():
+        if made_branch(main, {"branch": branch, "owner": owner}) is None:
+            raise InvalidInputError(
+                f"{main.name} has a branch {branch!r} already, and it is not of this run{_whose(main, branch)}. Give "
+                f"another name, or leave Branch empty: the run then makes a branch of its own"
+            )
         return
     for publish in publishes(main):
         if publish.branch == branch:
@@ -278,6 +284,13 @@ def _refuse_published(main: Table, branch: str) -> None:
                 f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and is gone "
                 f"since. To correct something else, trigger the DAG anew, with another branch name"
             )
+
+
+def _whose(main: Table, branch: str) -> str:
+    from airflow_paimon.core.table.lineage import read_lineage
+
+    record = read_lineage(main, branch)
+    return f": it belongs to {record.owner}" if record is not None and record.owner else ""
 
 
 def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
@@ -445,12 +458,10 @@ def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
 
 
 def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Say in a few words whether main was changed, and in lines what this run left in the table."""
+    """Say in a few words whether this run changed main, and in lines what it left in the table."""
     from airflow_paimon.core.publish.published import publishes, standing_publishes
 
-    branch, base = planned["branch"], planned["base_snapshot"]
-    tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
-    published = [p for p in publishes(main) if p.branch == branch]
+    published = own_publishes(publishes(main), planned)
     if published and all(p.snapshot.id != published[-1].snapshot.id for p in standing_publishes(main)):
         outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of main, and undone since"
         lines = [f"Undone: {outcome}"]
@@ -463,7 +474,17 @@ def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list
     else:
         outcome = f"main of {main.name} is untouched"
         lines = [f"Main of {main.name} is untouched by this run: it published nothing"]
-    # only what is there: a clean-up may have gone before, and says itself what it has deleted
+    return outcome, [*lines, *_what_is_left(main, planned)]
+
+
+def _what_is_left(main: Table, planned: Mapping[str, Any]) -> list[str]:
+    """Name only what is there: a clean-up may have gone before, and says itself what it has deleted."""
+    branch, record = planned["branch"], made_branch(main, planned)
+    tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
     left = [f"Tag {planned['tag']}: on snapshot {tag.snapshot.id} of main"] if tag else []
-    left += [f"Branch {branch}: at snapshot {head}, made from snapshot {base} of main"] if head else []
-    return outcome, [*lines, *(left or [f"{main.name} has no branch and no tag of this run"])]
+    if head and record is not None:
+        left.append(f"Branch {branch}: at snapshot {head}, made from snapshot {record.snapshot_id} of main")
+    left = left or [f"{main.name} has no branch and no tag of this run"]
+    if head and record is None:
+        left.append(f"Branch {branch} is not of this run{_whose(main, branch)}: leave it alone")
+    return left

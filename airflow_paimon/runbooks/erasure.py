@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_paimon.core.erasure.report import report_markdown
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
 
@@ -65,7 +66,8 @@ def describe_plan(
             for h in held
         )
         raise UnsafeOperationError(
-            f"{checked['table']}: such rows are under a legal hold, which wins ({names}); nothing was erased"
+            f"{checked['table']}: such rows are under a legal hold, which wins ({names}); nothing was erased",
+            details={"holds": [h["name"] for h in held]},
         )
     files = counted(found["files"]["with_rows"], "file")
     about = [
@@ -204,18 +206,20 @@ def message_of(found: Mapping[str, Any], checked: Mapping[str, Any], url: str) -
             "text": f"{found['subject']}. {url}"}  # fmt: skip
 
 
-def what_helps(failed: str, error: Mapping[str, Any] | None) -> str:
+def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when a task failed."""
     kind = error["kind"] if error else "error"
     match kind:
         case "conflict":
-            return "What helps: what the message says; then clear the task that failed with its downstream"
-        case "unsafe":
-            return "What helps: what the message names has to end first. Then clear plan with its downstream"
+            return advice.what_helps("what the message says; then clear the task that failed with its downstream")
+        case "unsafe" if error and error.get("holds"):
+            return advice.what_helps("the hold has to end first. Then clear plan with its downstream")
         case "invalid-input" | "not-found" | "unsupported":
-            return "What helps: correct what the message names, and trigger row_erasure again"
+            return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
+        case "unsafe" | "corrupt":
+            return advice.what_helps(advice.against(error, failed))
         case _:
-            return (
-                f"What helps: read the log of task {failed}. When its cause is over, clear it with its downstream: an "
-                f"erasure goes on where it stopped"
+            return advice.what_helps(
+                f"read the log of task {failed}. When its cause is over, clear it with its downstream: an erasure goes "
+                f"on where it stopped"
             )

@@ -35,6 +35,7 @@ _FIELDS = {
     "--rewrite": "Take back a compaction",
     "--writers-stopped": "Writers are stopped",
     "--keep-appended": "Keep appended rows",
+    "--keep-later": "Keep what came later",
 }
 _FLAG = re.compile(rf"(?:{'|'.join(_FIELDS)})(?![\w-])")
 

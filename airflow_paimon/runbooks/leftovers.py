@@ -7,6 +7,7 @@ has a name that follows from the owner. Branches and tags of anybody else are le
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,11 @@ from airflow_paimon.task_run import commit_user_prefix
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
+    from airflow_paimon.core.table.lineage import Lineage
     from airflow_paimon.core.table.table import Table
 
 RUN_TAG_PREFIX = "before_correction_"
+_RUN_TAG = re.compile(rf"{RUN_TAG_PREFIX}[0-9a-f]{{8}}")
 CORRECTING_DAGS = ("data_correction", "pipeline_correction")
 """The DAGs whose runs make branches and tags."""
 CORRECTING_TASKS = ("correct", "replay")
@@ -63,11 +66,36 @@ def run_tag(owner: str) -> str:
     return RUN_TAG_PREFIX + run_digest(owner)
 
 
+def is_run_tag(name: str) -> bool:
+    """Whether a tag has such a name; somebody's own may begin with the same words."""
+    return _RUN_TAG.fullmatch(name) is not None
+
+
+def made_branch(main: Table, planned: Mapping[str, Any]) -> Lineage | None:
+    """Return the record of the branch that a run planned, if that run has made it; None if there is none or another's.
+
+    ``planned``: what ``plan_branch`` has returned.
+    """
+    from airflow_paimon.core.table.lineage import read_lineage
+
+    record = read_lineage(main, planned["branch"])
+    return record if record is not None and _is_of_run(record, planned["owner"]) else None
+
+
+def own_publishes(points: Sequence[Published], planned: Mapping[str, Any]) -> list[Published]:
+    """Choose the publishes of a run's branch: those of another branch that had the same name are not its own."""
+    return [p for p in points if p.branch == planned["branch"] and p.branch_owner == planned["owner"]]
+
+
+def _is_of_run(record: Lineage, owner: str) -> bool:
+    return record.owner == owner and record.from_tag == run_tag(owner)
+
+
 def find_leftovers(main: Table) -> list[Leftover]:
     """Find what correction runs made and did not delete, in the order of the branches' names, then of the tags'."""
     from airflow_paimon.core.publish.published import standing_publishes
 
-    published, tags = standing_publishes(main), {t for t in main.tag_names() if t.startswith(RUN_TAG_PREFIX)}
+    published, tags = standing_publishes(main), set(filter(is_run_tag, main.tag_names()))
     found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
     used = {one.tag for one in found}
     return [*found, *(Leftover(owner=None, branch=None, tag=tag) for tag in sorted(tags - used))]
@@ -81,14 +109,14 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
     lineage = verified_lineage(main, name)
     if lineage is None or lineage.owner is None or lineage.snapshot_id is None:
         return None
-    tag = run_tag(lineage.owner)
-    if lineage.from_tag != tag:
+    if not _is_of_run(lineage, lineage.owner):
         return None
+    tag = run_tag(lineage.owner)
     view = main.branch(name)
     later = [view.snapshot(i) for i in view.snapshot_ids() if i > lineage.snapshot_id]
-    own_publishes = [p.snapshot for p in published if p.branch == name]
+    publishes = [p.snapshot for p in own_publishes(published, {"branch": name, "owner": lineage.owner})]
     base = view.find_snapshot(lineage.snapshot_id)
-    is_on_main = bool(later) and brings_all(main, view, base, later[-1], own_publishes)
+    is_on_main = bool(later) and brings_all(main, view, base, later[-1], publishes)
     own = tuple(commit_user_prefix(lineage.owner.partition("/")[0], task) for task in CORRECTING_TASKS)
     return Leftover(
         owner=lineage.owner,
@@ -117,7 +145,7 @@ def reason_to_keep(leftover: Leftover, *, in_use: bool, drop_unpublished: bool) 
 
 
 def clean_up_run(
-    params: Mapping[str, Any], planned: Mapping[str, Any], owner: str, failures: Mapping[str, str | None]
+    params: Mapping[str, Any], planned: Mapping[str, Any], failures: Mapping[str, str | None]
 ) -> list[str]:
     """Delete the branch and the tag of a run that failed or was rejected, if its form asks for it.
 
@@ -133,16 +161,16 @@ def clean_up_run(
     main = open_main(params)
     from airflow_paimon.core.publish.published import standing_publishes
 
-    if any(p.branch == planned["branch"] for p in standing_publishes(main)):
+    if own_publishes(standing_publishes(main), planned):
         return ["Nothing was cleaned up: the correction was published, and the branch shows what main then got"]
-    mine = next((one for one in find_leftovers(main) if one.owner == owner), None)
+    mine = next((one for one in find_leftovers(main) if one.owner == planned["owner"]), None)
     if mine is not None and mine.protected:
         return [f"Nothing was cleaned up: branch {mine.branch} is {mine.protected}"]
     if mine is not None and mine.foreign:
         commits = counted(mine.foreign, "commit")
         return [f"Nothing was cleaned up: branch {mine.branch} has {commits} of another job"]
     tag = planned["tag"] if main.find_tag(planned["tag"]) else None
-    gone = mine or Leftover(owner=owner, branch=None, tag=tag)
+    gone = mine or Leftover(owner=planned["owner"], branch=None, tag=tag)
     return [_removed(params, gone)] if gone.label else []
 
 

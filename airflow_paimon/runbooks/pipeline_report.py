@@ -11,14 +11,13 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.plugin.urls import table_page_url
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
-from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run
+from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
 from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 _LISTED = 10
-_AGAIN = "trigger this DAG again"
 
 
 def plan_publishes(
@@ -189,11 +188,11 @@ def _half_published(params: Mapping[str, Any], planned: Sequence[Mapping[str, An
 def _stands(main: Table, one: Mapping[str, Any]) -> bool:
     from airflow_paimon.core.publish.published import standing_publishes
 
-    return any(p.branch == one["branch"] for p in standing_publishes(main))
+    return bool(own_publishes(standing_publishes(main), one))
 
 
 def clean_up_all(
-    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], owner: str, failures: Mapping[str, str | None]
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], failures: Mapping[str, str | None]
 ) -> list[str]:
     """Delete the branches and tags of a run that failed or was rejected, if its form asks for it.
 
@@ -204,7 +203,7 @@ def clean_up_all(
     standing = [one["table"] for one in planned if _stands(open_main(_form_of(params, one)), one)]
     if standing:
         return [f"Nothing was cleaned up: {', '.join(standing)} is published, and the branches show what main then got"]
-    return [line for one in planned for line in clean_up_run(_form_of(params, one), one, owner, failures)]
+    return [line for one in planned for line in clean_up_run(_form_of(params, one), one, failures)]
 
 
 def next_steps(
@@ -214,40 +213,37 @@ def next_steps(
     helps = _advice(failed, error)
     # A Clear after other failures publishes the rest, or takes back what stands.
     if error and error["kind"] in (*REFUSALS, "corrupt") and _half_published(params, planned):
-        helps = (
-            f"first take back what is published, with pipeline_correction_undo and the form above (if that is refused, "
-            f"its message says what else helps). Then {helps}"
+        first = (
+            "first take back what is published, with pipeline_correction_undo and the form above (if that is refused, "
+            "its message says what else helps)"
         )
-    lines = [f"What helps: {helps}"]
+        helps = f"{first}. Then {helps}" if helps else first
+    lines = advice.what_helps(helps)
     for one in planned:
         form = _form_of(params, one)
         lines += advice.how_to_remove(form, open_main(form), one)
     return lines
 
 
-def _advice(failed: str, error: Mapping[str, Any] | None) -> str:
+def _advice(failed: str, error: Mapping[str, Any] | None) -> str | None:
     match error["kind"] if error else "error":
-        case "invalid-input" | "not-found" | "already-exists" | "unsupported":
-            return f"correct what the message names, and {_AGAIN}. The same form fails the same way"
-        case "conflict":
-            return f"{_AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
+        case "unsupported":
+            return f"correct what the message names, and {advice.AGAIN}. The same form fails the same way"
         case "unsafe" if error and error.get("missing_checks"):
-            return f"clear task check with its downstream while the branches are there, else {_AGAIN}"
-        case "unsafe" if failed in ("report", "publish"):
-            return f"{_AGAIN} with Writers are stopped, when no writer of main stays open over the publish"
-        case "unsafe":
-            return f"{_AGAIN}, and leave Branch empty: the run then makes branches of its own"
+            return f"clear task check with its downstream while the branches are there, else {advice.AGAIN}"
+        case "unsafe" if error and error.get("rules"):
+            return f"{advice.AGAIN} with statements that correct the rows in the message as well, or with other checks"
         case "outcome-unknown":
             return (
                 f"see above which tables hold the correction. Then clear task {failed} with its downstream: a publish "
                 f"that did land is found, and not done twice"
             )
-        case "corrupt":
-            return "a table's files contradict themselves, and no retry helps: python -m airflow_paimon job check_table"
+        case "invalid-input" | "not-found" | "already-exists" | "conflict" | "unsafe" | "corrupt":
+            return advice.against(error, failed)
         case _:
             return (
                 f"read the log of task {failed}. When its cause is over (storage, Spark, a lost worker), clear it with "
-                f"its downstream if the branches are still there, else {_AGAIN}"
+                f"its downstream if the branches are still there, else {advice.AGAIN}"
             )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
+from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
+from airflow_paimon.runbooks.pages import page_address
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
@@ -98,21 +100,23 @@ def describe_plan(
     }
 
 
-def what_helps(failed: str, error: Mapping[str, Any] | None) -> str:
-    """Say what helps when a task of the undo failed."""
+def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
+    """Say what helps when a task of an undo failed."""
     kind = error["kind"] if error else "error"
     match kind:
         case "conflict":
-            return (
-                "What helps: main got newer rows in the partitions to undo. Correct them with data_correction, or "
-                "trigger this DAG with Keep what came later off, which drops everything that main got since the publish"
+            return advice.what_helps(
+                "main got newer rows in the partitions to undo, which stay. Take back the publish row by row, as "
+                f"{page_address('howto/undo-later')} says"
             )
-        case "invalid-input" | "not-found" | "unsupported" | "unsafe":
-            return "What helps: correct what the message names, and trigger this DAG again"
+        case "unsupported":
+            return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
+        case "invalid-input" | "not-found" | "already-exists" | "unsafe" | "corrupt":
+            return advice.what_helps(advice.against(error, failed))
         case _:
-            return (
-                f"What helps: read the log of task {failed}. When its cause is over, clear it with its downstream; an "
-                f"undo that did land is found and not done twice"
+            return advice.what_helps(
+                f"read the log of task {failed}. When its cause is over, clear it with its downstream; an undo that "
+                f"did land is found and not done twice"
             )
 
 

@@ -407,7 +407,7 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
         user = f"{commit_user_prefix(DAG, 'correct' if one['correct'] else 'replay')}abc"
         write_arrow(table.branch(branch), read_arrow(table), operation_id=user)
     undo = operate(mains[0], "merge_branch", branch=branch, writers_stopped=True).details["undo_tag"]
-    unsure = pipeline_report.clean_up_all(params, planned, owner, {"publish": "outcome-unknown"})
+    unsure = pipeline_report.clean_up_all(params, planned, {"publish": "outcome-unknown"})
     assert unsure == [f"Nothing was cleaned up: {RAW} is published, and the branches show what main then got"]
     outcome, lines = pipeline_report.describe_outcomes(params, planned)
     assert outcome == f"{RAW}: main holds the correction since snapshot 2; {DAILY}: main of {DAILY} is untouched"
@@ -423,7 +423,7 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
     operate(mains[0], "rollback_to", tag=undo, keep_later=True)
     first, *_ = pipeline_report.next_steps(params, planned, "publish", {"kind": "conflict"})
     assert "take back" not in first
-    unsure = pipeline_report.clean_up_all(params, planned, owner, {"publish": "outcome-unknown"})
+    unsure = pipeline_report.clean_up_all(params, planned, {"publish": "outcome-unknown"})
     assert unsure == ["Nothing was cleaned up: publish may still land, and a retry looks for it on the branch"] * 2
-    assert "Cleaned up: branch" in pipeline_report.clean_up_all(params, planned, owner, {"publish": "conflict"})[0]
+    assert "Cleaned up: branch" in pipeline_report.clean_up_all(params, planned, {"publish": "conflict"})[0]
     assert left_over(*mains) == []

@@ -32,13 +32,17 @@ from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags.correction_cleanup import in_use
 from airflow_paimon.data import write_arrow
-from airflow_paimon.runbooks import advice, correction, leftovers, undo
+from airflow_paimon.runbooks import advice, correction, erasure, leftovers, pipeline_report, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import alter_table, append, make_table, names, rewrite, run
 from tests.dags.conftest import CONF, TABLE, WRONG, load_dag, make_orders
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
+
+
+OWNER = "data_correction/run-1"
+TAG = leftovers.run_tag(OWNER)
 
 
 def form(dag: str, conf: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,8 +235,8 @@ def corrected(warehouse: Path) -> tuple[Table, Table]:
     main = make_table(warehouse)
     append(main, "1")
     append(main, "2")
-    run(main, "create_tag", tag="before")
-    run(main, "create_branch", branch="fix", tag="before")
+    run(main, "create_tag", tag=TAG)
+    run(main, "create_branch", branch="fix", tag=TAG, owner=OWNER)
     branch = main.branch("fix")
     rewrite(branch, "1")
     return main, branch
@@ -331,10 +335,85 @@ def test_a_second_name_for_a_published_branch_is_refused(warehouse: Path) -> Non
     main, _ = corrected(warehouse)
     run(main, "merge_branch", branch="fix")
     params = form("data_correction", {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "branch": "fix"})
-    assert correction.plan_correction(params, "data_correction", "r")["branch"] == "fix", "it is still there"
+    assert correction.plan_correction(params, *OWNER.split("/"))["branch"] == "fix", "it is still there"
     run(main, "delete_branch", branch="fix")
     with pytest.raises(InvalidInputError, match="was published already, as snapshot 3"):
         correction.plan_correction(params, "data_correction", "r")
+
+
+FOREIGN = {"by nobody in particular": None, "by another run": "data_correction/run-2", "by a person": "ann"}
+
+
+@pytest.mark.parametrize("owner", FOREIGN.values(), ids=FOREIGN)
+def test_no_run_takes_somebodys_branch_nor_advises_to_delete_it_or_to_undo_its_publish(
+    warehouse: Path, owner: str | None
+) -> None:
+    """The branch came between the check of the form and the task that makes branches, or before it."""
+    main = make_table(warehouse)
+    append(main, "1")
+    append(main, "2")
+    run(main, "create_branch", branch="fix", snapshot=1, owner=owner)
+    rewrite(main.branch("fix"), "1")
+    params = form("data_correction", {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "branch": "fix"})
+    with pytest.raises(InvalidInputError, match="has a branch 'fix' already, and it is not of this run"):
+        correction.plan_correction(params, *OWNER.split("/"))
+    lines = every_advice(main, params)
+    whose = f": it belongs to {owner}" if owner else ""
+    assert f"Branch fix is not of this run{whose}: leave it alone" in lines
+    run(main, "merge_branch", branch="fix")
+    lines += every_advice(main, params)
+    assert any("it published nothing" in line for line in lines)
+    assert not [line for line in lines if "job delete_" in line or "_undo" in line or "made from snapshot" in line]
+    assert main.branch_names() == ["fix"] and main.latest_snapshot_id() == 3
+
+
+def every_advice(main: Table, params: dict[str, Any]) -> list[str]:
+    """What the runbooks say of each task that fails in each way, after they have cleaned up."""
+    made, lines = planned(main), list[str]()
+    tasks = [task.task_id for name in ("data_correction", "pipeline_correction") for task in load_dag(name).tasks]
+    kinds = [*all_kinds(), "error"]
+    for failed in dict.fromkeys(tasks):
+        for error in [{"kind": kind, "message": f"{kind}: Use --writers-stopped"} for kind in kinds] + [None]:
+            lines += leftovers.clean_up_run(params, made, {failed: error["kind"] if error else None})
+            lines += advice.next_steps(params, main, made, failed, error)
+            lines += pipeline_report.next_steps({**params, "publish": "merge"}, [made], failed, error)
+    outcome, standing = correction.describe_outcome(main, made)
+    half, of_all = pipeline_report.describe_outcomes(params, [made])
+    return [*lines, outcome, *standing, half, *of_all]
+
+
+def all_kinds() -> list[str]:
+    found, left = list[str](), list(PaimonError.__subclasses__())
+    while left:
+        one = left.pop()
+        found.append(one.kind)
+        left += one.__subclasses__()
+    return list(dict.fromkeys(found))
+
+
+REFUSALS_FOR_SAFETY: dict[str, tuple[str, dict[str, Any], str | None]] = {
+    "what the SQL reaches": ("correct", {"message": "--sql reaches beyond the tables"}, None),
+    "four eyes": ("merge", {"message": "merge_branch needs four eyes, and nobody approved it"}, None),
+    "a form's field": ("check_params", {"message": "spark_options jars can't come from a form"}, None),
+    "open writers": ("report", {"message": "Use --writers-stopped when no writer is open"}, "with Writers are stopped"),
+    "a broken rule": ("check", {"message": "breaks 1 of 1 rules", "rules": [{}]}, "SQL that corrects the rows"),
+    "main moved": ("report", {"message": "would drop", "would_discard": ["dt=1"]}, "Publish by: merge"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS_FOR_SAFETY)
+def test_after_a_refusal_for_safety_only_what_helps_is_advised(warehouse: Path, case: str) -> None:
+    failed, error, helps = REFUSALS_FOR_SAFETY[case]
+    main, _ = corrected(warehouse)
+    params = form("data_correction", {"table": "d.t", "publish": "fast_forward"})
+    lines = [
+        *advice.next_steps(params, main, planned(main), failed, {"kind": "unsafe", **error}),
+        *(undo.what_helps(failed, {"kind": "unsafe", **error}) if helps is None else ()),
+        *(advice.for_the_form({"kind": "unsafe", **error}) if failed == "check_params" else ()),
+        *(erasure.what_helps(failed, {"kind": "unsafe", **error}) if helps is None else ()),
+    ]
+    said = [line for line in lines if line.startswith("What helps")]
+    assert (helps is None and not said) or (len(said) == 1 and helps is not None and helps in said[0]), said
 
 
 @pytest.mark.parametrize("engine", ["embedded", "connector"])
@@ -350,7 +429,7 @@ def test_a_statement_runs_on_either_engine_without_partitions(warehouse: Path, e
 
 
 def planned(main: Table) -> dict[str, Any]:
-    return {"table": main.name, "branch": "fix", "tag": "before", "base_snapshot": 2}
+    return {"table": main.name, "branch": "fix", "tag": TAG, "owner": OWNER, "base_snapshot": 2}
 
 
 def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehouse: Path) -> None:
@@ -402,7 +481,7 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
     outcome, lines = correction.describe_outcome(main, planned(main))
     assert outcome == "main of d.t is untouched"
     assert lines[1:] == [
-        "Tag before: on snapshot 2 of main",
+        f"Tag {TAG}: on snapshot 2 of main",
         "Branch fix: at snapshot 3, made from snapshot 2 of main",
     ]
     gone = {**planned(main), "branch": "other", "tag": "none"}
@@ -426,9 +505,11 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
         ),
         ("create_branch", {"kind": "unsupported", "class": "UnsupportedStorageError"}, {}, "nothing in this form"),
         ("merge", {"kind": "conflict"}, {}, "a new run starts from main as it is now"),
-        ("report", {"kind": "unsafe"}, {"publish": "fast_forward"}, "Publish by: merge"),
-        ("report", {"kind": "unsafe"}, {}, "Writers are stopped"),
-        ("correct", {"kind": "unsafe"}, {}, "leave Branch empty"),
+        ("create_branch", {"kind": "conflict"}, {}, "another job was faster"),
+        (
+            *("report", {"kind": "conflict", "message": "Use --keep-appended to keep them"}, {}),
+            "or with Keep appended rows",
+        ),
         ("merge", {"kind": "outcome-unknown"}, {}, "clear task merge"),
         ("verify", {"kind": "corrupt"}, {}, "python -m airflow_paimon job check_table"),
         ("correct", {"kind": "storage"}, {}, "clear task correct with its downstream"),
@@ -455,7 +536,7 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
         f"python -m airflow_paimon job {command} --if-missing skip"
         for command in (
             f"delete_branch --warehouse {warehouse} --table d.t --branch fix",
-            f"delete_tag --warehouse {warehouse} --table d.t --tag before",
+            f"delete_tag --warehouse {warehouse} --table d.t --tag {TAG}",
         )
     ]
     extra = {"warehouse": str(warehouse), "storage_options": {"auto_mkdir": False}}
@@ -464,7 +545,7 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     assert all("--storage-options FILE " in command for command in commands)
     assert "auto_mkdir" in note and "airflow connections get paimon_default" in note
     run(main, "delete_branch", branch="fix")
-    run(main, "delete_tag", tag="before")
+    run(main, "delete_tag", tag=TAG)
     assert advice.how_to_remove(params, main, planned(main)) == []
 
 
@@ -476,8 +557,6 @@ def test_nothing_to_publish_is_not_a_failure() -> None:
 
 
 # -- what runs leave ---------------------------------------------------------------------------------------------------
-
-OWNER = "data_correction/run-1"
 
 
 def left_by_a_run(warehouse: Path, owner: str = OWNER, branch: str = "fix") -> Table:
@@ -495,8 +574,8 @@ def clean_up(
     main: Table, kinds: Mapping[str, str | None] | None = None, owner: str = OWNER, **conf: Any
 ) -> tuple[list[str], list[str], list[str]]:
     """Clean up as the run does; gives what it says, and the branches and tags of its kind that are left."""
-    made = {"table": main.name, "branch": "fix", "tag": leftovers.run_tag(owner), "base_snapshot": 2}
-    lines = leftovers.clean_up_run(form("data_correction", {"table": "d.t", **conf}), made, owner, kinds or {})
+    made = planned(main) | {"tag": leftovers.run_tag(owner), "owner": owner}
+    lines = leftovers.clean_up_run(form("data_correction", {"table": "d.t", **conf}), made, kinds or {})
     return lines, main.branch_names(), [t for t in main.tag_names() if t.startswith(leftovers.RUN_TAG_PREFIX)]
 
 
@@ -600,7 +679,7 @@ def test_a_rollback_to_an_earlier_snapshot_undoes_a_publish_unless_it_keeps_what
     warehouse: Path, whole: bool
 ) -> None:
     main, _ = corrected(warehouse)
-    run(main, "create_branch", branch="other", tag="before")
+    run(main, "create_branch", branch="other", tag=TAG)
     rewrite(main.branch("other"), "2")
     first = run(main, "merge_branch", branch="other")
     run(main, "merge_branch", branch="fix")

@@ -215,7 +215,7 @@ def undone(lake: Path) -> Iterator[Table]:
     table = make_table(lake, "undone.t")
     append(table, "1", rows=1200)
     operate(table, "create_tag", tag="before")
-    operate(table, "create_branch", branch="fix", tag="before")
+    operate(table, "create_branch", branch="fix", tag="before", owner="data_correction/taken_back")
     append(table.branch("fix"), "1", rows=7)
     operate(table, "merge_branch", branch="fix", operation_id="publish-1")
     operate(table, "rollback_to", tag=last_publish(table).undo_tag, keep_later=True, operation_id="undo-1")

@@ -17,7 +17,7 @@ from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
-from airflow_paimon.core.table.properties import KEEP_LATER_PROPERTY
+from airflow_paimon.core.table.properties import BRANCH_OWNER_PROPERTY, KEEP_LATER_PROPERTY
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 
@@ -43,6 +43,11 @@ class Published:
     def branch(self) -> str | None:
         """The branch that was published, None for a rollback."""
         return self.snapshot.properties.get(f"{_PREFIX}branch")
+
+    @property
+    def branch_owner(self) -> str | None:
+        """Whose the branch was when it was published."""
+        return self.snapshot.properties.get(BRANCH_OWNER_PROPERTY)
 
     @property
     def branch_identity(self) -> str | None:

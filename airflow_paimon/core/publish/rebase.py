@@ -130,9 +130,7 @@ class _Rebase:
         record = read_lineage(self.main, name)
         is_own = own is not None and record is not None and record.operation_id == own
         if not is_own and name in self.main.branch_names():
-            raise AlreadyExistsError(
-                f"{self.main.name}: branch {name!r} exists; choose another name, or delete it first"
-            )
+            raise AlreadyExistsError(f"{self.main.name}: branch {name!r} exists; choose another name")
         return record if is_own else None
 
     def _recorded(self, record: Lineage) -> Snapshot:

@@ -55,11 +55,11 @@ def show(context: PageContext) -> Panel:
     )
     views = {run.run_id: _view(run) for run in found}
     flying = [v for v in views.values() if v.state not in ("success", "failed")]
-    by_branch, undone = {p.branch: p for p in points if p.branch}, undone_by(points)
+    of_run, undone = {(p.branch, p.branch_owner): p for p in points}, undone_by(points)
     rows = [
         _row(context, run, views[run.run_id], flying, point, undone.get(point.undo_tag) if point else None)
         for run in found
-        for point in [by_branch.get(_branch(run)) if _has_published(run) else None]
+        for point in [of_run.get((_branch(run), _owner(run))) if _has_published(run) else None]
     ]
     sheet = Sheet(title="Runs", columns=_COLUMNS, rows=rows, total=len(rows), empty=_EMPTY)
     notes = [] if len(allowed) == len(DAGS) else ["Runs of DAGs that you may not read are not shown."]
@@ -132,7 +132,12 @@ def _state(became: str, mark: str, run: TableRun, address: str) -> Cell:
 def _branch(run: TableRun) -> str:
     """The branch of a correction: the form's, or the one that check_params makes up."""
     given = run.conf.get("branch")
-    return "" if run.dag_id != CORRECT else str(given or f"fix_{run_digest(f'{run.dag_id}/{run.run_id}')}")
+    return "" if run.dag_id != CORRECT else str(given or f"fix_{run_digest(_owner(run))}")
+
+
+def _owner(run: TableRun) -> str:
+    """Whose the branch is that a run makes: one of the same name may be, or may have been, another's."""
+    return f"{run.dag_id}/{run.run_id}"
 
 
 def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Cell:

@@ -9,7 +9,7 @@ from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX, KEEP_TAG_PREFIX, UN
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, exact_text, moment, number, text
-from airflow_paimon.runbooks.leftovers import RUN_TAG_PREFIX
+from airflow_paimon.runbooks.leftovers import is_run_tag
 
 _ROWS = 100
 _COLUMNS = (
@@ -32,7 +32,7 @@ def purpose(name: str) -> str:
         return "keeps files that came back"
     if name.startswith(HOLD_TAG_PREFIX):
         return "held by a publish until it is done"
-    return "start of a correction" if name.startswith(RUN_TAG_PREFIX) else ""
+    return "start of a correction" if is_run_tag(name) else ""
 
 
 def show(context: PageContext) -> Panel:
