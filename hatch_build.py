@@ -8,7 +8,8 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)(?:docs/)?([^)#\s]+)(#[^)\s]*)?\)")
+_RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)(docs/)?([^)#\s]+)(#[^)\s]*)?\)")
+_PICTURE = re.compile(r"^!\[[^\]]*\]\((?![a-z]+:)[^)]+\)\n\n", re.MULTILINE)
 
 
 class ReadmeHook(MetadataHookInterface):
@@ -24,12 +25,16 @@ class ReadmeHook(MetadataHookInterface):
 
 
 def standalone(readme: str, site: str | None) -> str:
-    """Return a README that needs no repository: its relative links lead to ``site``; without one they become text."""
+    """Return a README that needs no repository.
+
+    Links to pages of the documentation lead to ``site``. Other relative links, and all without a site, become text.
+    Paragraphs that are a picture of the repository are left out.
+    """
 
     def replaced(link: re.Match[str]) -> str:
-        text, page, heading = link.groups()
-        if site is None:
+        text, documentation, page, heading = link.groups()
+        if site is None or not documentation:
             return text
         return f"[{text}]({site.rstrip('/')}/{re.sub(r'[.]md$', '.html', page)}{heading or ''})"
 
-    return _RELATIVE_LINK.sub(replaced, readme)
+    return _RELATIVE_LINK.sub(replaced, _PICTURE.sub("", readme))

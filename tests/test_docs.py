@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = [
     p for folder in ("airflow_paimon", "dags", "spark_jobs", "benchmarks") for p in (ROOT / folder).rglob("*.py")
 ]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 _REFERENCE = re.compile(r"(docs/[\w/-]+\.md)(?:, ([A-Z][\w ,']*\w))?")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 

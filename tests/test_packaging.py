@@ -118,7 +118,7 @@ def test_an_index_takes_the_metadata_and_shows_the_description(built: list[Path]
     project = source / "pyproject.toml"
     project.write_text(project.read_text().replace("\nauthors = ", "\nmaintainers = "))
     (source / "PKG-INFO").unlink()  # where hatchling takes a description from that it has made before
-    (source / "README.md").write_text("# airflow-paimon\n\n![a picture](docs/_static/page.png)\n")
+    (source / "README.md").write_text("# airflow-paimon\n\nSee ![a picture](docs/_static/page.png)\n")
     wrong = findings(build(source, tmp_path / "wrong", _EPOCH)[1])
     assert [line.split(": ")[1] for line in wrong] == [
         "no author",
@@ -129,6 +129,7 @@ def test_an_index_takes_the_metadata_and_shows_the_description(built: list[Path]
 def test_links_of_the_readme_lead_to_the_documentation_where_its_address_is_known() -> None:
     text = "[a](docs/howto/s3.md#keys), [b](docs/_static/page.png), [c](https://paimon.apache.org/), [d](#here)"
     assert standalone(text, None) == "a, b, [c](https://paimon.apache.org/), [d](#here)"
+    assert standalone("![p](docs/p.png)\n\n[a](NEWS.md)", "https://docs.test") == "a"
     site = "https://docs.test/paimon"
     assert standalone(text, f"{site}/").startswith(f"[a]({site}/howto/s3.html#keys), [b]({site}/_static/page.png), ")
 

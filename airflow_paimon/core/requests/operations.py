@@ -147,7 +147,7 @@ _TABLE = (
     ),
     Operation(
         requests.CorrectBranch,
-        "Write the rows of a query or a function into a branch.",
+        "Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.",
         "spark.jobs.correct_branch:correct_branch",
         "rows",
         connector="spark.connector.correct_branch:correct_branch",
@@ -165,7 +165,7 @@ _TABLE = (
     ),
     Operation(
         requests.Compact,
-        "Write the small files of an append table together, and drop deleted rows.",
+        "Merge small files and sorted runs into few, and drop deleted rows.",
         "spark.jobs.compact:compact",
         "rows",
         here="data.plain:compact",

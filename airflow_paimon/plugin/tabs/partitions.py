@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.cli.listing import size_text
+from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.plugin.live_files import LiveFiles, read_live_files, source_name
 from airflow_paimon.plugin.panel import PageContext, Panel
@@ -26,7 +27,10 @@ _PARTITIONS = (
     ("bytes", Column("Size", number=True)),
     ("average", Column("Average file", number=True)),
     ("newest", Column("Last update (UTC)", help="When its newest file was written")),
-    ("small", Column("Small files", number=True, help="Files below a quarter of option target-file-size")),
+    (
+        "small",
+        Column("Small files", number=True, help="Files below 0.7 of target-file-size, which compact would merge"),
+    ),
 )
 _FILES = (
     ("partition", Column("Partition")),
@@ -54,7 +58,7 @@ def _live(context: PageContext) -> tuple[LiveFiles, int]:
 
 
 def _small_below(options: TableOptions) -> int:
-    return max(1, options.target_file_size // 4)
+    return max(1, int(SMALL_FILE_RATIO * options.target_file_size))
 
 
 def show(context: PageContext) -> Panel:

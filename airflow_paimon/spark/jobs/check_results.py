@@ -130,7 +130,7 @@ def evaluate(
 
 def _refuse_hidden(plan: DiffPlan) -> None:
     """Refuse to check what no read shows: a publish would bring it to main all the same, or take it away."""
-    label, compact = plan.after.scan.table.label, "Compact (CALL sys.compact of Paimon's Spark connector)"
+    label, compact = plan.after.scan.table.label, "Compact (job compact)"
     for hidden, of, helps in (
         (plan.hidden_after, label, f"{compact} the branch, and check it again"),
         (
