@@ -11,7 +11,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_text import parse_partition_text
-from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
@@ -54,25 +54,26 @@ def check_operation_id(table: Table, operation_id: Any) -> None:
         )
 
 
-def partition_argument(table: Table, partition: Any) -> Mapping[str, Any]:
-    """Return a partition as a mapping, from a mapping or a text such as ``dt=2026-11-18/region=eu``."""
+def partition_argument(table: Table, partition: Any) -> PartitionSpec:
+    """Refuse anything but a mapping, or a well-formed text such as ``dt=2026-11-18/region=eu``."""
     if isinstance(partition, str):
-        return parse_partition_text(partition)
-    if not isinstance(partition, Mapping):
+        parse_partition_text(partition)
+    elif not isinstance(partition, Mapping):
         raise InvalidInputError(
             f"{table.label}: a partition must be a dict of columns and values, or a text like dt=2026-11-18/region=eu, "
             f"not {_named(partition)}"
         )
-    return partition
+    spec: PartitionSpec = partition
+    return spec
 
 
-def check_partition(table: Table, schema: TableSchema, partition: Mapping[str, Any]) -> None:
+def check_partition(table: Table, schema: TableSchema, partition: PartitionSpec) -> None:
     """Refuse a partition that names no partition column, or a value of another type."""
     with naming_table(table.label):
         parse_partition_spec(partition, schema.partition_keys, partition_types(schema))
 
 
-def partitions_argument(table: Table, partitions: Any) -> list[Mapping[str, Any]]:
+def partitions_argument(table: Table, partitions: Any) -> list[PartitionSpec]:
     """Return a list of partitions; a single one may be given without a list."""
     alone = isinstance(partitions, str | Mapping) or not isinstance(partitions, Sequence)
     return [partition_argument(table, p) for p in ([partitions] if alone else partitions)]

@@ -21,6 +21,7 @@ from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table import Table
@@ -53,7 +54,7 @@ def write_arrow(
     table: Table,
     data: pa.Table | pa.RecordBatch,
     mode: str = "append",
-    partition: Mapping[str, Any] | str | None = None,
+    partition: PartitionSpec | None = None,
     operation_id: str | None = None,
     on_stale: str | None = None,
 ) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def write_once(
     )
 
 
-def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | None) -> None:
+def check_mode(table: Table, mode: str, partition: PartitionSpec | None) -> None:
     """Refuse an unknown mode, and a partition in a mode that takes none."""
     if mode not in MODES:
         raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}")
@@ -172,7 +173,7 @@ def check_mode(table: Table, mode: str, partition: Mapping[str, Any] | str | Non
         raise InvalidInputError(f"{table.label}: partition is allowed only with mode='overwrite'")
 
 
-def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str, Any] | None) -> str:
+def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: PartitionSpec | None) -> str:
     """The values that identify a request: mode, partition, columns and number of rows."""
     return digest_of({"mode": mode, "partition": partition, "columns": data.schema.names, "rows": data.num_rows})
 
@@ -180,7 +181,7 @@ def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: Mapping[str,
 def commit_in_tries(
     table: Table,
     mode: str,
-    partition: Mapping[str, Any] | None,
+    partition: PartitionSpec | None,
     identity: CommitIdentity,
     on_stale: OnStale | None,
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
@@ -235,7 +236,7 @@ def commit_write(
     write: TableWrite,
     messages: Sequence[CommitMessage],
     mode: str,
-    partition: Mapping[str, Any] | None,
+    partition: PartitionSpec | None,
     identity: CommitIdentity,
     on_stale: OnStale | None = None,
     *,

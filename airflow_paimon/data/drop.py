@@ -44,7 +44,7 @@ def drop_partitions(
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     specs = partitions_argument(table, partitions)
-    asked = digest_of({"partitions": [dict(p) for p in specs], "on_stale": policy})
+    asked = digest_of({"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy})
 
     def drop(identity: CommitIdentity) -> tuple[Receipt, Sequence[commit_files.CommitMessage]]:
         options = CommitOptions(identity=identity, guard_options=ChainOptions(on_stale=policy))

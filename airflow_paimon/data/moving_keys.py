@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
+from airflow_paimon.core.table.partitions import PartitionSpec, StoredPartitions, parse_partition_spec
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
@@ -40,7 +39,7 @@ def completed(
     write: TableWrite,
     messages: Sequence[CommitMessage],
     mode: str,
-    partition: Mapping[str, Any] | None = None,
+    partition: PartitionSpec | None = None,
 ) -> list[CommitMessage]:
     """Return what a write commits: with the new hash indexes of dynamic buckets, or, where keys may move between
     partitions, with the deletes of the keys that were elsewhere.

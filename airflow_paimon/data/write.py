@@ -30,8 +30,8 @@ from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_M
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_text import escape_path_name
-from airflow_paimon.core.table.partitions import DEFAULT_PARTITION, BucketSelection, StoredPartitions, encode_partition
+from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
+from airflow_paimon.core.table.partitions import BucketSelection, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, bucket_folder, live_columns
 from airflow_paimon.core.table.table import Table

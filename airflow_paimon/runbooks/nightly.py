@@ -53,7 +53,7 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
 def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return what every job is asked: the partition at a date, or whatever has grown too long."""
     from airflow_paimon.core.table.partition_text import quoted_partition
-    from airflow_paimon.core.table.partitions import readable_value
+    from airflow_paimon.core.table.partitions import partition_texts
 
     if not params["date"]:
         return {"pending": True, "max_chain_length": params["max_chain_length"]}
@@ -65,8 +65,7 @@ def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidInputError(f"Date {params['date']!r} is not a local date; write 2026-11-20 or 2026-11-20T05:00:00")
     width = layout.group_width
     values = layout.values_at((None,) * width, moment)[width:]
-    typed = zip(layout.partition_keys[width:], values, layout.partition_types[width:], strict=True)
-    spec = quoted_partition({k: readable_value(v, t) for k, v, t in typed})
+    spec = quoted_partition(partition_texts(values, layout.partition_keys[width:], layout.partition_types[width:]))
     return {"from_": spec, "to": spec}
 
 
@@ -109,10 +108,10 @@ def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Parti
 
 def _spec(layout: ChainLayout, group: Values) -> str:
     from airflow_paimon.core.table.partition_text import quoted_partition
-    from airflow_paimon.core.table.partitions import readable_value
+    from airflow_paimon.core.table.partitions import partition_texts
 
-    typed = zip(layout.partition_keys, group, layout.partition_types, strict=False)
-    return quoted_partition({k: readable_value(v, t) for k, v, t in typed})
+    width = layout.group_width
+    return quoted_partition(partition_texts(group, layout.partition_keys[:width], layout.partition_types[:width]))
 
 
 def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -30,11 +30,12 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.streaming.stream_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.merge_options import combines_rows
-from airflow_paimon.core.table.partition_text import parse_partition_text
+from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data import grouped_read
+from airflow_paimon.data.arguments import check_partition
 from airflow_paimon.data.arrow_write import check_mode, commit_write
 from airflow_paimon.data.chain.grouped_read import plan_chain_by_groups
 from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy
@@ -271,12 +272,12 @@ class PaimonDataSource(DataSource):
             raise InvalidInputError("The option mode=append contradicts .mode('overwrite')")
         return mode
 
-    def _partition(self) -> Mapping[str, Any] | None:
+    def _partition(self) -> PartitionSpec | None:
         text = self._get("partition")
         if text is None:
             return None
         if not text.lstrip().startswith("{"):
-            return parse_partition_text(text)
+            return text
         try:
             found = json.loads(text)
         except ValueError:
@@ -413,7 +414,7 @@ class PaimonWriter(DataSourceArrowWriter):
         table: Table,
         write: TableWrite | None,
         mode: str,
-        partition: Mapping[str, Any] | None,
+        partition: PartitionSpec | None,
         tried: Attempt,
         on_stale: OnStale | None,
         landed: Snapshot | None = None,
@@ -467,7 +468,7 @@ def _plan_writer(
     table: Table,
     schema: StructType,
     mode: str,
-    partition: Mapping[str, Any] | None,
+    partition: PartitionSpec | None,
     operation_id: str | None,
     on_stale: str | None,
 ) -> PaimonWriter:
@@ -476,6 +477,8 @@ def _plan_writer(
     policy = parse_on_stale(table, on_stale)
     require_committable(table)
     stored = table.schema()
+    if partition is not None:
+        check_partition(table, stored, partition)
     partial = mode == "append" and combines_rows(stored)
     check_columns(schema, stored, table.label, partial=partial)
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -15,6 +15,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
+from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, open_table
@@ -49,7 +50,7 @@ def write_table(
     name: str | None = None,
     branch: str = MAIN,
     mode: str = "append",
-    partition: Mapping[str, Any] | str | None = None,
+    partition: PartitionSpec | None = None,
     operation_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     on_stale: str | None = None,
@@ -105,7 +106,7 @@ def write_table(
     return _result(table, mode, written, started)
 
 
-def _request(frame: DataFrame, mode: str, partition: Mapping[str, Any] | None) -> str:
+def _request(frame: DataFrame, mode: str, partition: PartitionSpec | None) -> str:
     """Return a digest that identifies the request: what is replaced, and the query behind the rows."""
     types = [field.dataType.simpleString() for field in frame.schema.fields]
     asked = {"mode": mode, "partition": partition, "columns": frame.columns, "types": types, "plan": plan_text(frame)}

@@ -22,6 +22,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import sql
 from tests.core.tables import run
+from tests.spark.jobs.operations import correct
 from tests.strict_metadata import findings
 
 if TYPE_CHECKING:
@@ -176,6 +177,32 @@ def test_alter_table_on_main_and_on_a_branch(spark: SparkSession, tmp_path: Path
     with pytest.raises(NotFoundError, match="no branch 'nope'"):
         sql(spark, warehouse, "ALTER TABLE d.`t$branch_nope` ADD COLUMN x INT")
     assert list(findings(tmp_path)) == []
+
+
+def test_the_partitions_that_are_shown_can_be_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    table = create_table(warehouse, "d.t", [("k", "INT"), ("dt", "STRING")], partition_keys=["dt"])
+    odd = [None, "", " ", "a", " a", "a/b", "a%2Fb", ",", "%2C", "it's", "None"]
+    rows = pa.table({"k": pa.array(range(len(odd)), pa.int32()), "dt": odd})
+    write_arrow(table, rows)
+    run(table, "create_branch", branch="b", snapshot=1)
+    shown = values(sql(spark, warehouse, "SHOW PARTITIONS d.t"))
+    assert len(shown) == len(odd)
+    assert values(sql(spark, warehouse, "SHOW PARTITIONS d.t PARTITION (dt = '')")) == ["dt=''"]
+    left = {*odd}
+    for value in ("", None, "a%2Fb", "it's"):
+        literal = "NULL" if value is None else "'" + value.replace("'", "\\'") + "'"
+        sql(spark, warehouse, f"ALTER TABLE d.t DROP PARTITION (dt = {literal})")
+        left.remove(value)
+        assert set(read_arrow(table).column("dt").to_pylist()) == left
+    with pytest.raises(NotFoundError, match="no partition dt=__DEFAULT_PARTITION__;"):
+        sql(spark, warehouse, "ALTER TABLE d.t DROP PARTITION (dt = NULL)")
+    for literal, value in (("NULL", None), ("'a%2Fb'", "a%2Fb"), ("','", ",")):
+        text = f"INSERT OVERWRITE branch PARTITION (dt = {literal}) SELECT 99 AS k"
+        correct(spark, tmp_path, branch="b", sql=text)
+        found = {r["dt"]: r["k"] for r in read_arrow(table.branch("b")).to_pylist()}
+        assert [v for v in odd if found[v] == 99] == [value]
+        write_arrow(table.branch("b"), rows, mode="overwrite")
 
 
 def test_describe_and_show(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.partition_text import parse_partition_text
-from airflow_paimon.core.table.partitions import partition_path
+from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION
+from airflow_paimon.core.table.partitions import partition_path_texts
 from airflow_paimon.core.table.paths import manifest_path
-
-_DEFAULT_PARTITION = "__DEFAULT_PARTITION__"
 
 
 def partition_statistics(store: Store, snapshot: Snapshot, schema: TableSchema) -> list[dict[str, Any]]:
@@ -54,7 +52,7 @@ def _spec(partition: bytes, schema: TableSchema) -> dict[str, str]:
     if not schema.partition_keys:
         return {}
     types = [f.type for f in schema.partition_fields]
-    default = schema.options.get("partition.default-name", _DEFAULT_PARTITION)
+    default = schema.options.get("partition.default-name", DEFAULT_PARTITION)
     legacy = schema.options.get("partition.legacy-name", "true").strip().lower() == "true"
     values = decode_row(partition, types)
-    return parse_partition_text(partition_path(values, schema.partition_keys, types, default, legacy))
+    return partition_path_texts(values, schema.partition_keys, types, default, legacy)

@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, TimeLine, TimeLines, Values
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
 
 _SAMPLE = datetime(2000, 1, 1)
 """Stands in for chain columns missing in a spec when one column's form is checked: a leap year, a long month."""
@@ -135,12 +135,14 @@ def _check_form(layout: ChainLayout, text: str, given: dict[int, Any]) -> None:
     moment = layout.parsed_time((*group, *values))
     if moment is None or layout.values_at(group, moment)[width:] != values:
         clock = layout.clock
-        like = layout.text_of(layout.values_at(group, moment or _SAMPLE)).split("/")[width:]
+        sample = layout.values_at(group, moment or _SAMPLE)[width:]
+        columns = zip(sample, layout.partition_keys[width:], layout.partition_types[width:], strict=True)
+        like = ",".join(format_partition([v], [k], [t]) for v, k, t in columns)
         raise _refused(
             layout,
             f"partition {text} is not written as the table's partitions are (partition.timestamp-pattern "
             f"{clock.pattern!r}, partition.timestamp-formatter {clock.formatter.text!r}); write it like "
-            f"{','.join(like)}",
+            f"{like}",
         )
 
 

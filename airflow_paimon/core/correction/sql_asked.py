@@ -165,7 +165,12 @@ def _fixed(tokens: Sequence[Token]) -> str:
         if token.text != ",":
             item.append(token)
             continue
-        if len(item) == 3 and item[1].text == "=" and item[2].kind in ("text", "number"):
+        if len(item) == 3 and item[1].text == "=" and _is_read_the_same(item[2]):
             pairs.append(f"{item[0].text}={item[2].text}")
         item = []
     return ",".join(pairs)
+
+
+def _is_read_the_same(value: Token) -> bool:
+    """Whether a literal means in the text of a partition what it means in SQL: there nothing escapes."""
+    return value.kind == "number" or (value.kind == "text" and value.text[0] in "'\"" and "\\" not in value.text)

@@ -22,8 +22,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
-from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions, readable_value
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries, partition_types
@@ -313,7 +312,7 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
         return _moment(max((t for i in files if (t := live.creation_times_ms[i]) is not None), default=None))
 
     columns: _Columns = {
-        "partition": (_TEXT, lambda g: _partition_text(schema, stored.values(g[0]))),
+        "partition": (_TEXT, lambda g: stored.text(g[0])),
         "record_count": (_LONG, lambda g: sum(live.row_counts[i] for i in g[1])),
         "file_size_in_bytes": (_LONG, lambda g: sum(live.file_sizes[i] for i in g[1])),
         "file_count": (_LONG, lambda g: len(g[1])),
@@ -322,28 +321,11 @@ def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
     return _build(columns, groups.items())
 
 
-def partition_values(table: Table, snapshot: Snapshot | None) -> list[dict[str, str]]:
-    """Return the partitions of a snapshot that hold files, each as texts by column, as ``$partitions`` shows them."""
-    schema = table.schema()
-    stored = StoredPartitions(schema)
+def live_partitions(table: Table, snapshot: Snapshot | None) -> list[tuple[Any, ...]]:
+    """Return the values of the partitions of a snapshot that hold files."""
+    stored = StoredPartitions(table.schema())
     found = {stored.canonical(p): p for p in live_columns(table, snapshot).partitions}
-    return [_shown_values(schema, stored.values(p)) for p in found.values()]
-
-
-def _partition_text(schema: TableSchema, values: Sequence[Any]) -> str:
-    """``p=2025-01-31``, nothing escaped."""
-    return "/".join(f"{key}={text}" for key, text in _shown_values(schema, values).items())
-
-
-def _shown_values(schema: TableSchema, values: Sequence[Any]) -> dict[str, str]:
-    """Null and blank values show as the default partition's name, as in Paimon."""
-    types = partition_types(schema)
-    default = TableOptions(schema.options).partition_default_name
-    shown = {}
-    for key, kind, value in zip(schema.partition_keys, types, values, strict=True):
-        blank = value is None or (isinstance(value, str) and not value.strip())
-        shown[key] = default if blank else str(readable_value(value, kind))
-    return shown
+    return [stored.values(p) for p in found.values()]
 
 
 _WHOLE: Mapping[str, Callable[[Table], pa.Table]] = {

@@ -12,14 +12,13 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import (
     Selection,
     StoredPartitions,
     choose_partitions,
     comparable,
+    format_partition,
     partition_types,
-    readable_value,
 )
 
 Spec = dict[int, Any]
@@ -80,7 +79,7 @@ def partition_scope(schema: TableSchema, texts: Sequence[str], label: str) -> Pa
         return WHOLE
     keys, types = schema.partition_keys, partition_types(schema)
     specs = [dict(spec) for spec in choose_partitions(schema, texts, label).specs]
-    named = {partition_text({keys[at]: readable_value(v, types[at]) for at, v in s.items()}): s for s in specs}
+    named = {format_partition(list(s.values()), [keys[i] for i in s], [types[i] for i in s]): s for s in specs}
     at = {name: i for i, name in enumerate(keys)}
     selection = StoredPartitions(schema).selection({k: s[at[k]] for k in keys if at[k] in s} for s in specs)
     return PartitionScope(tuple(sorted(named)), tuple(named[text] for text in sorted(named)), selection)

@@ -1,27 +1,33 @@
 """The one grammar for partitions in text: ``dt=2026-11-18/region=eu`` and ``dt=2026-11-18,region=eu``.
 
 Pairs ``key=value``, separated by ``/`` or ``,``. A value ends at the next separator followed by another ``key=``, so
-``path=a/b`` and ``size=1,5`` are one pair each. Any value can be written in quotes, doubled inside: ``path='a/b=c'``.
-Where no comma separates pairs, values may be percent-escaped as in Paimon's folder names: ``path=a%2Fb%3Dc``. Blanks
-around an unquoted value are not part of it.
+``path=a/b`` and ``size=1,5`` are one pair each. Any value can be written in quotes, doubled inside: ``path='a/b=c'``;
+so can a key, in backticks. Outside of quotes ``__DEFAULT_PARTITION__`` is null, blanks around a value are not part of
+it, and where no comma separates pairs, values may be percent-escaped as in Paimon's folder names: ``path=a%2Fb%3Dc``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from airflow_paimon.core.errors import InvalidInputError
+
+DEFAULT_PARTITION = "__DEFAULT_PARTITION__"
 
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 _ESCAPE = re.compile(r"%([0-9a-fA-F]{2})")
 _QUOTED = re.compile(r"""\s*("(?:[^"]|"")*"|'(?:[^']|'')*')\s*(?:([,/])|$)""")
-_KEY = re.compile(r"\s*([^\s=,/]+)\s*=")
-_NEXT = re.compile(r"([,/])\s*[^\s=,/]+\s*=")
-_ONE_OF_SEVERAL = re.compile(r"""(?:=\s*(?:"(?:[^"]|"")*"|'(?:[^']|'')*')|[^;])+""")
-_PLAIN = re.compile(r"[^\s%,/='\"]+")
+_COLUMN = r"(?:`(?:[^`]|``)+`|[^\s=,/`][^\s=,/]*)"
+_KEY = re.compile(rf"\s*({_COLUMN})\s*=")
+_NEXT = re.compile(rf"([,/])\s*{_COLUMN}\s*=")
+_ONE_OF_SEVERAL = re.compile(r"""(?:(?<![^\s,/;])`(?:[^`]|``)+`(?=\s*=)|=\s*(?:"(?:[^"]|"")*"|'(?:[^']|'')*')|[^;])+""")
 _BLANKS = " \t\n\r\v\f"
-_EDGE = re.compile(f"^[{_BLANKS}]+|[{_BLANKS}]+$")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NEVER_BARE = re.compile(
+    rf"""^$|^\s|\s$|;|(?:^|=\s*)['"]|[\s,/]`|{_ESCAPE.pattern}|{_CONTROL.pattern}|^{DEFAULT_PARTITION}$"""
+)
+_BARE_KEY = re.compile(r"""[^\s=,/;'"`%]+""")
 
 
 def escape_path_name(text: str) -> str:
@@ -29,24 +35,25 @@ def escape_path_name(text: str) -> str:
     return _ESCAPED.sub(lambda m: f"%{ord(m[0]):02X}", text)
 
 
-def parse_partition_text(text: str) -> dict[str, str]:
-    """Split the text of a partition into keys and values.
+def parse_partition_text(text: str) -> dict[str, str | None]:
+    """Split the text of a partition into keys and values; None is null.
 
     Raises:
         InvalidInputError: the text is malformed, or a key occurs twice.
     """
-    found: dict[str, str] = {}
-    bare: set[str] = set()
+    found: dict[str, str | None] = {}
+    bare: dict[str, str] = {}
     by_comma = False
     rest = text
     while rest.strip():
         match = _KEY.match(rest)
-        if match is None or match[1] in found:
+        key = "" if match is None else _column(match[1])
+        if match is None or key in found:
             raise InvalidInputError(
                 f"Partition {text!r} is not of the form key=value/key=value or key=value,key=value, each key once. A "
                 f"value that contains such a character goes in quotes: key='a/b=c'"
             )
-        key, rest = match[1], rest[match.end() :]
+        rest = rest[match.end() :]
         quoted = _QUOTED.match(rest)
         if quoted is not None:
             mark = quoted[1][0]
@@ -55,14 +62,22 @@ def parse_partition_text(text: str) -> dict[str, str]:
         else:
             following = _NEXT.search(rest)
             end, separator = (len(rest), None) if following is None else (following.start(), following[1])
-            found[key], rest = rest[:end].strip(_BLANKS), rest[end + 1 :]
-            bare.add(key)
+            found[key] = bare[key] = rest[:end].strip(_BLANKS)
+            rest = rest[end + 1 :]
         by_comma = by_comma or separator == ","
     if not found:
         raise InvalidInputError("A partition needs at least one key=value")
-    if by_comma:
-        return found
-    return {k: _ESCAPE.sub(lambda m: chr(int(m[1], 16)), v) if k in bare else v for k, v in found.items()}
+    return found | {key: _unquoted(value, by_comma) for key, value in bare.items()}
+
+
+def _column(text: str) -> str:
+    return text[1:-1].replace("``", "`") if text[0] == "`" else text
+
+
+def _unquoted(value: str, by_comma: bool) -> str | None:
+    if value == DEFAULT_PARTITION:
+        return None
+    return value if by_comma else _ESCAPE.sub(lambda m: chr(int(m[1], 16)), value)
 
 
 def split_partitions(text: str) -> list[str]:
@@ -70,23 +85,36 @@ def split_partitions(text: str) -> list[str]:
     return [part.strip() for part in _ONE_OF_SEVERAL.findall(text) if part.strip()]
 
 
-def partition_text(values: Mapping[str, str]) -> str:
-    """Return the slash form, which ``parse_partition_text`` parses; escaped only where necessary."""
-    plain = "/".join(f"{k}={v}" for k, v in values.items())
-    if all(_PLAIN.fullmatch(v) for v in values.values()):
-        return plain
-    try:
-        if parse_partition_text(plain) == dict(values):
-            return plain
-    except InvalidInputError:
-        pass
-    return "/".join(f"{k}={_escaped(v)}" for k, v in values.items())
+def partition_text(values: Mapping[str, str | None]) -> str:
+    """Return the slash form, which ``parse_partition_text`` parses; None is null. Quoted only where necessary."""
+    return _joined("/", values, lambda value: _quoted(value) if _needs_quotes(value) else value)
 
 
-def quoted_partition(values: Mapping[str, str]) -> str:
-    """Return the comma form with every value in quotes, as Paimon's procedures expect it."""
-    return ",".join("{}='{}'".format(k, v.replace("'", "''")) for k, v in values.items())
+def quoted_partition(values: Mapping[str, str | None]) -> str:
+    """Return the comma form with every value in quotes, as Paimon's procedures expect it; None is null."""
+    return _joined(",", values, _in_quotes)
 
 
-def _escaped(value: str) -> str:
-    return _EDGE.sub(lambda m: "".join(f"%{ord(c):02X}" for c in m[0]), escape_path_name(value))
+def _joined(separator: str, values: Mapping[str, str | None], shown: Callable[[str], str]) -> str:
+    pairs = ((k, DEFAULT_PARTITION if v is None else shown(v)) for k, v in values.items())
+    return separator.join(f"{k if _BARE_KEY.fullmatch(k) else _in_backticks(k)}={v}" for k, v in pairs)
+
+
+def _needs_quotes(value: str) -> bool:
+    return _NEVER_BARE.search(value) is not None or _NEXT.search(value) is not None
+
+
+def _in_backticks(key: str) -> str:
+    return "`" + key.replace("`", "``") + "`"
+
+
+def _quoted(value: str) -> str:
+    """Control characters are escaped: they would break lines, or reach a terminal."""
+    if _CONTROL.search(value) is None:
+        return _in_quotes(value)
+    escaped = "".join(c if c.isalnum() or ord(c) > 255 else f"%{ord(c):02X}" for c in value)
+    return escaped if escaped == escaped.strip() else _in_quotes(value)
+
+
+def _in_quotes(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

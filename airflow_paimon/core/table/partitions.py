@@ -24,7 +24,12 @@ from airflow_paimon.core.format.manifest_blocks import Bounded, ManifestBlock
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
-from airflow_paimon.core.table.partition_text import escape_path_name, parse_partition_text, partition_text
+from airflow_paimon.core.table.partition_text import (
+    DEFAULT_PARTITION,
+    escape_path_name,
+    parse_partition_text,
+    partition_text,
+)
 
 
 def double_text(value: float) -> str:
@@ -77,9 +82,6 @@ def is_blank(text: str) -> bool:
     return all(c.isspace() and c not in "\x85\xa0\u2007\u202f" for c in text)
 
 
-DEFAULT_PARTITION = "__DEFAULT_PARTITION__"
-
-
 def partition_path(
     values: Sequence[Any],
     keys: Sequence[str],
@@ -97,13 +99,24 @@ def partition_path(
     Raises:
         UnsupportedFeatureError: Paimon's name for such a value is unpredictable (it contains a Java object's identity).
     """
-    parts = []
+    texts = partition_path_texts(values, keys, types, default_name, legacy, zone)
+    return "/".join(f"{escape_path_name(key)}={escape_path_name(text)}" for key, text in texts.items())
+
+
+def partition_path_texts(
+    values: Sequence[Any],
+    keys: Sequence[str],
+    types: Sequence[DataType],
+    default_name: str,
+    legacy: bool,
+    zone: tzinfo | None = None,
+) -> dict[str, str]:
+    """Return what ``partition_path`` says of each column, nothing escaped: how catalogs and servers name partitions."""
+    texts = {}
     for value, key, data_type in zip(values, keys, types, strict=True):
         text = None if value is None else _directory_text(value, key, data_type, legacy, zone)
-        if text is None or is_blank(text):
-            text = default_name
-        parts.append(f"{escape_path_name(key)}={escape_path_name(text)}")
-    return "/".join(parts)
+        texts[key] = default_name if text is None or is_blank(text) else text
+    return texts
 
 
 def _directory_text(value: Any, key: str, data_type: DataType, legacy: bool, zone: tzinfo | None) -> str:
@@ -191,11 +204,17 @@ def encode_partition(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
 
 def format_partition(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> str:
     """Return the text for people, messages and JSON, ``dt=2025-01-01/h=3``, which requests accept as well."""
-    return partition_text({k: readable_value(v, t) for v, k, t in zip(values, keys, types, strict=True)})
+    return partition_text(partition_texts(values, keys, types))
+
+
+def partition_texts(values: Sequence[Any], keys: Sequence[str], types: Sequence[DataType]) -> dict[str, str | None]:
+    """Return the values as texts by column, None for null."""
+    typed = zip(values, keys, types, strict=True)
+    return {k: None if v is None else readable_value(v, t) for v, k, t in typed}
 
 
 def readable_value(value: Any, data_type: DataType) -> str:
-    """Return one value as ``format_partition`` writes it."""
+    """Return one value as ``format_partition`` writes it, without the quotes that it may need there."""
     if value is None:
         return DEFAULT_PARTITION
     if isinstance(value, bytes):
@@ -212,14 +231,17 @@ PartitionSpec = Mapping[str, Any] | str
 def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequence[DataType]) -> dict[str, Any]:
     """Convert user input into internal values. Keys may be missing and in any order.
 
-    None and ``__DEFAULT_PARTITION__`` mean null. The grammar of texts is in ``partition_text``.
+    None and ``__DEFAULT_PARTITION__`` mean null; in a text, that name in quotes is an ordinary value. The grammar of
+    texts is in ``partition_text``.
 
     Raises:
         InvalidInputError: no key at all, a key that is not a partition column, or a value outside its type.
     """
     if isinstance(spec, str):
         spec = parse_partition_text(spec)
-    if not isinstance(spec, Mapping):
+    elif isinstance(spec, Mapping):
+        spec = {key: None if _names_null(value) else value for key, value in spec.items()}
+    else:
         raise InvalidInputError(f"A partition is a mapping of columns to values, or a text such as dt=a; got {spec!r}")
     if not spec:
         raise InvalidInputError(f"A partition needs at least one of the columns {', '.join(keys) or '(none)'}")
@@ -231,8 +253,12 @@ def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequen
     return {key: _parse_value(key, spec[key], by_key[key]) for key in keys if key in spec}
 
 
+def _names_null(value: Any) -> bool:
+    return isinstance(value, str) and value == DEFAULT_PARTITION
+
+
 def _parse_value(key: str, value: Any, data_type: DataType) -> Any:
-    if value is None or (isinstance(value, str) and value == DEFAULT_PARTITION):
+    if value is None:
         return None
     parse, form = _PARSERS.get(data_type.root, (None, ""))
     if parse is None:
@@ -543,7 +569,7 @@ class PartitionChoice:
         return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
 
 
-def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> PartitionChoice:
+def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label: str) -> PartitionChoice:
     """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out. ``label`` names the table in messages.
 
     Raises:
@@ -552,11 +578,11 @@ def choose_partitions(schema: TableSchema, texts: Sequence[str], label: str) -> 
     types = partition_types(schema)
     at = {key: i for i, key in enumerate(schema.partition_keys)}
     try:
-        parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in texts]
+        parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in specs]
     except InvalidInputError as error:
         raise InvalidInputError(f"{label}: {error.message}") from None
-    specs = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
-    return PartitionChoice(schema.partition_keys, specs)
+    chosen = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
+    return PartitionChoice(schema.partition_keys, chosen)
 
 
 def shown_partition(schema: TableSchema, values: Sequence[Any]) -> str:

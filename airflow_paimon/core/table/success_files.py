@@ -9,15 +9,16 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.success_file import modified_ms, success_file
+from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.partitions import (
     StoredPartitions,
     format_partition,
     parse_partition_spec,
     partition_path,
+    partition_path_texts,
     partition_types,
 )
 from airflow_paimon.core.table.table import Table
@@ -56,9 +57,8 @@ def partition_to_mark(schema: TableSchema, text: str, table: str) -> PartitionTo
             f"{', '.join(schema.partition_keys)}, in this order"
         )
     values = [spec[key] for key in keys]
-    folder = partition_folder(schema, values)
-    shown = format_partition(values, keys, types[: len(keys)])
-    return PartitionToMark(text=shown, folder=folder, spec=parse_partition_text(folder))
+    shown, named = format_partition(values, keys, types[: len(keys)]), _naming(schema, len(keys))
+    return PartitionToMark(text=shown, folder=partition_path(values, *named), spec=partition_path_texts(values, *named))
 
 
 def unmarked(table: Table, texts: Sequence[str]) -> list[str]:
@@ -78,9 +78,12 @@ def partition_folder(schema: TableSchema, values: Sequence[Any]) -> str:
 
     Paimon puts its marks here, also where ``data-file.path-directory`` has the data elsewhere.
     """
-    options, count = TableOptions(schema.options), len(values)
-    keys, types = schema.partition_keys[:count], partition_types(schema)[:count]
-    return partition_path(values, keys, types, options.partition_default_name, options.legacy_partition_name)
+    return partition_path(values, *_naming(schema, len(values)))
+
+
+def _naming(schema: TableSchema, count: int) -> tuple[Sequence[str], Sequence[DataType], str, bool]:
+    options, types = TableOptions(schema.options), partition_types(schema)[:count]
+    return schema.partition_keys[:count], types, options.partition_default_name, options.legacy_partition_name
 
 
 def plan_success_files(table: Table, folders: Sequence[str], now_ms: int) -> list[Replace]:

@@ -31,6 +31,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
+from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import BucketSplit, bucket_folder
 from airflow_paimon.core.table.table import Table
@@ -172,7 +173,7 @@ def plan_row(inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any
     row: dict[str, Any] = {
         "partition": text(plan.target),
         "group": dict(list(values.items())[: layout.group_width]),
-        "spec": quoted_partition(values),
+        "spec": quoted_partition(partition_texts(plan.target, layout.partition_keys, layout.partition_types)),
         "reason": plan.reason,
     }
     if plan.action.writes:

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.partition_text import parse_partition_text
+
 _ENDED = ("success", "failed")
 _BECAME = {
     "merge": "published", "fast_forward": "published", "undo": "undone", "remove": "cleaned up", "erase": "erased",
@@ -56,11 +59,11 @@ def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     mine, theirs = one.get("partitions"), other.get("partitions")
     if not mine or not theirs:
         return True
-    return bool({_normal(p) for p in mine} & {_normal(p) for p in theirs})
-
-
-def _normal(partition: object) -> str:
-    return ",".join(sorted(part.strip() for part in str(partition).replace("/", ",").split(",")))
+    try:
+        pairs = [(parse_partition_text(str(m)), parse_partition_text(str(t))) for m in mine for t in theirs]
+    except InvalidInputError:
+        return True
+    return any(all(m[key] == t[key] for key in m.keys() & t.keys()) for m, t in pairs)
 
 
 def outcome(run: RunView) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -151,7 +152,7 @@ def _as_select(request: CorrectBranch, statement: Statement, base: Base, dynamic
             "--sql: INSERT OVERWRITE of the partitions that occur in the rows is not done on a branch; name them with "
             "PARTITION (...)"
         )
-    static = "/".join(f"{k}={v}" for k, v in (partition or {}).items())
+    static = partition_text(partition or {})
     return replace(request, partitions=(static,) if static else ())
 
 

@@ -24,10 +24,12 @@ from airflow_paimon.core.schema.schema_plan import (
     WidenColumn,
 )
 from airflow_paimon.core.schema.tables import alter_by
-from airflow_paimon.core.table.inspect import partition_values
+from airflow_paimon.core.table.inspect import live_partitions
+from airflow_paimon.core.table.partition_text import partition_text
+from airflow_paimon.core.table.partitions import choose_partitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.drop import drop_partitions
-from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, parts_of
+from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, partition_of, parts_of
 from airflow_paimon.spark.statements.create import declared_type
 from airflow_paimon.spark.statements.landed import OPERATION
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
@@ -67,28 +69,27 @@ def _drop_partitions(asked: Asked, plan: Any) -> dict[str, Any]:
     """Each partition is to be named whole, as Paimon's connector asks."""
     table = asked.table(ALTER, parts_of(plan.table()))
     keys = table.schema().partition_keys
-    wanted = [_partition(table, keys, mapping_of(spec.spec())) for spec in sequence_items(plan.parts())]
+    wanted = [_partition(table, keys, partition_of(spec.spec())) for spec in sequence_items(plan.parts())]
     if not plan.ifExists():
-        known = partition_values(table, table.latest_snapshot())
+        known = live_partitions(table, table.latest_snapshot())
         for partition in wanted:
-            if partition not in known:
-                shown = "/".join(f"{key}={value}" for key, value in partition.items())
+            if not any(map(choose_partitions(table.schema(), [partition], table.label).matches, known)):
                 raise NotFoundError(
-                    f"{ALTER}: {table.label} has no partition {shown}; DROP IF EXISTS drops what is there"
+                    f"{ALTER}: {table.label} has no partition {partition_text(partition)}; DROP IF EXISTS drops what "
+                    f"is there"
                 )
     result = drop_partitions(table, wanted, asked.operation_id)
     details = {"statement": f"{ALTER} DROP PARTITION", **result["details"]}
     return {**result, "operation": OPERATION, "details": details}
 
 
-def _partition(table: Table, keys: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    by_name = {name.lower(): value for name, value in given.items()}
-    if set(by_name) != {key.lower() for key in keys}:
+def _partition(table: Table, keys: Sequence[str], given: Mapping[str, str | None]) -> dict[str, str | None]:
+    if set(given) != {key.lower() for key in keys}:
         raise InvalidInputError(
             f"{ALTER} {table.label} DROP PARTITION: name every partition column and no other ({', '.join(keys)}); "
             f"DELETE FROM {table.name} WHERE ... drops several partitions"
         )
-    return {key: by_name[key.lower()] for key in keys}
+    return {key: given[key.lower()] for key in keys}
 
 
 def _added(plan: Any, schema: TableSchema) -> list[SchemaChange]:

@@ -70,3 +70,9 @@ def option_of(option: Any) -> Any:
 def mapping_of(scala_map: Any) -> dict[str, str]:
     """Return a Scala map of texts."""
     return {str(p._1()): str(p._2()) for p in sequence_items(scala_map.toSeq())}
+
+
+def partition_of(scala_map: Any) -> dict[str, str | None]:
+    """Return the texts of a PARTITION by column in lower case; None is NULL."""
+    pairs = ((str(p._1()).lower(), p._2()) for p in sequence_items(scala_map.toSeq()))
+    return {name: None if value is None else str(value) for name, value in pairs}

@@ -10,11 +10,12 @@ from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
-from airflow_paimon.core.table.inspect import partition_values
+from airflow_paimon.core.table.inspect import live_partitions
+from airflow_paimon.core.table.partitions import choose_partitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
 from airflow_paimon.spark.spark_types import is_declared, sql_name, sql_text, sql_type
-from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, parts_of
+from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, partition_of, parts_of
 from airflow_paimon.spark.statements.local_rows import text_frame
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 from airflow_paimon.spark.statements.show_text import ShowList
@@ -113,17 +114,18 @@ def _partitions(asked: Asked, plan: Any) -> DataFrame:
     if not keys:
         raise InvalidInputError(f"SHOW PARTITIONS: {table.label} is not partitioned")
     given = option_of(plan.pattern())
-    asked_for = {} if given is None else {k.lower(): v for k, v in mapping_of(given.spec()).items()}
+    asked_for = {} if given is None else partition_of(given.spec())
     if unknown := sorted(asked_for.keys() - {k.lower() for k in keys}):
         raise InvalidInputError(
             f"SHOW PARTITIONS: {unknown[0]!r} is no partition column of {table.label} ({', '.join(keys)})"
         )
-    found = [
-        "/".join(f"{key}={value}" for key, value in values.items())
-        for values in partition_values(table, table.latest_snapshot())
-        if all(values[key] == asked_for.get(key.lower(), values[key]) for key in keys)
-    ]
-    return text_frame(asked.spark, {"partition": "string"}, [(text,) for text in sorted(found)])
+    found = live_partitions(table, table.latest_snapshot())
+    if asked_for:
+        spec = {key: asked_for[key.lower()] for key in keys if key.lower() in asked_for}
+        wanted = choose_partitions(table.schema(), [spec], table.label)
+        found = [values for values in found if wanted.matches(values)]
+    texts = sorted(shown_partition(table.schema(), values) for values in found)
+    return text_frame(asked.spark, {"partition": "string"}, [(text,) for text in texts])
 
 
 def _show_properties(asked: Asked, plan: Any) -> DataFrame:

@@ -139,4 +139,5 @@ def test_what_is_read_and_written(sql: str, kind: str, relations: tuple[str, ...
 
 def test_the_partition_of_an_insert_overwrite() -> None:
     assert asked("INSERT OVERWRITE branch PARTITION (dt = 'a', k) SELECT 1").partition == "dt='a'"
+    assert asked("INSERT OVERWRITE branch PARTITION (dt = r'a', k = 1, x = 'a\\\\b') SELECT 1").partition == "k=1"
     assert asked("INSERT OVERWRITE branch SELECT 1").partition == ""

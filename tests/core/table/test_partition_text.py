@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.inspect import inspect, live_partitions
 from airflow_paimon.core.table.partition_text import (
+    DEFAULT_PARTITION,
     parse_partition_text,
     partition_text,
     quoted_partition,
     split_partitions,
 )
-from airflow_paimon.core.table.partitions import choose_partitions, partition_path
+from airflow_paimon.core.table.partitions import choose_partitions, partition_path, shown_partition
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
@@ -62,19 +64,47 @@ def test_what_is_not_a_partition_is_refused(text: str) -> None:
         parse_partition_text(text)
 
 
-_VALUES = st.text(st.sampled_from("a1/,=%'\" 2F{}é"), max_size=8)
+_ODD = "a1/,=%'\"` ;2F{}é\n\t\x1b\x85\u2003\u2028[]"
+_NASTY = [",", "%2C", "'q'", " a", "a%2Fb", "=", "/", "", " ", "x/y=z", "\x00\u2003", DEFAULT_PARTITION]
+_VALUES = st.none() | st.sampled_from(_NASTY) | st.text(st.sampled_from(_ODD), max_size=8) | st.text(max_size=5)
+_KEYS = st.sampled_from(["dt", "region", "x"]) | st.text(st.sampled_from(_ODD), min_size=1, max_size=4)
 
 
-@given(st.dictionaries(st.sampled_from(["dt", "region", "x"]), _VALUES, min_size=1))
-@example({"dt": "%2F", "x": "b=c"})
-@example({"dt": " a "})
-@example({"dt": "'a'"})
-def test_what_results_show_is_what_requests_take(values: dict[str, str]) -> None:
-    assert parse_partition_text(partition_text(values)) == values
-    assert parse_partition_text(quoted_partition(values)) == values
+@given(st.lists(st.dictionaries(_KEYS, _VALUES, min_size=1, max_size=3), min_size=1, max_size=3))
+@example([{"dt": "%2F", "x": "b=c"}])
+@example([{";": "='"}, {"dt": ""}])
+def test_what_results_show_is_what_requests_take(partitions: list[dict[str, str | None]]) -> None:
+    for values in partitions:
+        shown = partition_text(values)
+        assert parse_partition_text(shown) == parse_partition_text(shown.strip()) == values
+        assert parse_partition_text(quoted_partition(values)) == values
+    for write in (partition_text, quoted_partition):
+        assert [parse_partition_text(p) for p in split_partitions(" ; ".join(map(write, partitions)))] == partitions
 
 
-@given(st.lists(_VALUES.filter(lambda v: bool(v.strip())), min_size=1, max_size=2))
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (BOTH, "dt=2026-11-18/region=eu"),
+        ({"t": "2026-11-18 12:00:00+00:00", "size": "1,5"}, "t=2026-11-18 12:00:00+00:00/size=1,5"),
+        ({"path": "a/b"}, "path=a/b"),
+        ({"share": "100%"}, "share=100%"),
+        ({"share": "a%2Fb", "dt": "1"}, "share='a%2Fb'/dt=1"),
+        ({"a": None, "b": "", "c": " "}, "a=__DEFAULT_PARTITION__/b=''/c=' '"),
+        ({"a": DEFAULT_PARTITION}, "a='__DEFAULT_PARTITION__'"),
+        ({"a": "x\ny"}, "a=x%0Ay"),
+        ({"my day": "it's", "b": "'q'"}, "`my day`=it's/b='''q'''"),
+    ],
+)
+def test_only_what_needs_quotes_has_them(values: dict[str, str | None], text: str) -> None:
+    assert partition_text(values) == text
+    assert parse_partition_text(text) == values
+
+
+_ASCII = st.text(st.sampled_from("a1/,=%'\" 2F{}é"), max_size=8)
+
+
+@given(st.lists(_ASCII.filter(lambda v: bool(v.strip())), min_size=1, max_size=2))
 def test_a_folder_name_of_paimon_names_the_partition(values: list[str]) -> None:
     if any(v != v.strip() for v in values):
         return
@@ -85,7 +115,10 @@ def test_a_folder_name_of_paimon_names_the_partition(values: list[str]) -> None:
     assert parse_partition_text(folder.rstrip("/")) == dict(zip(keys, values, strict=True))
 
 
-ODD = ["2026/11", "a,b=c", "x=1/y=2", "100%25", "plain"]
+ODD: list[str | None] = [
+    *("2026/11", "a,b=c", "x=1/y=2", "100%25", "plain", ",", "%2C", "'q'", "q", " a", "a", "a%2Fb", "a/b"),
+    *("it's;b", None, "", " "),
+]
 
 
 @pytest.fixture
@@ -102,19 +135,33 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
-@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("write", [partition_text, quoted_partition])
-def test_jobs_and_functions_find_a_partition_in_either_form(table: Table, odd: str, write: object) -> None:
-    text = write({"dt": odd, "region": "eu"})  # type: ignore[operator]
-    choice = choose_partitions(table.schema(), [text], "d.t")
-    assert [v for v in ODD if choice.matches((v, "eu"))] == [odd]
-    parse_condition(partitions=[text])
-    fresh = pa.table({"k": [99], "dt": [odd], "region": ["eu"]})
-    write_arrow(table, fresh, mode="overwrite", partition=text)
-    got = {r["dt"]: r["k"] for r in read_arrow(table).to_pylist()}
-    assert got == {v: 99 if v == odd else i for i, v in enumerate(ODD)}
-    drop_partitions(table, text)
-    assert set(read_arrow(table).column("dt").to_pylist()) == set(ODD) - {odd}
+def test_jobs_and_functions_find_a_partition_in_either_form(table: Table, write: object) -> None:
+    for at, odd in enumerate(ODD):
+        text = write({"dt": odd, "region": "eu"})  # type: ignore[operator]
+        choice = choose_partitions(table.schema(), [text], "d.t")
+        assert [v for v in ODD if choice.matches((v, "eu"))] == [odd]
+        parse_condition(partitions=[text])
+        fresh = pa.table({"k": [99], "dt": pa.array([odd], pa.string()), "region": ["eu"]})
+        write_arrow(table, fresh, mode="overwrite", partition=text)
+        got = {r["dt"]: r["k"] for r in read_arrow(table).to_pylist()}
+        assert got == {v: 99 if v == odd else i for i, v in enumerate(ODD[at:], at)}
+        drop_partitions(table, text)
+        assert set(read_arrow(table).column("dt").to_pylist()) == set(ODD[at + 1 :])
+
+
+def test_what_is_listed_means_that_partition_when_it_is_given_back(table: Table) -> None:
+    """Also where another engine wrote a text that looks like the name of null."""
+    values = live_partitions(table, table.latest_snapshot())
+    listed = {row["partition"] for row in inspect(table, "partitions").to_pylist()}
+    assert listed == {shown_partition(table.schema(), v) for v in values} and len(listed) == len(ODD)
+    for text in sorted(listed):
+        (spec,) = [v for v in values if choose_partitions(table.schema(), [text], "d.t").matches(v)]
+        drop_partitions(table, text)
+        values.remove(spec)
+        assert set(live_partitions(table, table.latest_snapshot())) == set(values)
+    like_null = choose_partitions(table.schema(), ["dt='__DEFAULT_PARTITION__'"], "d.t")
+    assert like_null.matches((DEFAULT_PARTITION, "eu")) and not like_null.matches((None, "eu"))
 
 
 def test_what_an_operation_shows_can_be_asked_for(table: Table) -> None:
@@ -129,7 +176,7 @@ def test_what_an_operation_shows_can_be_asked_for(table: Table) -> None:
 
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.text(max_size=8), min_size=1), min_size=1, max_size=3))
 def test_several_are_divided_at_semicolons_outside_of_quotes(partitions: list[dict[str, str]]) -> None:
-    text = " ; ".join(map(quoted_partition, partitions)) + ";"
+    text = " ; ".join(map(quoted_partition, partitions)) + ";"  # type: ignore[arg-type]
     assert [parse_partition_text(part) for part in split_partitions(text)] == partitions
 
 

@@ -19,9 +19,8 @@ from airflow_paimon.core.format.binary_row import decode_row, encode_row
 from airflow_paimon.core.format.manifest_io import read_manifest
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import DataType, parse_field, parse_type
-from airflow_paimon.core.table.partition_text import escape_path_name
+from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
 from airflow_paimon.core.table.partitions import (
-    DEFAULT_PARTITION,
     format_partition,
     parse_partition_spec,
     partition_path,
