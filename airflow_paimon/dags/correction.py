@@ -12,6 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, BaseOperator, task
 
 from airflow_paimon.cli.correction_text import plan_lines
@@ -186,24 +187,34 @@ def check_params(**context: Any) -> dict[str, Any]:
         foreseen = correction.foresee(form_of(context), planned)
     report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
     report_lines(*(plan_lines(foreseen) if foreseen else ()))
+    if nothing := correction.matches_nothing(form_of(context), foreseen):
+        report_lines(nothing)
+        raise AirflowSkipException("Nothing was made, and nobody is asked")
     context["ti"].xcom_push(key="foreseen", value=foreseen)
     return planned
 
 
 @task(multiple_outputs=False, show_return_value_in_logs=False)
 def report(**context: Any) -> dict[str, Any]:
-    """Render the request and the diff for the approver, plan the publish, pin what is approved."""
-    ti = context["ti"]
+    """Render the request and the diff for the approver, plan the publish, pin what is approved.
+
+    Skipped, as all that follows, when the correction has changed nothing.
+    """
+    ti, planned = context["ti"], context["ti"].xcom_pull(task_ids="check_params")
     with in_airflows_terms():
         made = correction.plan_publish(
             form_of(context),
-            ti.xcom_pull(task_ids="check_params"),
+            planned,
             ti.xcom_pull(task_ids="diff"),
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
             triggering_user(context),
             (ti.xcom_pull(task_ids="correct") or {}).get("details"),
             (ti.xcom_pull(task_ids="check") or {}).get("details"),
         )
+    if not made["changes"]:
+        cleaned = leftovers.clean_up_unpublished(form_of(context), [planned])
+        report_lines(f"Nothing to publish: the branch holds what main of {planned['table']} holds", *cleaned)
+        raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
     if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
         made["markdown"] += f"\n\n{notice}"
     report_lines(made["subject"], *made["markdown"].splitlines())

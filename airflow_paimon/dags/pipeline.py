@@ -38,6 +38,7 @@ from airflow_paimon.runbooks.form import (
     pulled,
     report_lines,
 )
+from airflow_paimon.runbooks.leftovers import clean_up_unpublished
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
@@ -205,7 +206,10 @@ def replays(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
 
 @task(multiple_outputs=False, show_return_value_in_logs=False)
 def report(**context: Any) -> dict[str, Any]:
-    """Render what changed in all tables for the approver, plan the publishes, pin what is approved."""
+    """Render what changed in all tables for the approver, plan the publishes, pin what is approved.
+
+    Skipped, as all that follows, when nothing has changed.
+    """
     ti = context["ti"]
     planned, replayed = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="replay")
     done = []
@@ -216,6 +220,10 @@ def report(**context: Any) -> dict[str, Any]:
         done.append({"wrote": wrote, "wait": waited, **found})
     with in_airflows_terms():
         made = pages.plan_publishes(context["params"], planned, done, triggering_user(context))
+    if not made["changes"]:
+        cleaned = clean_up_unpublished(context["params"], planned)
+        report_lines("Nothing to publish: every branch holds what main of its table holds", *cleaned)
+        raise AirflowSkipException("Nothing has changed in any table, so nobody is asked")
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 

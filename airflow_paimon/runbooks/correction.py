@@ -26,6 +26,7 @@ _STARTS = ("start_tag", "start_snapshots", "start_time")
 """Fields of ``pipeline_correction`` by which branches begin earlier."""
 TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger this DAG again; it makes a new branch"
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
+_WAITS = (*_DURATIONS, "wait_partitions")
 
 
 def plan_correction(
@@ -59,7 +60,7 @@ def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, 
     None, with a warning in the log, when it can't be planned: that alone stops no correction.
 
     Raises:
-        UnsupportedFeatureError: the table has a feature for which the correction will be refused, too.
+        InvalidInputError, NotFoundError, UnsupportedFeatureError: what the correction will be refused for, too.
     """
     from airflow_paimon.runbooks.downstream import with_downstream
 
@@ -77,7 +78,7 @@ def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options}
     try:
         return plan_of(reach, main.name, branch=planned["branch"], **asked, **listed)
-    except UnsupportedFeatureError as error:
+    except (InvalidInputError, NotFoundError, UnsupportedFeatureError) as error:
         if _branch_has_mains_columns(main, params):
             raise
         why = error.message
@@ -85,6 +86,19 @@ def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str
         why = str(error)
     log.warning("What the correction will touch could not be planned: %s", why)
     return None
+
+
+def matches_nothing(params: Mapping[str, Any], foreseen: Mapping[str, Any] | None) -> str | None:
+    """Say that a statement will change no row, where the metadata make that certain; None where they don't.
+
+    An INSERT or a MERGE may add rows; what other jobs write into the branch, which the run waits for, is not planned.
+    """
+    if foreseen is None or foreseen["branch_exists"] or any(params[name] for name in _WAITS):
+        return None
+    kinds = set(foreseen["statement"].split(", "))
+    if foreseen["replaces"]["files"] or not kinds <= {"UPDATE", "DELETE"}:
+        return None
+    return f"The {foreseen['statement']} matches no row of {params['table']}: no partition and no file can hold one"
 
 
 def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | None = None) -> dict[str, Any]:
@@ -104,7 +118,7 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.correction.checks import check_is_query, divided
+    from airflow_paimon.core.correction.checks import check_is_query, check_target, divided
     from airflow_paimon.core.correction.sql_words import statement_kind
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
@@ -113,6 +127,8 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     if bool(params["sql"]) == bool(params["function"]):
         raise InvalidInputError("Give SQL or a function, one of the two")
     texts = divided(params["sql"], params["engine"]) if params["sql"] else []
+    for text in texts:
+        check_target(text)
     if params["sql"] and not _kind(params):
         check_is_query(params["sql"])
     if kind := _kind(params):
@@ -315,8 +331,8 @@ def plan_publish(
 ) -> dict[str, Any]:
     """Render the request, the checks and the diff, and plan the publish: what can't be published needs no approval.
 
-    Returns ``{"subject", "markdown", "branch_snapshot", "main_snapshot"}``: what the approver reads, and the heads that
-    are approved with it.
+    Returns ``{"subject", "markdown", "branch_snapshot", "main_snapshot", "changes"}``: what the approver reads, the
+    heads that are approved with it, and whether the publish would change anything.
 
     Raises:
         ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: a check
@@ -335,11 +351,12 @@ def plan_publish(
         "markdown": "\n\n".join(parts),
         "branch_snapshot": plan["branch_snapshot"],
         "main_snapshot": plan["main_snapshot"],
+        "changes": plan["changes"],
     }
 
 
 def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_snapshot: int) -> dict[str, Any]:
-    """Plan the publish, as the form asks for it; returns the details of the plan.
+    """Plan the publish, as the form asks for it; returns the details of the plan, and whether it `changes` anything.
 
     Raises:
         ConflictError, UnsafeOperationError: as ``plan_publish``.
@@ -362,7 +379,7 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
     assert isinstance(request, PublishBranch)
     planned_publish = run_operation(request)
     refuse_unchecked(request, planned_publish)
-    return dict(planned_publish.details)
+    return {**planned_publish.details, "changes": planned_publish.changed}
 
 
 def publish_facts(publish: str, branch: str, plan: Mapping[str, Any]) -> str:

@@ -174,6 +174,14 @@ def clean_up_run(
     return [_removed(params, gone)] if gone.label else []
 
 
+def clean_up_unpublished(params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Delete the branches and tags of a run that has nothing to publish, unless its form keeps them."""
+    if params["keep_branch"]:
+        return []
+    form = {**params, "clean_up": True}
+    return [line for one in planned for line in clean_up_run({**form, "table": one["table"]}, one, {})]
+
+
 def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
     try:
         remove(params, leftover)

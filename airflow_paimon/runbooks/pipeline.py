@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.correction.checks import check_target
 from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -102,7 +103,7 @@ def _foresee(
     lineage = ask_backend(PaimonHook(params["paimon_conn_id"]).warehouse, one.table)
     lines, notice = list[str](), list[str]()
     for number, statement in enumerate(statements, 1):
-        found = _plan_statement({**form, "sql": statement}, made)
+        found = _plan_statement({**form, "sql": statement}, made, is_replay=one.replay is not None)
         if found is None:
             continue
         start = f"statement {number}: " if len(statements) > 1 else ""
@@ -112,11 +113,14 @@ def _foresee(
     return {"lines": [*lines, *notice], "notice": notice}
 
 
-def _plan_statement(form: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any] | None:
+def _plan_statement(form: Mapping[str, Any], made: Mapping[str, Any], *, is_replay: bool) -> dict[str, Any] | None:
     """Plan a statement; None, with a warning in the log, where that is impossible: it alone stops no run."""
     try:
         return plan_work(form, made)
-    except UnsupportedFeatureError as error:  # of a replay, which may append where a correction may not
+    except (InvalidInputError, NotFoundError, UnsupportedFeatureError) as error:
+        if not is_replay:
+            raise
+        # It may do what a correction may not, such as append, or a function that names no partitions.
         log.warning("What is written to %s could not be planned: %s", form["table"], error.message)
         return None
 
@@ -191,6 +195,8 @@ def _correct_arguments(one: PipelineTable) -> dict[str, Any]:
 def _check_replayed_columns(params: Mapping[str, Any], one: PipelineTable, main: Table) -> None:
     """Check the columns that the statements of a replay name; those of branches that begin earlier are not known."""
     sql = one.runs["sql"]
+    for statement in split_statements(sql or ""):
+        check_target(statement)
     if sql is None or any(params[name] for name in ("start_tag", "start_snapshots", "start_time")):
         return
     columns = viewed_columns(params, [f"{name}={table}" for name, table in one.sources.items()])

@@ -30,8 +30,9 @@ def plan_publishes(
 
     ``done``: of each table ``diff``, the result of its comparison, ``check``, that of its checks, ``wait``, the
     snapshot that was waited for, and
-    ``wrote``, the result of its correction or replay. Returns ``{"subject", "markdown", "tables"}``; ``tables`` are the
-    arguments with which each is published: the snapshots that are approved.
+    ``wrote``, the result of its correction or replay. Returns ``{"subject", "markdown", "tables", "changes"}``;
+    ``tables`` are the arguments with which each is published: the snapshots that are approved; ``changes``: whether
+    any publish would change anything.
 
     Raises:
         ConflictError: both sides changed a bucket of a table, or a branch moved after its diff. UnsafeOperationError:
@@ -40,10 +41,11 @@ def plan_publishes(
     from airflow_paimon.runbooks.checks_markdown import render_checks
     from airflow_paimon.runbooks.diff_markdown import render_markdown
 
-    sections, publishes, rows = [], [], []
+    sections, publishes, rows, changes = [], [], [], False
     for number, (one, its) in enumerate(zip(planned, done, strict=True), 1):
         form = _form_of(params, one)
         plan = correction.plan_merge(form, one, int(its["wait"]))
+        changes |= plan["changes"]
         publishes.append({"table": one["table"], "branch": one["branch"],
                           "expected_branch_snapshot": plan["branch_snapshot"],
                           "approved_main_snapshot": plan["main_snapshot"]})  # fmt: skip
@@ -65,6 +67,7 @@ def plan_publishes(
         "subject": f"Publish the correction of {names}?",
         "markdown": "\n\n".join([about, table(head, rows), *sections]),
         "tables": publishes,
+        "changes": changes,
     }
 
 

@@ -188,6 +188,27 @@ def test_a_broken_rule_ends_the_run_before_anybody_is_asked_and_says_how_to_go_o
     assert main.branch_names() == main.tag_names() == []
 
 
+@pytest.mark.part(few=1, group="whole runs")
+def test_what_the_check_of_the_form_knows_to_be_wrong_or_for_nothing_ends_the_run_there(
+    warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = make_orders(str(warehouse))
+    for sql, said in {
+        "UPDATE main SET amount = 1 WHERE id = 1": "name it branch, not 'main'",
+        f"DELETE FROM {TABLE} WHERE id = 1": f"name it branch, not '{TABLE}'",
+        "MERGE INTO branch b USING main m ON b.idd = m.id WHEN MATCHED THEN DELETE": "no column idd",
+    }.items():
+        run = run_dag("data_correction", {"table": TABLE, "sql": sql})
+        assert run.state == "failed" and said in run.xcom("check_params", "paimon_error")["message"]
+        assert set(states(run).values()) == {"failed", "upstream_failed"} and states(run)["tag_main"] != "failed"
+    with answering("Approve") as questions:
+        sql = "UPDATE branch SET amount = 1 WHERE dt = '1999-01-01'"
+        run = run_dag("data_correction", {"table": TABLE, "sql": sql})
+    assert run.state == "success" and not questions and set(states(run).values()) == {"skipped"}
+    assert f"The UPDATE matches no row of {TABLE}" in caplog.text
+    assert main.branch_names() == main.tag_names() == []
+
+
 def check_undo(main: Table, written: list[int], tag: str) -> None:
     """Undo by the form as it comes; then there is nothing left to undo."""
     undone = run_dag("data_correction_undo", {"table": TABLE})

@@ -92,6 +92,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         InvalidInputError,
         "no column amuont (did you mean amount?)",
     ),
+    "another target": (
+        {"sql": "UPDATE main SET amount = 1 WHERE id = 1", "partitions": []},
+        InvalidInputError,
+        "name it branch, not 'main'",
+    ),
     "a missing column": ({"sql": "SELECT dt, id, amount FROM branch"}, InvalidInputError, "missing: note"),
     "a misspelled column in a condition": (
         {"sql": "UPDATE branch SET amount = 1 WHERE dtt = '2026-11-17'", "partitions": []},
@@ -444,6 +449,20 @@ def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehou
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 3)
     with pytest.raises(ConflictError, match="not at 2 as approved"):
         correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 2)
+
+
+def test_a_correction_that_has_changed_nothing_has_nothing_to_approve_and_leaves_nothing(warehouse: Path) -> None:
+    main = left_by_a_run(warehouse)
+    params = form("data_correction", {"table": "d.t"})
+    same = {"against": "base", "branch": "fix", "branch_snapshot": 3, "against_snapshot": 2, "different": False,
+            "buckets": {"compared": 0, "skipped": 0}, "partitions": []}  # fmt: skip
+    assert correction.plan_publish(params, planned(main), {"details": same}, 3)["changes"]
+    user = "airflow-data_correction-correct-fedcba9876543210"
+    run(main, "rollback_to", branch="fix", snapshot=2, operation_id=user)
+    assert not correction.plan_publish(params, planned(main), {"details": same}, 4)["changes"]
+    assert leftovers.clean_up_unpublished({**params, "keep_branch": True}, [planned(main)]) == []
+    assert "Cleaned up" in leftovers.clean_up_unpublished({**params, "clean_up": False}, [planned(main)])[0]
+    assert main.branch_names() == main.tag_names() == []
 
 
 @pytest.mark.parametrize("publish", ["merge", "fast_forward"])
