@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import AtomicType
+from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import scalar_of, value_of
@@ -36,16 +39,15 @@ _EXPRESSIONS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]]
 _HELP = "comparisons of a column with a literal, IN, BETWEEN, IS [NOT] NULL, AND, OR and parentheses"
 
 
-def parse_condition(text: str, schema: TableSchema, *, floats: bool = False, hidden: bool = False) -> Predicate:
+def parse_condition(text: str, schema: TableSchema, *, hidden: bool = False) -> Predicate:
     """Parse a condition; literals are in the column's type, dates and times as ISO text.
 
-    ``floats``: compare FLOAT and DOUBLE as well, where it doesn't matter that engines compare NaN differently.
     ``hidden``: an error repeats nothing of the text but columns' names, as it may name a person.
 
     Raises:
         InvalidInputError: a syntax that ``_HELP`` does not list, an unknown column, or a literal not of its type.
     """
-    parser = _Parser(text, schema, {**_LITERALS, **(_FLOATS if floats else {})}, hidden=hidden)
+    parser = _Parser(text, schema, hidden=hidden)
     found = parser.any_of()
     if parser.peek() is not None:
         raise parser.error(f"unexpected {parser.shown(parser.peek())}")
@@ -66,10 +68,21 @@ def to_expression(predicate: Predicate, schema: TableSchema) -> pc.Expression:
     if predicate.op == "is not null":
         return field.is_valid()
     data_type = schema.field(predicate.column).type
+    if data_type.root in _FLOATS:
+        return _of_float(field, predicate, data_type)
     if predicate.op == "in":
         scalars = [scalar_of(v, data_type) for v in predicate.value]
         return field.isin(pa.array([s.as_py() for s in scalars], scalars[0].type))
     return _EXPRESSIONS[predicate.op](field, pc.scalar(scalar_of(predicate.value, data_type)))
+
+
+def _of_float(field: pc.Expression, asked: Condition, data_type: DataType) -> pc.Expression:
+    """Compare as Spark and Paimon do: NaN is equal to itself and above all other numbers, -0.0 is 0.0."""
+    if asked.op == "in":  # Arrow looks values up by their bits
+        return reduce(or_, (_of_float(field, Condition(asked.column, "=", v), data_type) for v in asked.value))
+    value, is_nan = pc.scalar(scalar_of(asked.value, data_type)), field.is_nan()
+    equal, less = (is_nan, ~is_nan) if math.isnan(asked.value) else (field == value, field < value)
+    return {"=": equal, "!=": ~equal, "<": less, "<=": less | equal, ">": ~(less | equal), ">=": ~less}[asked.op]
 
 
 def where_argument(
@@ -78,8 +91,7 @@ def where_argument(
     version: int | str | None = None,
     timestamp: int | str | None = None,
 ) -> pc.Expression | None:
-    """Return a filter as an expression: a text is parsed with the columns of the version that is read. As in Arrow,
-    no comparison is true for NaN but ``!=``.
+    """Return a filter as an expression: a text is parsed with the columns of the version that is read.
 
     Raises:
         InvalidInputError: neither an expression nor a text that ``parse_condition`` takes.
@@ -92,19 +104,16 @@ def where_argument(
         )
     schema = with_row_columns(read_schema(table, version, timestamp))
     with naming_table(table.label):
-        return to_expression(parse_condition(where, schema, floats=True), schema)
+        return to_expression(parse_condition(where, schema), schema)
 
 
 class _Parser:
     """Recursive descent over the tokens: OR of ANDs of conditions."""
 
-    def __init__(
-        self, text: str, schema: TableSchema, literals: Mapping[str, Callable[[str], Any]], *, hidden: bool
-    ) -> None:
+    def __init__(self, text: str, schema: TableSchema, *, hidden: bool) -> None:
         self._text = text
         self._hidden = hidden
         self._schema = schema
-        self._literals = literals
         self._tokens = list(self._split())
         self._at = 0
 
@@ -205,7 +214,7 @@ class _Parser:
 
     def _comparable(self, name: str) -> AtomicType:
         data_type = self._schema.field(name).type
-        if not isinstance(data_type, AtomicType) or data_type.root not in self._literals:
+        if not isinstance(data_type, AtomicType) or data_type.root not in _LITERALS:
             raise self.error(f"column {name!r} of type {getattr(data_type, 'root', data_type)} can't be compared here")
         return data_type
 
@@ -219,7 +228,7 @@ class _Parser:
             raise self.error(f"a literal expected, not {self.shown(token)}")
         text = token[1:-1].replace("''", "'") if kind == "text" else token
         try:
-            value = literal(self._literals[data_type.root](text), data_type)
+            value = literal(_LITERALS[data_type.root](text), data_type)
             scalar = scalar_of(value, data_type)  # raises if it has more digits than the column
             if data_type.root.startswith("TIMESTAMP") and value_of(scalar) != value:
                 raise ValueError("Arrow cuts the digits off")
@@ -228,9 +237,9 @@ class _Parser:
             raise self.error(f"{self.shown(text)} is not a value of column {name!r} ({data_type})") from None
 
 
-_FLOATS = dict.fromkeys(("FLOAT", "DOUBLE"), float)
+_FLOATS = ("FLOAT", "DOUBLE")
 _LITERALS: dict[str, Callable[[str], Any]] = {
-    # not FLOAT and DOUBLE: engines compare NaN differently
+    **dict.fromkeys(_FLOATS, float),
     "BOOLEAN": lambda text: {"true": True, "false": False}[text.lower()],
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), int),
     **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), str),

@@ -1,8 +1,11 @@
-"""An index of data files for Spark's own file scans in which each file has values of its own.
+"""An index of data files for Spark's own file scans in which each file has values of its own, and a Parquet format
+that skips no row group by bounds of floats.
 
-Spark knows values of folders only, and makes them constant columns of the rows of a file. So the class here is one of
-Spark's in which each file counts as a folder. Java, as this package has no jar: Spark compiles it in the driver, as it
-does the code that it generates for queries, and keeps what it has compiled.
+Spark knows values of folders only, and makes them constant columns of the rows of a file. So the index here is one of
+Spark's in which each file counts as a folder. Of the format, only what plans a scan is of here: conditions on columns
+with FLOAT or DOUBLE are not handed to Parquet, as bounds may leave NaN out and dictionaries tell -0.0 from 0.0. Java,
+as this package has no jar: Spark compiles it in the driver, as it does the code that it generates for queries, and
+keeps what it has compiled.
 """
 
 from __future__ import annotations
@@ -126,7 +129,7 @@ public java.lang.Object generate(java.lang.Object[] references) {
       valuesSchema,
       schema,
       scala.Option.empty(),
-      new org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat(),
+      new PaimonParquetFormat(),
       options,
       session);
   } catch (java.io.IOException error) {
@@ -154,6 +157,74 @@ private static java.lang.Object[] rowsOf(org.apache.spark.sql.execution.QueryExe
     rows.add(found.next());
   }
   return rows.toArray();
+}
+
+public static class PaimonParquetFormat
+    extends org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat {
+
+  public scala.Function1 buildReaderWithPartitionValues(
+      org.apache.spark.sql.SparkSession session,
+      org.apache.spark.sql.types.StructType dataSchema,
+      org.apache.spark.sql.types.StructType partitionSchema,
+      org.apache.spark.sql.types.StructType requiredSchema,
+      scala.collection.Seq filters,
+      scala.collection.immutable.Map options,
+      org.apache.hadoop.conf.Configuration conf) {
+    return reader(session, dataSchema, partitionSchema, requiredSchema, filters.iterator(), options, conf);
+  }
+
+  // The same as Scala 2.13 calls it.
+  public scala.Function1 buildReaderWithPartitionValues(
+      org.apache.spark.sql.SparkSession session,
+      org.apache.spark.sql.types.StructType dataSchema,
+      org.apache.spark.sql.types.StructType partitionSchema,
+      org.apache.spark.sql.types.StructType requiredSchema,
+      scala.collection.immutable.Seq filters,
+      scala.collection.immutable.Map options,
+      org.apache.hadoop.conf.Configuration conf) {
+    return reader(session, dataSchema, partitionSchema, requiredSchema, filters.iterator(), options, conf);
+  }
+
+  // Another object makes the reader: tasks get it with the reader, and do not know the class here.
+  private static scala.Function1 reader(
+      org.apache.spark.sql.SparkSession session,
+      org.apache.spark.sql.types.StructType dataSchema,
+      org.apache.spark.sql.types.StructType partitionSchema,
+      org.apache.spark.sql.types.StructType requiredSchema,
+      scala.collection.Iterator filters,
+      scala.collection.immutable.Map options,
+      org.apache.hadoop.conf.Configuration conf) {
+    java.util.List kept = new java.util.ArrayList();
+    while (filters.hasNext()) {
+      org.apache.spark.sql.sources.Filter filter = (org.apache.spark.sql.sources.Filter) filters.next();
+      if (!namesFloats(filter, dataSchema)) {
+        kept.add(filter);
+      }
+    }
+    return new org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat().buildReaderWithPartitionValues(
+      session,
+      dataSchema,
+      partitionSchema,
+      requiredSchema,
+      org.apache.spark.api.python.PythonUtils.toSeq(kept),
+      options,
+      conf);
+  }
+
+  private static boolean namesFloats(
+      org.apache.spark.sql.sources.Filter filter, org.apache.spark.sql.types.StructType schema) {
+    java.lang.String[][] names = filter.v2references();
+    org.apache.spark.sql.types.StructField[] fields = schema.fields();
+    for (int i = 0; i < names.length; i++) {
+      for (int j = 0; j < fields.length; j++) {
+        java.lang.String type = fields[j].dataType().catalogString();
+        if (fields[j].name().equalsIgnoreCase(names[i][0]) && (type.contains("float") || type.contains("double"))) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
 }
 
 public static class PaimonFileIndex extends org.apache.spark.sql.execution.datasources.InMemoryFileIndex {

@@ -107,7 +107,7 @@ def _may_match_condition(condition: Condition, known: Bounds, data_type: DataTyp
     if condition.op == "is not null" or known.low is None or known.high is None:
         return True
     if not isinstance(data_type, AtomicType) or data_type.root in ("FLOAT", "DOUBLE"):
-        return True  # bounds leave NaN out, and engines disagree on how it compares
+        return True  # bounds may leave NaN out, and -0.0 is equal to 0.0
     try:
         if condition.op == "in":
             values = [literal(v, data_type) for v in condition.value if v is not None]

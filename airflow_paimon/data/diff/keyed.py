@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.table.visibility import is_clustered
+from airflow_paimon.data.files.arrow_types import holds_floats
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -285,7 +286,7 @@ def changed_rows(before: pa.RecordBatch, after: pa.RecordBatch, keys: Sequence[s
 
 def differs(one: pa.Array, other: pa.Array) -> Mask:
     """Return row by row whether two columns differ. Null equals null, NaN equals NaN, -0.0 differs from 0.0."""
-    if not _holds_floats(one.type) and one.equals(other):  # equals() treats -0.0 as 0.0
+    if not holds_floats(one.type) and one.equals(other):  # equals() treats -0.0 as 0.0
         return np.zeros(len(one), bool)
     if pa.types.is_nested(one.type):
         pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
@@ -299,10 +300,6 @@ def differs(one: pa.Array, other: pa.Array) -> Mask:
         unequal = _mask(pc.not_equal(one, other))
     out: Mask = (null[0] != null[1]) | (unequal & ~null[0] & ~null[1])
     return out
-
-
-def _holds_floats(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(kind)) or any(_holds_floats(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _mask(values: pa.Array) -> Mask:

@@ -6,7 +6,7 @@ See docs/format.md, Data files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -143,6 +143,25 @@ def is_finer_than_micros(data_type: DataType) -> bool:
     """Whether there is such a timestamp in a type."""
     atoms = (t for t in types_within(data_type) if isinstance(t, AtomicType))
     return any(t.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and t.args[0] > 6 for t in atoms)
+
+
+def holds_floats(kind: pa.DataType) -> bool:
+    """Whether there is a FLOAT or DOUBLE in a type."""
+    return bool(pa.types.is_floating(kind)) or any(holds_floats(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def leaves_of(column: pa.Array) -> Iterator[pa.Array]:
+    """Return the values that a column holds, one array for each atomic type in its own."""
+    if pa.types.is_struct(column.type):
+        for child in column.flatten():
+            yield from leaves_of(child)
+    elif pa.types.is_map(column.type):
+        yield from leaves_of(column.keys)
+        yield from leaves_of(column.items)
+    elif pa.types.is_list(column.type):
+        yield from leaves_of(column.flatten())
+    else:
+        yield column
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -23,6 +23,7 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.data.files.arrow_types import write_schema
+from airflow_paimon.data.files.float_bounds import columns_with_nan, without_bounds, without_nan_bounds
 from airflow_paimon.data.files.parquet_footer import I16, MAGIC, Struct, Value, encoded_footer, footer_of, i64, structs
 from airflow_paimon.data.files.write import (
     FileTarget,
@@ -123,7 +124,8 @@ class KeptColumns:
             if own is not None:
                 chunks += [out.copy(c, pa.BufferReader(data)) for c in _chunks(group, own)]
             else:
-                chunks += [out.copy(c, self.source) for c in _chunks(old, self.columns[field.name])]
+                copied = [out.copy(c, self.source) for c in _chunks(old, self.columns[field.name])]
+                chunks += map(without_bounds, copied)  # their writer may have left NaN out of them
         whole = {k: v for k, v in group.items() if k != _SORTED}
         raw = sum(c[_CHUNK].value[_RAW_BYTES].value for c in chunks)
         whole |= {_CHUNKS: structs(chunks), _GROUP_BYTES: i64(raw), _GROUP_START: i64(start)}
@@ -259,7 +261,8 @@ def _footer_of_rows(
         if rows.num_rows:
             writer.write_table(stored_rows(rows, writer.schema), row_group_size=rows.num_rows)
     data = sink.getvalue()
-    return footer_of(pa.BufferReader(data), "in memory"), data
+    footer = footer_of(pa.BufferReader(data), "in memory")
+    return without_nan_bounds(footer, [columns_with_nan(rows)] if rows.num_rows else []), data
 
 
 def _in_groups(batches: Iterable[pa.RecordBatch], counts: Sequence[int], name: str) -> Iterator[pa.Table]:

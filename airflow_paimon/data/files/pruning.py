@@ -123,7 +123,7 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
     if bounds.low is None or bounds.high is None or not isinstance(data_type, AtomicType):
         return None
     if data_type.root in ("FLOAT", "DOUBLE"):
-        return None  # bounds exclude NaN, but NaN != x is true
+        return None  # bounds may leave NaN out, and -0.0 is equal to 0.0
     try:
         low, high = scalar_of(bounds.low, data_type), scalar_of(bounds.high, data_type)
     except (UnsupportedFeatureError, pa.ArrowInvalid):  # a sum may have more digits than its DECIMAL
@@ -171,8 +171,11 @@ def value_bounds(file: DataFile, written: TableSchema, wanted: TableSchema) -> d
     out = {}
     for field, (low, high, nulls) in zip(fields, decoded, strict=True):
         target = read_as.get(field.id)
-        if target is not None and arrow_type(target.type) == arrow_type(field.type):
-            out[target.name] = Bounds(low, high, nulls, file.row_count)
+        if target is None or arrow_type(target.type) != arrow_type(field.type):
+            continue
+        if field.type.root in ("FLOAT", "DOUBLE"):  # engines leave NaN out of them, which is above all others
+            low, high = None, None
+        out[target.name] = Bounds(low, high, nulls, file.row_count)
     return out
 
 

@@ -15,7 +15,7 @@ from airflow_paimon.core.format.arrow_values import is_bytes, is_text
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import file_format
-from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type
+from airflow_paimon.data.files.arrow_types import arrow_schema, arrow_type, leaves_of
 from airflow_paimon.data.files.avro import avro_names, read_avro
 from airflow_paimon.data.files.orc import read_orc
 
@@ -219,20 +219,7 @@ def _check_range(fine: pq.ParquetFile, coarse: pq.ParquetFile, names: list[str],
 
 def _timestamps(batch: pa.RecordBatch) -> Iterator[pa.Array]:
     for column in batch.columns:
-        yield from _timestamp_leaves(column)
-
-
-def _timestamp_leaves(column: pa.Array) -> Iterator[pa.Array]:
-    if pa.types.is_timestamp(column.type):
-        yield column
-    elif pa.types.is_struct(column.type):
-        for child in column.flatten():
-            yield from _timestamp_leaves(child)
-    elif pa.types.is_list(column.type):
-        yield from _timestamp_leaves(column.flatten())
-    elif pa.types.is_map(column.type):
-        yield from _timestamp_leaves(column.keys)
-        yield from _timestamp_leaves(column.items)
+        yield from (leaf for leaf in leaves_of(column) if pa.types.is_timestamp(leaf.type))
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema, path: str) -> pa.RecordBatch:

@@ -36,6 +36,7 @@ from airflow_paimon.data.files.arrow_types import (
     file_fields,
     write_schema,
 )
+from airflow_paimon.data.files.float_bounds import FooterSink, columns_with_nan
 from airflow_paimon.data.merge.versions import is_retract
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,9 @@ class _OpenFile:
         if TableOptions(target.schema.options).flag("data-file.thin-mode"):  # a key is there once, as a value
             self._fields = self._fields[len(target.key_fields) :]
         self._sink = target.store.open_output(path)
-        self._writer = parquet_writer(self._sink, self._fields, target.schema, dictionary_columns(sample, self._fields))
+        self._out = FooterSink(self._sink)
+        self._writer = parquet_writer(self._out, self._fields, target.schema, dictionary_columns(sample, self._fields))
+        self._with_nan: list[frozenset[str]] = []
         self._first_sequence = first_sequence
         self._rows = 0
         self._deletes = 0
@@ -223,7 +226,9 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._describe(rows)
-        self._writer.write_table(stored_rows(rows, self._writer.schema), row_group_size=max(1, rows.num_rows))
+        stored = stored_rows(rows, self._writer.schema)
+        self._with_nan.append(columns_with_nan(stored))
+        self._writer.write_table(stored, row_group_size=max(1, rows.num_rows))
         self._rows += rows.num_rows
 
     def _describe(self, rows: pa.Table) -> None:
@@ -248,7 +253,9 @@ class _OpenFile:
         return column
 
     def close(self) -> DataFile:
+        self._out.hold()
         self._writer.close()
+        self._out.finish(self._with_nan, self._path)
         size = self.size
         self._sink.close()
         return self._data_file(size)
