@@ -121,6 +121,12 @@ PARAMS = {
         "30 d",
         section=MORE,
     ),
+    "chain_branch": text(
+        "Branch of a chain table",
+        "Of a chain table: the branch that is wrong, its delta branch (changes) or its snapshot branch (full "
+        "partitions that were loaded). The same as a table of the form database.table$branch_delta.",
+        section=MORE,
+    ),
     "function": text(
         "Function",
         "Instead of SQL: module:name, called with the Spark session and the views, returns a DataFrame. "
@@ -185,7 +191,8 @@ def check_params(**context: Any) -> dict[str, Any]:
             form_of(context), context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
         )
         foreseen = correction.foresee(form_of(context), planned)
-    report_lines("{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned))
+    text = "branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned)
+    report_lines(f"{correction.corrected_table(planned)}: {text}")
     report_lines(*(plan_lines(foreseen) if foreseen else ()))
     if nothing := correction.matches_nothing(form_of(context), foreseen):
         report_lines(nothing)
@@ -260,7 +267,7 @@ def how_to_go_on(**context: Any) -> None:
 
 DEFAULT_ARGS: dict[str, Any] = {
     **DEFAULTS,
-    "table": "{{ params.table }}",
+    "table": PLANNED % "table",
     "spark_conn_id": "{{ params.spark_conn_id }}",
 }
 
@@ -310,6 +317,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
 def _correct_and_compare() -> list[BaseOperator]:
     tag_main = CreateTagOperator(
         task_id="tag_main",
+        branch=PLANNED % "from_branch",
         tag=PLANNED % "tag",
         snapshot=PLANNED % "base_snapshot",
         **NEW_TAG,
@@ -317,6 +325,7 @@ def _correct_and_compare() -> list[BaseOperator]:
     create_branch = CreateBranchOperator(
         task_id="create_branch",
         branch=PLANNED % "branch",
+        from_branch=PLANNED % "from_branch",
         tag=PLANNED % "tag",
         **NEW_BRANCH,
     )
@@ -384,6 +393,10 @@ def _clean_up() -> list[BaseOperator]:
         pre_execute=unless_kept,
     )
     delete_tag = DeleteTagOperator(
-        task_id="delete_tag", tag=PLANNED % "tag", if_missing="skip", pre_execute=unless_kept
+        task_id="delete_tag",
+        branch=PLANNED % "from_branch",
+        tag=PLANNED % "tag",
+        if_missing="skip",
+        pre_execute=unless_kept,
     )
     return [delete_branch, delete_tag]

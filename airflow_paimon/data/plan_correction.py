@@ -1,6 +1,6 @@
 """plan_correction: what a correction will read, write and meet, and how long it will take. Reads metadata only.
 
-The branch need not exist: then it is planned on main, which it will be made from.
+The branch need not exist: then it is planned on main, or the branch of a chain table, which it will be made from.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.correction.checks import (
     check_is_query,
     check_mode,
@@ -34,7 +35,8 @@ from airflow_paimon.core.requests.requests import PlanCorrection
 from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
-from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.features import check_writable, is_chain_main, is_chain_part
+from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
@@ -48,16 +50,16 @@ _NAMED_PARTITIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Target:
-    """The branch as it will be corrected. ``view``: main where the branch is not there yet."""
+    """The branch as it will be corrected. ``view``: what it will be made from where it is not there yet. ``home``: the
+    branch that it is published onto, or the one that is corrected in place.
+    """
 
     view: Table
+    home: Table
+    exists: bool
     schema: TableSchema
     head: Snapshot
     choice: PartitionChoice
-
-    @property
-    def exists(self) -> bool:
-        return self.view.branch_name != MAIN
 
 
 def plan_correction(context: Context, request: PlanCorrection) -> OperationResult:
@@ -93,14 +95,14 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         **_work_json(work),
         "other_tables": {name: asdict(amount) for name, amount in others.items()},
         "estimate": {**asdict(foreseen), "bytes": total},
-        "streaming_readers": _streams(context.table, target, scan, work),
-        **_conflicts(context.table, target, request, work),
+        "streaming_readers": _streams(target, scan, work),
+        **_conflicts(target, request, work),
         **_replays(context.table),
         "notes": list(work.notes),
     }
     return context.result(
         None,
-        branch=request.branch or MAIN,
+        branch=request.branch or request.from_branch,
         changed=False,
         before=target.head.id,
         after=target.head.id,
@@ -138,22 +140,32 @@ def _target(main: Table, request: PlanCorrection) -> _Target:
             f"{main.name}: correct_branch writes a branch, which is published when it is right; leave --branch out to "
             f"plan on main"
         )
-    branch = main.branch(request.branch) if request.branch else main
-    view = branch if branch.exists() else main
-    if request.branch and view is main:
+    base = main.branch(request.from_branch).require()
+    branch = main.branch(request.branch) if request.branch else base
+    exists = branch.exists() and branch.branch_name != MAIN
+    view = branch if exists else base
+    if request.branch and not exists:
         check_branch_name(request.branch)
     schema, head = view.schema(), view.latest_snapshot()
-    if view is main and TableOptions(schema.options).chain_table:
+    options = TableOptions(schema.options)
+    if is_chain_main(options, view.branch_name):
         raise InvalidInputError(
-            f"{main.name} is a chain table, whose rows are in its branches: name the branch that will be corrected "
-            f"with --branch, once it is there"
+            f"{main.name} is a chain table, whose rows are in its branches: name the one to correct, or to make the "
+            f"branch from, in the table's name: {main.name}$branch_{options.chain_branches[1]}"
         )
     if head is None:
         raise UnsafeOperationError(f"{view.label} is empty, so there is nothing to correct")
     if request.engine == "embedded":
-        check_writable(schema, table=view.label, branch=request.branch or "", by_buckets=True)
+        name, chained = request.branch or request.from_branch, is_chain_rows(view)
+        check_writable(schema, table=view.label, branch=name, chained=chained, by_buckets=True)
+    is_home = not exists or is_chain_part(options, view.branch_name)
     return _Target(
-        view=view, schema=schema, head=head, choice=choose_partitions(schema, request.partitions, view.label)
+        view=view,
+        home=view if is_home else publish_target(main, view),
+        exists=exists,
+        schema=schema,
+        head=head,
+        choice=choose_partitions(schema, request.partitions, view.label),
     )
 
 
@@ -191,14 +203,15 @@ def _others(main: Table, request: PlanCorrection, asked: Asked) -> dict[str, Amo
     return found
 
 
-def _streams(main: Table, target: _Target, scan: ScanPlan, work: Work) -> dict[str, Any]:
+def _streams(target: _Target, scan: ScanPlan, work: Work) -> dict[str, Any]:
     """Say what streaming readers will be told by the publish, and who they are, as far as they are registered."""
+    main = target.home
     head = main.latest_snapshot_id() or 0
     top = TableOptions(target.schema.options).num_levels - 1
     told = streaming_readers(main, target.schema, list(_changes(scan, work, top)), writes=True)
     consumers = [
         {"name": c.name, "next_snapshot": c.next_snapshot, "snapshots_behind": max(head + 1 - c.next_snapshot, 0)}
-        for c in read_consumers(main.branch(MAIN))
+        for c in read_consumers(main)
     ]
     return {**told, "consumers": sorted(consumers, key=lambda c: str(c["name"]))}
 
@@ -216,10 +229,11 @@ def _changes(scan: ScanPlan, work: Work, top: int) -> Iterator[BucketChange]:
             yield BucketChange(bucket=BucketKey(split.partition, split.bucket), delete=entries, add=new)
 
 
-def _conflicts(main: Table, target: _Target, request: PlanCorrection, work: Work) -> dict[str, Any]:
+def _conflicts(target: _Target, request: PlanCorrection, work: Work) -> dict[str, Any]:
     """Name the branches, and main, that have changed what the correction may change."""
-    name = bucket_namer(target.schema)
-    moved = sorted(map(name, changed_on_main(main, target.view, work.touched))) if target.exists else []
+    main, name = target.home, bucket_namer(target.schema)
+    is_apart = target.view.branch_name != main.branch_name
+    moved = sorted(map(name, changed_on_main(main, target.view, work.touched))) if is_apart else []
     return {
         "conflicts": [_overlap_json(o, name) for o in open_branches(main, work.touched, request.branch)],
         "changed_on_main": moved[:MAX_LISTED],

@@ -352,9 +352,9 @@ def diff_branches(
 
 
 def plan_correction(
-    table: str | Table, *, branch: str | None = None, sql: str | None = None, function: str | None = None,
-    view: Iterable[str] = (), mode: Literal["overwrite", "upsert"] = "overwrite", partitions: Iterable[str] = (),
-    cores: int | None = None,
+    table: str | Table, *, branch: str | None = None, from_branch: str = "main", sql: str | None = None,
+    function: str | None = None, view: Iterable[str] = (), mode: Literal["overwrite", "upsert"] = "overwrite",
+    partitions: Iterable[str] = (), cores: int | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PlanCorrectionDetails]:

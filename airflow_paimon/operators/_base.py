@@ -20,7 +20,7 @@ from airflow_paimon._compat import (
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.arguments import build_request, with_branch_of_table
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.form_policy import FIELDS
@@ -77,7 +77,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     give none. Each ``AssetAlias`` among ``outlets`` gets the same event; an ``Asset`` there gets one from Airflow
     whenever the task succeeds, with the result as ``extra``.
 
-    :param table: the table, ``db.table`` (templated)
+    :param table: the table, ``db.table``; where an operation works on a branch also ``db.table$branch_b`` (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; left out, the one that the Paimon
         connection names, or ``spark_default`` (templated)
@@ -174,6 +174,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         from airflow_paimon.hooks.paimon import PaimonHook
 
         self._check_run_on()
+        for name, value in self._with_branch_of_table().items():
+            setattr(self, name, value)
         hook = PaimonHook(self.paimon_conn_id)
         request = self._as_allowed(hook, context)
         self._prepare(hook, request, context)
@@ -241,6 +243,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         from airflow_paimon.assets import paimon_asset_uri
 
         arguments = vars(self)
+        with suppress(InvalidInputError):  # execute says it
+            arguments = {**arguments, **self._with_branch_of_table()}
         connection, table = arguments.get("paimon_conn_id"), arguments.get("table")
         if not (_is_name(connection) and _is_name(table)):
             return []
@@ -268,6 +272,12 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
             outlet = announce_partitions(self, events, result)
             self._outlets = [*self._outlets, *([] if outlet is None else [outlet])]
+
+    def _with_branch_of_table(self) -> dict[str, Any]:
+        """Return the arguments ``table`` and ``branch``, where the table is given as ``db.table$branch_b``."""
+        names = {"table", "branch", "from_branch"} & vars(self).keys()
+        request = OPERATIONS[self.operation].request if self.operation else Request
+        return with_branch_of_table(request, {name: getattr(self, name) for name in names})
 
     # -- OpenLineage ---------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class AlterBranchOperator(PaimonOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         branch_owner: str | None = None,
         reason: str | None = None,
         retention: str | None = None,
@@ -130,7 +130,7 @@ class DeleteBranchOperator(PaimonOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         expected_branch_snapshot: int | str | None = None,
         if_missing: str = "fail",
         force: bool | str = False,
@@ -159,7 +159,7 @@ class RebaseBranchOperator(PaimonOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         to_branch: str,
         expected_branch_snapshot: int | str | None = None,
         keep_appended: bool | str = False,
@@ -180,7 +180,7 @@ class RenameBranchOperator(PaimonOperator):
     operation = "rename_branch"
 
     @keeps_arguments
-    def __init__(self, *, branch: str, to_branch: str, force: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, branch: str | None = None, to_branch: str, force: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
 
 
@@ -334,7 +334,7 @@ class _PublishBranchOperator(_PublishOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         approval_task_id: str | None = None,
         expected_branch_snapshot: int | str | None = None,
         approved_main_snapshot: int | str | None = None,
@@ -622,7 +622,7 @@ class DiffBranchesOperator(PaimonOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         against: str = "base",
         partitions: Sequence[str] | str = (),
         sample: int | str = SAMPLE,
@@ -661,7 +661,7 @@ class CorrectBranchOperator(SqlOrFunctionOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         sql: str | None = None,
         function: str | None = None,
         view: Sequence[str] | str = (),

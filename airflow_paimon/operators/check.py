@@ -60,7 +60,7 @@ class CheckBranchOperator(PaimonOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         rules: Sequence[Mapping[str, Any]] | str | None = None,
         against: str = "base",
         view: Sequence[str] | str = (),

@@ -125,8 +125,9 @@ class PlanCorrectionOperator(SqlOrFunctionOperator):
     Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` will get; nothing of it runs. Fails as
     the correction would, where the table or the request make that certain. See :doc:`/howto/plan-a-correction`.
 
-    :param branch: the branch that will be corrected; where there is none of that name, or none is given, main is taken
-        as it is (templated)
+    :param branch: the branch that will be corrected; where there is none of that name, or none is given,
+        ``from_branch`` is taken as it is (templated)
+    :param from_branch: the branch that it will be made from (templated)
     :param sql: the statement or SELECT: the text, or a file ending in ``.sql`` beside the DAG (templated)
     :param function: ``module:name`` instead of ``sql``; it is not called (templated)
     :param view: further views, as ``["name=db.table"]`` (templated)
@@ -142,6 +143,7 @@ class PlanCorrectionOperator(SqlOrFunctionOperator):
         self,
         *,
         branch: str | None = None,
+        from_branch: str = "main",
         sql: str | None = None,
         function: str | None = None,
         view: Sequence[str] | str = (),

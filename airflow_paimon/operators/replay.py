@@ -47,7 +47,7 @@ class ReplayBranchOperator(SqlOrFunctionOperator):
     def __init__(
         self,
         *,
-        branch: str,
+        branch: str | None = None,
         source: Sequence[str] | str = (),
         target: Sequence[str] | str = (),
         function: str | None = None,

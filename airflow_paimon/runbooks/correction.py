@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
@@ -25,6 +26,7 @@ _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
 _STARTS = ("start_tag", "start_snapshots", "start_time")
 """Fields of ``pipeline_correction`` by which branches begin earlier."""
 TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger this DAG again; it makes a new branch"
+_LISTED = 20
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
 _WAITS = (*_DURATIONS, "wait_partitions")
 
@@ -34,8 +36,8 @@ def plan_correction(
 ) -> dict[str, Any]:
     """Check the form against the table; choose the branch, the tag and the snapshot to start from.
 
-    Returns ``{"table", "branch", "tag", "owner", "base_snapshot"}``: the same for every try and Clear of a run, as the
-    tag keeps where the run first stood. ``locked``: fields whose values are the DAG's own code.
+    Returns ``{"table", "from_branch", "branch", "tag", "owner", "base_snapshot"}``: the same for every try and Clear of
+    a run, as the tag keeps where the run first stood. ``locked``: fields whose values are the DAG's own code.
 
     Raises:
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
@@ -44,6 +46,7 @@ def plan_correction(
     from airflow_paimon.core.correction.sql_words import split_statements
 
     main = open_main(params).require()
+    _check_branch_of_table(main)
     _check_rows(main, params)
     check_settings(params, locked)
     _check_select(main, params)
@@ -77,7 +80,8 @@ def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str
     listed: dict[str, Any] = {"view": params["views"] or (), "partitions": params["partitions"] or ()}
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options}
     try:
-        return plan_of(reach, main.name, branch=planned["branch"], **asked, **listed)
+        names = {"branch": planned["branch"], "from_branch": planned["from_branch"]}
+        return plan_of(reach, main.name, **names, **asked, **listed)
     except (InvalidInputError, NotFoundError, UnsupportedFeatureError) as error:
         if _branch_has_mains_columns(main, params):
             raise
@@ -113,8 +117,32 @@ def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | Non
     existing = main.find_tag(tag)
     head = existing.snapshot if existing else start or main.latest_snapshot()
     if head is None:
-        raise NotFoundError(f"{main.name} has no snapshot: there is nothing to correct")
-    return {"table": main.name, "branch": branch, "tag": tag, "owner": owner, "base_snapshot": head.id}
+        raise NotFoundError(f"{main.label} has no snapshot: there is nothing to correct")
+    made = {"branch": branch, "tag": tag, "owner": owner, "base_snapshot": head.id}
+    return {"table": main.name, "from_branch": main.branch_name, **made}
+
+
+def _check_branch_of_table(main: Table) -> None:
+    """A correction starts from main, or from the snapshot or the delta branch of a chain table.
+
+    Raises:
+        InvalidInputError: it is to start from another branch, or from a chain table without a word on which of its.
+    """
+    from airflow_paimon.core.table.features import is_chain_main, is_chain_part
+    from airflow_paimon.core.table.options import TableOptions
+
+    options = TableOptions(main.schema().options)
+    if is_chain_main(options, main.branch_name):
+        snapshot, delta = options.chain_branches
+        raise InvalidInputError(
+            f"{main.name} is a chain table, whose rows are in its branches: name the one that is wrong in Branch of a "
+            f"chain table, {delta} (changes) or {snapshot} (full partitions), or as {main.name}$branch_{delta}"
+        )
+    if main.branch_name != MAIN and not is_chain_part(options, main.branch_name):
+        raise InvalidInputError(
+            f"{main.label}: a correction starts from main, or from the snapshot or delta branch of a chain table: name "
+            f"the table {main.name}"
+        )
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
@@ -342,12 +370,13 @@ def plan_publish(
     from airflow_paimon.runbooks.diff_markdown import render_markdown
 
     plan = plan_merge(params, planned, branch_snapshot)
-    facts = publish_facts(params["publish"], planned["branch"], plan)
+    facts = publish_facts(params["publish"], planned["branch"], plan, planned["from_branch"])
     checks = render_checks((checked or {}).get("rules", ()))
     request = describe_request(params, asked_by, corrected)
     parts = [part for part in (request, checks, render_markdown(diff["details"]), facts) if part]
+    partitions = counted(plan["partitions"], "partition")
     return {
-        "subject": f"Publish the correction of {planned['table']} ({counted(plan['partitions'], 'partition')})?",
+        "subject": f"Publish the correction of {corrected_table(planned)} ({partitions})?",
         "markdown": "\n\n".join(parts),
         "branch_snapshot": plan["branch_snapshot"],
         "main_snapshot": plan["main_snapshot"],
@@ -382,18 +411,25 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
     return {**planned_publish.details, "changes": planned_publish.changed}
 
 
-def publish_facts(publish: str, branch: str, plan: Mapping[str, Any]) -> str:
-    """Say what a publish replaces, and what streaming readers see of it."""
+def corrected_table(planned: Mapping[str, Any]) -> str:
+    """Name what a run corrects: the table, or the branch of a chain table."""
+    table, branch = planned["table"], planned["from_branch"]
+    return table if branch == MAIN else f"{table}$branch_{branch}"
+
+
+def publish_facts(publish: str, branch: str, plan: Mapping[str, Any], onto: str = MAIN) -> str:
+    """Say what a publish replaces, and what streaming readers see of it. ``onto``: the branch that gets it."""
     note = plan["streaming_readers"]["note"]
     appended, compactions = plan.get("appended_on_main"), plan.get("compactions_taken_back")
     kept = (
-        f" {counted(appended['rows'], 'row')} that main got meanwhile in {escape(', '.join(appended['buckets']))} stay."
+        f" {counted(appended['rows'], 'row')} that {onto} got meanwhile in "
+        f"{escape(', '.join(appended['buckets']))} stay."
         if appended
         else ""
     )
-    taken = f" {counted(compactions, 'compaction')} of main will be taken back for it." if compactions else ""
+    taken = f" {counted(compactions, 'compaction')} of {onto} will be taken back for it." if compactions else ""
     return (
-        f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, main at "
+        f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, {escape(onto)} at "
         f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
         f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
         f"{kept}{taken} "
@@ -439,7 +475,7 @@ def verify_published(
     found = verify_table(params, planned, published)
     if not published["changed"]:
         return found
-    hint = undo_hint(planned["table"], found["properties"]["undo-tag"], params["undo_retention"])
+    hint = undo_hint(corrected_table(planned), found["properties"]["undo-tag"], params["undo_retention"])
     return {**found, "lines": [found["lines"][0], *hint, *found["lines"][1:]]}
 
 
@@ -447,7 +483,7 @@ def verify_table(params: Mapping[str, Any], planned: Mapping[str, Any], publishe
     """Compare main with the branch as ``verify_published`` does, without a word on the undo."""
     from airflow_paimon.core.publish.published import verify_publish
 
-    table = planned["table"]
+    table = corrected_table(planned)
     if not published["changed"]:
         return {"snapshot": None, "lines": [f"Nothing was published: main of {table} holds what the branch holds"]}
     found = verify_publish(
@@ -465,7 +501,17 @@ def verify_table(params: Mapping[str, Any], planned: Mapping[str, Any], publishe
         f"{counted(n['rows_out'], 'row')} in {counted(n['files_out'], 'file')}"
         for partition, n in found["partitions"].items()
     ]
-    return {**found, "lines": lines}
+    return {**found, "lines": [*lines, *_stale_lines(planned, published["details"])]}
+
+
+def _stale_lines(planned: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
+    """Name the full partitions of a chain table that are to be built again."""
+    stale = [one["partition"] for one in details.get("stale", ())]
+    if not stale:
+        return []
+    named = ", ".join(stale[:_LISTED]) + (" ..." if len(stale) > _LISTED else "")
+    again = json.dumps({"table": planned["table"]})
+    return [f"Full partitions that are stale now: {named}. nightly_chain_maintenance builds them again:", again]
 
 
 def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
@@ -478,29 +524,30 @@ def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list
     """Say in a few words whether this run changed main, and in lines what it left in the table."""
     from airflow_paimon.core.publish.published import publishes, standing_publishes
 
-    published = own_publishes(publishes(main), planned)
+    published, onto = own_publishes(publishes(main), planned), main.branch_name
     if published and all(p.snapshot.id != published[-1].snapshot.id for p in standing_publishes(main)):
-        outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of main, and undone since"
+        outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of {onto}, and undone since"
         lines = [f"Undone: {outcome}"]
     elif published and published[-1].is_part:
-        outcome = f"main holds some partitions of the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published in part: {outcome}", *undo_hint(main.name, published[-1].undo_tag)]
+        outcome = f"{onto} holds some partitions of the correction since snapshot {published[-1].snapshot.id}"
+        lines = [f"Published in part: {outcome}", *undo_hint(main.label, published[-1].undo_tag)]
     elif published:
-        outcome = f"main holds the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published: {outcome}", *undo_hint(main.name, published[-1].undo_tag)]
+        outcome = f"{onto} holds the correction since snapshot {published[-1].snapshot.id}"
+        lines = [f"Published: {outcome}", *undo_hint(main.label, published[-1].undo_tag)]
     else:
-        outcome = f"main of {main.name} is untouched"
-        lines = [f"Main of {main.name} is untouched by this run: it published nothing"]
+        outcome = f"{onto} of {main.name} is untouched"
+        whose = "Main" if onto == MAIN else f"Branch {onto}"
+        lines = [f"{whose} of {main.name} is untouched by this run: it published nothing"]
     return outcome, [*lines, *_what_is_left(main, planned)]
 
 
 def _what_is_left(main: Table, planned: Mapping[str, Any]) -> list[str]:
     """Name only what is there: a clean-up may have gone before, and says itself what it has deleted."""
-    branch, record = planned["branch"], made_branch(main, planned)
+    branch, record, onto = planned["branch"], made_branch(main, planned), main.branch_name
     tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
-    left = [f"Tag {planned['tag']}: on snapshot {tag.snapshot.id} of main"] if tag else []
+    left = [f"Tag {planned['tag']}: on snapshot {tag.snapshot.id} of {onto}"] if tag else []
     if head and record is not None:
-        left.append(f"Branch {branch}: at snapshot {head}, made from snapshot {record.snapshot_id} of main")
+        left.append(f"Branch {branch}: at snapshot {head}, made from snapshot {record.snapshot_id} of {onto}")
     left = left or [f"{main.name} has no branch and no tag of this run"]
     if head and record is None:
         left.append(f"Branch {branch} is not of this run{_whose(main, branch)}: leave it alone")

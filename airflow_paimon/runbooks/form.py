@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.run_date import with_run_date
 from airflow_paimon.task_run import ERROR_KEY, triggering_user
@@ -120,17 +122,32 @@ def check_policy(params: Mapping[str, Any], locked: Collection[str] = ()) -> Non
     PaimonHook(params["paimon_conn_id"]).form_policy.check(asked)
 
 
+def table_of(params: Mapping[str, Any]) -> Identifier:
+    """Return the form's table, with the branch of a chain table that it names.
+
+    Raises:
+        InvalidInputError: no name of a table, or two branches.
+    """
+    found, branch = parse_identifier(params["table"]), str(params.get("chain_branch") or "").strip()
+    if branch and found.branch not in (MAIN, branch):
+        raise InvalidInputError(
+            f"Table names branch {found.branch!r}, and Branch of a chain table {branch!r}: give it once"
+        )
+    return replace(found, branch=branch or found.branch)
+
+
 def open_main(params: Mapping[str, Any]) -> Table:
-    """Open the form's table on main. It reads nothing yet."""
-    return PaimonHook(params["paimon_conn_id"]).get_table(params["table"])
+    """Open what the form is about: the table on main, or the branch of a chain table. It reads nothing yet."""
+    return PaimonHook(params["paimon_conn_id"]).get_table(str(table_of(params)))
 
 
 def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Request:
-    """Build a request about the form's table."""
+    """Build a request about the form's table, on the branch that ``values`` name, or the form."""
     from airflow_paimon.core.requests.arguments import build_request
 
-    hook = PaimonHook(params["paimon_conn_id"])
-    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": params["table"]}
+    hook, found = PaimonHook(params["paimon_conn_id"]), table_of(params)
+    table = str(replace(found, branch=MAIN) if "branch" in values else found)
+    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": table}
     return build_request(operation, {**reach, **values})
 
 

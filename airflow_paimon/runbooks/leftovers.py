@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted
 from airflow_paimon.task_run import commit_user_prefix
@@ -38,7 +39,7 @@ class Leftover:
     """A branch, a tag or both of one run. ``owner`` is None for a tag whose branch is gone.
 
     ``unpublished`` counts the branch's commits when they are not on main, ``foreign`` those of another job among them.
-    ``protected``: who protects the branch, and why.
+    ``protected``: who protects the branch, and why. ``base``: main, or the branch of a chain table that they are of.
     """
 
     owner: str | None
@@ -48,6 +49,7 @@ class Leftover:
     unpublished: int = 0
     foreign: int = 0
     protected: str | None = None
+    base: str = MAIN
 
     @property
     def label(self) -> str:
@@ -92,13 +94,24 @@ def _is_of_run(record: Lineage, owner: str) -> bool:
 
 
 def find_leftovers(main: Table) -> list[Leftover]:
-    """Find what correction runs made and did not delete, in the order of the branches' names, then of the tags'."""
+    """Find what correction runs made and did not delete: of main and the branches of a chain table, or of the branch
+    that is given; in the order of the branches' names, then of the tags'.
+    """
+    from airflow_paimon.core.table.features import is_chain_main
+    from airflow_paimon.core.table.options import TableOptions
+
+    options = TableOptions(main.schema().options)
+    parts = options.chain_branches if is_chain_main(options, main.branch_name) else ()
+    return [one for view in (main, *map(main.branch, parts)) for one in _leftovers_of(view)]
+
+
+def _leftovers_of(main: Table) -> list[Leftover]:
     from airflow_paimon.core.publish.published import standing_publishes
 
     published, tags = standing_publishes(main), set(filter(is_run_tag, main.tag_names()))
     found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
     used = {one.tag for one in found}
-    return [*found, *(Leftover(owner=None, branch=None, tag=tag) for tag in sorted(tags - used))]
+    return [*found, *(Leftover(owner=None, branch=None, tag=tag, base=main.branch_name) for tag in sorted(tags - used))]
 
 
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
@@ -109,7 +122,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
     lineage = verified_lineage(main, name)
     if lineage is None or lineage.owner is None or lineage.snapshot_id is None:
         return None
-    if not _is_of_run(lineage, lineage.owner):
+    if not _is_of_run(lineage, lineage.owner) or lineage.from_branch != main.branch_name:
         return None
     tag = run_tag(lineage.owner)
     view = main.branch(name)
@@ -126,6 +139,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
         unpublished=0 if is_on_main else len(later),
         foreign=sum(not s.commit_user.startswith(own) for s in later),
         protected=protection_text(lineage) if lineage.protected else None,
+        base=main.branch_name,
     )
 
 
@@ -170,7 +184,7 @@ def clean_up_run(
         commits = counted(mine.foreign, "commit")
         return [f"Nothing was cleaned up: branch {mine.branch} has {commits} of another job"]
     tag = planned["tag"] if main.find_tag(planned["tag"]) else None
-    gone = mine or Leftover(owner=planned["owner"], branch=None, tag=tag)
+    gone = mine or Leftover(owner=planned["owner"], branch=None, tag=tag, base=main.branch_name)
     return [_removed(params, gone)] if gone.label else []
 
 
@@ -208,7 +222,8 @@ def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
             )
         )
     if leftover.tag is not None:
-        run_operation(request_for(params, "delete_tag", tag=leftover.tag, if_missing="skip"))
+        found = request_for(params, "delete_tag", tag=leftover.tag, branch=leftover.base, if_missing="skip")
+        run_operation(found)
 
 
 # -- data_correction_cleanup -----------------------------------------------------------------------------------------

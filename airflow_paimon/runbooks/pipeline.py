@@ -139,9 +139,15 @@ def _without(details: Mapping[str, Any], tables: Collection[str]) -> dict[str, A
 def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
     """Open a table that will be written: a correction replaces whole buckets, a replay may append as well."""
     from airflow_paimon.core.commit.committer import require_committable
-    from airflow_paimon.core.table.features import check_writable
+    from airflow_paimon.core.table.features import check_writable, is_chain_main
+    from airflow_paimon.core.table.options import TableOptions
 
     main = open_main({**params, "table": one.table}).require()
+    if is_chain_main(TableOptions(main.schema().options), main.branch_name):
+        raise InvalidInputError(
+            f"{main.name} is a chain table, whose rows are in its branches: correct them with data_correction (Branch "
+            f"of a chain table)"
+        )
     require_committable(main)
     check_writable(main.schema(), table=main.name, branch="a branch", by_buckets=one.correct is not None)
     return main

@@ -37,10 +37,10 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     else:
         known = last_publish(main)
         name, target = known.undo_tag, known.before.id
-    lines = [f"{main.name}: back to tag {name}, snapshot {target}"]
+    lines = [f"{main.label}: back to tag {name}, snapshot {target}"]
     if known is not None:
         lines.append(_about(known))
-    return {"table": main.name, "tag": name, "target_snapshot": target, "lines": lines}
+    return {"table": main.label, "tag": name, "target_snapshot": target, "lines": lines}
 
 
 def _about(publish: Published) -> str:
@@ -130,7 +130,7 @@ def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result:
 
     name, tag = planned["table"], planned["tag"]
     if not result["changed"]:
-        return {"snapshot": None, "lines": [f"Nothing to undo: main of {name} holds what {tag} holds"]}
+        return {"snapshot": None, "lines": [f"Nothing to undo: {name} holds what {tag} holds"]}
     main = open_main(params)
     found = verify_rollback(
         main,

@@ -192,7 +192,7 @@ def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approv
     append(refused, "a")
     asked = form("data_correction", {**CONF, "table": "d.p", "sql": "DELETE FROM branch WHERE k = 1", "partitions": []})
     with pytest.raises(UnsupportedFeatureError, match=r"sequence\.auto-padding"):
-        correction.foresee(asked, {"branch": "fix"})
+        correction.foresee(asked, {"branch": "fix", "from_branch": "main"})
 
 
 def test_a_run_has_its_branch_and_its_base_however_often_it_is_tried(warehouse: Path) -> None:
@@ -434,7 +434,14 @@ def test_a_statement_runs_on_either_engine_without_partitions(warehouse: Path, e
 
 
 def planned(main: Table) -> dict[str, Any]:
-    return {"table": main.name, "branch": "fix", "tag": TAG, "owner": OWNER, "base_snapshot": 2}
+    return {
+        "table": main.name,
+        "from_branch": "main",
+        "branch": "fix",
+        "tag": TAG,
+        "owner": OWNER,
+        "base_snapshot": 2,
+    }
 
 
 def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehouse: Path) -> None:
@@ -570,7 +577,9 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
 
 def test_nothing_to_publish_is_not_a_failure() -> None:
     params = form("data_correction", CONF)
-    found = correction.verify_published(params, {"table": TABLE, "branch": "fix"}, {"changed": False})
+    found = correction.verify_published(
+        params, {"table": TABLE, "from_branch": "main", "branch": "fix"}, {"changed": False}
+    )
     assert found["snapshot"] is None
     assert "Nothing was published" in found["lines"][0]
 

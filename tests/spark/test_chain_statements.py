@@ -9,13 +9,16 @@ import pytest
 
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import sql
+from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import DAYS, PARTIAL, TWO_VALUES, Row, Writes, chain_table, seen
 from tests.spark.jobs.operations import correct as correct_fix
-from tests.spark.jobs.operations import diff, in_tasks, run
+from tests.spark.jobs.operations import diff, in_tasks, run, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,6 +170,11 @@ def test_what_cannot_be_changed_in_place(spark: SparkSession, tmp_path: Path) ->
 
 
 def correct(spark: SparkSession, warehouse: Path, text: str | None, branch: str = "delta", **more: Any) -> Any:
+    """As the job does it: its checks before Spark starts come first."""
+    file = warehouse / "query.sql"
+    file.write_text(text or "")
+    asked = {**more, **({"sql": str(file)} if text else {}), "branch": branch}
+    run_before_spark(build_request("correct_branch", values(warehouse, **asked)), Here(memory_bytes=0))
     return correct_fix(spark, warehouse, text, **{"branch": branch, **more})
 
 

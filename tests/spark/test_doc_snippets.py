@@ -25,6 +25,7 @@ from airflow_paimon import create_table, open_table
 from airflow_paimon.cli.main import run
 from airflow_paimon.core.requests.arguments import build_request, parse_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
+from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.data import write_arrow
 from airflow_paimon.plugin import macros
 from airflow_paimon.rule_text import rules_as_json
@@ -124,9 +125,12 @@ class Page:
 
     def request(self, request: Any) -> Any:
         from airflow_paimon.spark.jobs import run_spark_operation
+        from airflow_paimon.spark.jobs.before_spark import run_before_spark
 
-        needs_spark = OPERATIONS[request.operation].needs_spark
-        result = run_spark_operation(self.spark, request) if needs_spark else run_operation(request)
+        if OPERATIONS[request.operation].needs_spark:  # as a job does, but for what plain Python could do
+            result = run_before_spark(request, Here(memory_bytes=0)) or run_spark_operation(self.spark, request)
+        else:
+            result = run_operation(request)
         assert result.operation == request.operation
         self.ran.append(request.operation)
         return result

@@ -19,9 +19,10 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.requests.plain import DEFAULT_MEMORY_MB, plain_memory_mb
 from airflow_paimon.core.requests.requests import Request, flag_name
-from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, TAG_PREFIX
+from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, TAG_PREFIX, parse_identifier
 
 _BRANCHES = frozenset({"branch", "to_branch", "from_branch", "against", "snapshot_branch", "delta_branch"})
+_BRANCH_MARK = "$branch_"
 _NUMBER = re.compile(r"-?[0-9]+")
 _SAME_THING = (("retention", "retained"), ("limit", "number", "count"))
 """Words by which flags of one kind are called in different operations."""
@@ -39,9 +40,38 @@ def build_request(operation: str, values: Mapping[str, Any]) -> Request:
     if unknown:
         raise InvalidInputError(f"{operation} has no option {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
     given = {k: _coerce(operation, known[k], v) for k, v in values.items() if v is not None}
+    given = with_branch_of_table(cls, given)
     request = cls(**{k: v for k, v in given.items() if v is not None})
     _check(request)
     return request
+
+
+def with_branch_of_table(cls: type[Request], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the branch that the table's name carries, ``db.t$branch_b``, into the field that says where the operation
+    works: what a branch is made from, or the branch.
+
+    Raises:
+        InvalidInputError: there is no such field, or it names another branch.
+    """
+    text = values.get("table")
+    if not isinstance(text, str) or cls.takes_patterns or _BRANCH_MARK not in text:
+        return dict(values)
+    found, names = parse_identifier(text), {f.name: f.default for f in dataclasses.fields(cls)}
+    if found.branch == MAIN or found.system_table is not None:
+        return dict(values)
+    table = f"{found.database}.{found.table}"
+    at = next((name for name in ("from_branch", "branch") if name in names), None)
+    if at is None:
+        raise InvalidInputError(
+            f"{cls.operation} works on the whole table: name it {table}, without {_BRANCH_MARK}{found.branch}"
+        )
+    given = values.get(at)
+    if given not in (None, names[at], found.branch):
+        raise InvalidInputError(
+            f"{cls.operation}: the table's name says branch {found.branch!r}, and {at} ({flag_name(at)}) says "
+            f"{given!r}: name the table {table}, or leave {at} out"
+        )
+    return {**values, "table": table, at: found.branch}
 
 
 def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
@@ -362,5 +392,5 @@ def _add_flag(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any]) -> 
     else:
         choices: Iterable[str] | None = spec.metadata.get("choices")
         shown = f"{text}; default {spec.default}" if spec.default not in (None, "") else text
-        required = spec.default == ""
+        required = spec.default == "" and spec.name != "branch"  # which the table's name may carry
         parser.add_argument(name, dest=dest, action=_Once, required=required, choices=choices, help=shown)

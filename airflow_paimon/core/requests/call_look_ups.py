@@ -8,8 +8,10 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.procedures import MINOR
+from airflow_paimon.core.requests.procedures import MINOR, ONTO
+from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 _MINOR_RUNS, _DEFAULT_RUNS = "num-sorted-run.compaction-trigger", 5
@@ -51,6 +53,23 @@ def first_since_watermark(table: Table, values: Mapping[str, Any]) -> dict[str, 
 def may_be_missing(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
     """Let a tag or a consumer to delete be missing, as Paimon does, unless the CALL says otherwise."""
     return dict(values) if "next_snapshot" in values else {"if_missing": "skip", **values}
+
+
+def onto_its_own(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the branch that a CALL names as the target with the one that the source is published onto.
+
+    Raises:
+        InvalidInputError: it is another one.
+    """
+    found = dict(values)
+    asked = found.pop(ONTO, None)
+    own = publish_target(table.branch(MAIN), table.branch(str(found["branch"])).require()) if asked else None
+    if own is not None and asked != own.branch_name:
+        raise InvalidInputError(
+            f"merge_branch: target_branch is {asked!r}, and branch {found['branch']!r} of {table.name} is published "
+            f"onto {own.branch_name}: leave target_branch out for that"
+        )
+    return found
 
 
 def runs_of_minor(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:

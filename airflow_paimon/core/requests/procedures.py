@@ -14,11 +14,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.requests.arguments import with_branch_of_table
 from airflow_paimon.core.requests.call_text import Call, Value
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.partition_text import split_partitions
-from airflow_paimon.core.table.paths import MAIN, parse_identifier
 
 Convert = Callable[[Value, tzinfo | None], Mapping[str, Any]]
 """Turns an argument's value into fields of the request; the zone is that of times without an offset, None: local."""
@@ -35,6 +35,7 @@ class Argument:
         name: As in Spark; case and underscores don't count.
         also: Further names, those of Flink.
         fields: Fields of our request that ``convert`` sets; without it the first one gets the value.
+        unless: Fields of our own beside which a required argument may be left out.
         may_be_blank: A blank text means not given, as it does in Paimon.
     """
 
@@ -43,6 +44,7 @@ class Argument:
     fields: tuple[str, ...] = ()
     convert: Convert | None = None
     required: bool = False
+    unless: tuple[str, ...] = ()
     may_be_blank: bool = False
     harmless: str | None = None
     refused: str | None = None
@@ -120,13 +122,12 @@ def _boolean(name: str, value: Value) -> bool:
     return text == "true"
 
 
-def _onto_main(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    if str(value).strip() != MAIN:
-        raise InvalidInputError(
-            f"merge_branch: target_branch is {value!r}, and a branch is published onto main only; rebase_branch puts "
-            f"its changes onto main's head in a new branch"
-        )
-    return {}
+def _onto(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
+    return {ONTO: str(value).strip()}
+
+
+ONTO = "onto"
+"""Where a branch is to be published; a look-up compares it with the one that it is published onto."""
 
 
 def _only_one(procedure: str, name: str) -> Argument:
@@ -227,8 +228,9 @@ PROCEDURES: Mapping[str, Procedure] = {
         operation="merge_branch",
         arguments=(
             _needs("source_branch", "branch", also=("branch",)),
-            Argument(name="target_branch", convert=_onto_main),
+            Argument(name="target_branch", convert=_onto),
         ),
+        look_up=f"{_LOOK_UPS}:onto_its_own",
     ),
     "create_tag": Procedure(
         operation="create_tag", arguments=(_needs("tag"), _SNAPSHOT, _may("time_retained"))
@@ -330,7 +332,13 @@ PROCEDURES: Mapping[str, Procedure] = {
     "compact_chain_table": Procedure(
         operation="compact_chain_table",
         arguments=(
-            Argument(name="partition", fields=("partition",), convert=_partitions("partition"), required=True),
+            Argument(
+                name="partition",
+                fields=("partition",),
+                convert=_partitions("partition"),
+                required=True,
+                unless=("pending", "from_", "to"),
+            ),
             _may("overwrite"),
         ),
     ),
@@ -411,7 +419,7 @@ def plan_call(call: Call, zone: tzinfo | None = None) -> Asked:
     arguments = {name: _argument(call, name, procedure.arguments, own) for name in named}
     if table is None:
         raise InvalidInputError(f"{call.procedure} needs table => 'db.t'")
-    found = _table(call, request, table)
+    found: dict[str, Any] = {"table": _table(call, request, table)}
     by_options: Mapping[str, Any] = {}
     notes = []
     for name, value in named.items():
@@ -424,8 +432,9 @@ def plan_call(call: Call, zone: tzinfo | None = None) -> Asked:
             by_options = _converted(call, argument, value, zone)
         else:
             found = _with(call, found, _converted(call, argument, value, zone))
+    found = with_branch_of_table(request, found)
     for argument in procedure.arguments:
-        if argument.required and not any(field in found for field in argument.fields):
+        if argument.required and not any(field in found for field in (*argument.fields, *argument.unless)):
             raise InvalidInputError(f"{call.procedure} needs {argument.name} => ...")
     return Asked(
         procedure=call.procedure,
@@ -447,7 +456,9 @@ def _procedure_of(call: Call) -> Procedure:
     if found is not None:
         return found
     if call.procedure in OPERATIONS:
-        return Procedure(operation=call.procedure)
+        needed = (f for f in dataclasses.fields(OPERATIONS[call.procedure].request) if f.default == "")
+        named = [f for f in needed if f.name not in (*_SESSION_FIELDS, "table")]
+        return Procedure(operation=call.procedure, arguments=tuple(map(_own_argument, named)))
     if call.procedure in NOT_HERE:
         instead = NOT_HERE[call.procedure]
         raise UnsupportedFeatureError(f"sys.{call.procedure} is no operation of this package: {instead}; {_SEE}")
@@ -508,26 +519,15 @@ def _converted(call: Call, argument: Argument, value: Value, zone: tzinfo | None
     return {argument.fields[0]: value}
 
 
-def _table(call: Call, request: type[Request], value: Value) -> dict[str, Any]:
-    """Return the table, and the branch that its name carries as the field that says where the operation works."""
+def _table(call: Call, request: type[Request], value: Value) -> str:
+    """Return the table's name without the catalog of the CALL."""
     text = str(value or "").replace("`", "").strip()
     prefix = f"{call.catalog}." if call.catalog else None
     if prefix and text.lower().startswith(prefix.lower()) and text.count(".") > 1:
         text = text[len(prefix) :]
-    if request.takes_patterns or not text:
-        return {"table": text}
-    if "*" in text:
+    if "*" in text and not request.takes_patterns:
         raise InvalidInputError(f"{call.procedure} takes one table, not {text}; call it for each table")
-    found = parse_identifier(text)
-    if found.branch == MAIN or found.system_table is not None:
-        return {"table": text}
-    at = [f.name for f in dataclasses.fields(request) if f.name in ("branch", "from_branch") and f.default == MAIN]
-    if not at:
-        raise InvalidInputError(
-            f"{call.procedure} works on the whole table: name it {found.database}.{found.table}, without "
-            f"$branch_{found.branch}"
-        )
-    return {"table": f"{found.database}.{found.table}", at[0]: found.branch}
+    return text
 
 
 def _plain(name: str) -> str:

@@ -69,7 +69,7 @@ class Request:
     """``table`` may be names and patterns of several tables, separated by commas."""
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
-    table: str = flag("Table as db.table", "")
+    table: str = flag("Table as db.table; as db.table$branch_b where an operation works on a branch", "")
     engine: str = flag("Who reads and writes rows: this package, or Paimon's connector", "embedded", choices=ENGINES)
     storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
@@ -422,8 +422,10 @@ class CorrectBranch(Request):
 class PlanCorrection(Request):
     operation = "plan_correction"
     branch: str | None = flag(
-        "Branch that will be corrected; where there is none of that name yet, or none is given, main as it is now"
+        "Branch that will be corrected; where there is none of that name yet, or none is given, --from-branch as it is "
+        "now"
     )
+    from_branch: str = flag("Branch that it will be made from, of a chain table the snapshot or delta branch", "main")
     sql: str | None = flag("Statements or the path of a file, as correct_branch will get them")
     function: str | None = flag("module:name that correct_branch will get; it is not called")
     view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")

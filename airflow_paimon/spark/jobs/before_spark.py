@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.correction.checks import check_is_query, naming_statement
 from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import PaimonError
@@ -114,7 +115,8 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     gives_rows = sql is None or sql.lstrip()[:6].lower() == "select"
     base = (read_base if gives_rows else read_heads)(context, request, branch)
     if request.engine == "embedded":
-        check_writable(base.schema, table=branch.label, branch=branch.branch_name, by_buckets=True)
+        name, chained = branch.branch_name, is_chain_rows(branch)
+        check_writable(base.schema, table=branch.label, branch=name, chained=chained, by_buckets=True)
     columns = {"branch": base.schema.field_names, "main": context.table.schema().field_names}
     for name, text in views.items():
         table, version = viewed_table(request.warehouse, text, request.storage_options)

@@ -72,7 +72,7 @@ def test_a_correct_chain_table_has_no_findings(table: Table) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"table": "d.t$branch_delta"}, r"check_chain_table: give the table as d\.t; it works on the whole table"),
+        ({"table": "d.t$branch_delta"}, r"check_chain_table works on the whole table: name it d\.t, without"),
         ({"now": "yesterday"}, r"check_chain_table: now \(--now\): 'yesterday' is not an ISO time"),
     ],
 )

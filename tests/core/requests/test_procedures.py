@@ -60,6 +60,13 @@ def test_every_operation_can_be_called_and_one_with_paimons_name_has_paimons_arg
     text = ", ".join(f"{n} => 'x'" for n in given)
     assert asked(f"CALL sys.{name}(table => 'd.t'{', ' if text else ''}{text})")[0] == name
     assert "table" in values
+    taken = {"table", "warehouse", "storage_options", "operation_id"}
+    taken |= {f for a in ours.arguments if a.required for f in a.fields} if ours else set()
+    for field in dataclasses.fields(OPERATIONS[name].request):  # each flag, by its own name
+        if field.name not in taken:
+            value = "true" if str(field.type) == "bool" else "'full'"
+            more = f"{field.name.rstrip('_')} => {value}{', ' if text else ''}{text}"
+            assert field.name in asked(f"CALL sys.{name}(table => 'd.t', {more})")[1]
 
 
 @pytest.mark.parametrize("name", sorted(PROCEDURES))
@@ -125,8 +132,9 @@ def test_any_text_in_quotes_is_that_text(text: str, mark: str) -> None:
         ("CALL sys.delete_tag(table => 'd.t', tag => array('a', 'b'))", "call delete_tag once for each"),
         ("CALL sys.delete_branch(table => 'd.t', branch => 'a,b')", "once for each"),
         ("CALL sys.rollback(table => 'd.t', version => 'x', tag => 'y')", "two arguments say tag"),
-        ("CALL sys.merge_branch(table => 'd.t', source_branch => 'a', target_branch => 'b')", "onto main only"),
-        ("CALL sys.merge_branch(table => 'd.t$branch_b', source_branch => 'a')", "the whole table: name it d.t"),
+        ("CALL sys.merge_branch(table => 'd.t$branch_b', source_branch => 'a')", "name says branch 'b', and branch"),
+        ("CALL sys.compact_chain_table('d.t$branch_delta', 'dt=1')", "the whole table: name it d.t"),
+        ("CALL sys.compact_chain_table('d.t')", "needs partition"),
         ("CALL sys.compact(table => 'd.t', compact_strategy => 'some')", "full or minor"),
         ("CALL sys.expire_snapshots(table => 'd.t', options => 'x')", "form key=value"),
     ],
@@ -179,7 +187,7 @@ def test_what_would_mean_something_else_is_refused_with_the_way_out(text: str, m
          {"tag": "airflow-paimon-undo-x", "keep_later": True}),
         ("rollback_to_timestamp('d.t', 1730292023000)", "rollback_to", {"timestamp": 1730292023000}),
         ("merge_branch(table => 'd.t', source_branch => 'b', target_branch => 'main', skip_checks => true)",
-         "merge_branch", {"branch": "b", "skip_checks": True}),
+         "merge_branch", {"branch": "b", "onto": "main", "skip_checks": True}),
         ("compact(table => 'd.t', partitions => 'dt=1,hh=08;dt=''a;b''', compact_strategy => 'full', "
          "options => 'sink.parallelism=4')", "compact", {"partitions": ("dt=1,hh=08", "dt='a;b'")}),
         ("mark_partition_done(table => 'd.t', partitions => array('dt=1;dt=2', 'dt=3'))", "mark_partition_done",
@@ -194,6 +202,12 @@ def test_what_would_mean_something_else_is_refused_with_the_way_out(text: str, m
         ("remove_orphan_files(table => 'd.t', older_than => '2 d', dry_run => true, parallelism => 5, mode => 'local')",
          "remove_orphan_files", {"older_than": "2 d", "dry_run": True}),
         # ours
+        ("compact_chain_table(table => 'd.t', pending => true, max_chain_length => 3)", "compact_chain_table",
+         {"pending": True, "max_chain_length": 3}),
+        ("compact_chain_table(table => 'd.t', from => 'dt=1', to => 'dt=2')", "compact_chain_table",
+         {"from_": "dt=1", "to": "dt=2"}),
+        ("replace_main('d.t', 'b')", "replace_main", {"branch": "b"}),
+        ("correct_branch('d.t$branch_b')", "correct_branch", {"branch": "b"}),
         ("replace_main(table => 'd.t', branch => 'b', keep_old_as => 'old')", "replace_main",
          {"branch": "b", "keep_old_as": "old"}),
         ("alter_table(table => 'd.t$branch_b', change => array('set a=1', 'drop column c'))", "alter_table",

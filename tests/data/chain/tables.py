@@ -79,7 +79,7 @@ def write(
     for row in rows:
         kind = row[-1] if row[-1] in KINDS else "+I"
         found.append({**dict(zip(columns, row, strict=False)), **parts, "_row_kind": kind})
-    types = {"k": pa.int32(), "s": pa.int32()}
+    types = dict.fromkeys(("k", "s", "amount"), pa.int32())
     fields = [(n, types.get(n, pa.string())) for n in (*columns, *keys, "_row_kind")]
     write_arrow(branch, pa.Table.from_pylist(found, schema=pa.schema(fields)), mode=mode)
 
