@@ -462,6 +462,13 @@ def test_a_publish_of_new_keys_asks_whether_writers_are_stopped(table: Table) ->
     run(table, "merge_branch", branch="known")
     check_indexes(table)
     assert shown(table)["x", 2] == "b"
+    run(table, "create_branch", branch="same", snapshot=table.latest_snapshot_id())
+    write_arrow(table.branch("same"), rows(range(4), "c"), mode="overwrite")
+    undo = run(table, "merge_branch", branch="same").details["undo_tag"]
+    check_indexes(table)
+    assert shown(table) == {("x", k): "c" for k in range(4)}
+    run(table, "rollback_to", tag=undo)
+    assert shown(table)["x", 2] == "b"
 
 
 def test_a_fold_keeps_the_index(table: Table) -> None:

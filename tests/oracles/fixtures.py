@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
+from tests.flink_cluster import Flink, flink_cluster
 from tests.oracles import layout
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle, SparkConnectorOracle
 from tests.oracles.golden import GoldenArchive, GoldenCase, golden_cases, golden_folder, unpack
@@ -65,6 +66,15 @@ def rust_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RustOracle
 def connector_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnectorOracle]:
     """O4, Paimon's Spark connector 0.9.0."""
     yield from _started_oracle("o4", SparkConnectorOracle, tmp_path_factory.mktemp("connector-oracle"))
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """Flink with Paimon's connector. A test makes a database and jobs of its own, and cancels these."""
+    if (reason := layout.missing("flink")) is not None:
+        unavailable(reason)
+    with flink_cluster(tmp_path_factory.mktemp("flink")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

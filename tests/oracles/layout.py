@@ -23,6 +23,9 @@ BUNDLE = "1.4.2"
 CONNECTOR = "0.9.0"
 MINICLUSTER = "3.4.2"
 POSTGRES_DRIVER = "42.7.4"
+FLINK = "2.0.1"
+FLINK_GATEWAY = "2.0.0"
+"""Its SQL gateway, of which no 2.0.1 is served; the two work together."""
 KUBERNETES_VERSION = "1.34.4"
 """As in kubernetes.mod."""
 AZURITE = "3.35.0"
@@ -31,6 +34,8 @@ AZURITE = "3.35.0"
 BUNDLE_JAR = JARS_DIR / f"paimon-bundle-{BUNDLE}.jar"
 POSTGRES_DRIVER_JAR = JARS_DIR / f"postgresql-{POSTGRES_DRIVER}.jar"
 CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
+FLINK_PAIMON_JAR = JARS_DIR / f"paimon-flink-2.0-{BUNDLE}.jar"
+FLINK_GATEWAY_JAR = JARS_DIR / f"flink-sql-gateway-{FLINK_GATEWAY}.jar"
 MINICLUSTER_JAR = JARS_DIR / f"hadoop-client-minicluster-{MINICLUSTER}.jar"
 """Of the Hadoop that the project's own PySpark brings."""
 JAXB_ARTIFACT = "javax.xml.bind:jaxb-api:2.3.1"
@@ -78,6 +83,13 @@ def hadoop_jars() -> list[Path]:
     return []
 
 
+def flink_jars() -> list[Path]:
+    """The class path of Flink's processes, with Paimon's connector and what that needs of Hadoop."""
+    folder = next(iter((ORACLES_DIR / "flink").glob("lib/python*/site-packages/pyflink/lib")), None)
+    hadoop = [jar for jar in hadoop_jars() if jar.name.startswith("hadoop-client-")]
+    return [*sorted(folder.glob("*.jar")), FLINK_PAIMON_JAR, *hadoop] if folder and hadoop else []
+
+
 def rest_jars() -> list[Path]:
     """The jars of REST_ARTIFACTS."""
     parts = [artifact.split(":") for artifact in REST_ARTIFACTS]
@@ -93,9 +105,9 @@ def missing(name: str) -> str | None:
     """Why oracle `name` can't be started, None when it can."""
     if not stamp(name).is_file():
         return f"oracle {name} is not prepared: run `make oracles`"
-    if name in ("o3", "rest") and not hadoop_jars():
+    if name in ("o3", "rest", "flink") and not hadoop_jars():
         return f"oracle {name} finds no PySpark with {', '.join(HADOOP_JARS)}: run `make oracles`"
-    if name in ("o3", "o4", "rest") and java_executable() is None:
+    if name in ("o3", "o4", "rest", "flink") and java_executable() is None:
         return f"oracle {name} needs Java {MINIMUM_JAVA} or newer: set JAVA_HOME or put java on the PATH"
     return None
 

@@ -138,6 +138,12 @@ def prepare_connector() -> None:
     make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow", *OURS])
 
 
+def prepare_flink() -> None:
+    """Flink's jars come as a Python package; none of its programs does."""
+    copy_jars(["flink"], "flink-jars")
+    make_venv("flink", [f"apache-flink-libraries=={layout.FLINK}"])
+
+
 def prepare_hdfs() -> None:
     copy_jars(["hdfs"], "hdfs")
 
@@ -179,6 +185,10 @@ _BUNDLE = {f"org.apache.paimon:paimon-bundle:{layout.BUNDLE}": layout.BUNDLE_JAR
 JARS: dict[str, dict[str, Path]] = {
     "o3": _BUNDLE,
     "o4": {f"org.apache.paimon:paimon-spark-3.5:{layout.CONNECTOR}": layout.CONNECTOR_JAR},
+    "flink": {
+        f"org.apache.paimon:paimon-flink-2.0:{layout.BUNDLE}": layout.FLINK_PAIMON_JAR,
+        f"org.apache.flink:flink-sql-gateway:{layout.FLINK_GATEWAY}": layout.FLINK_GATEWAY_JAR,
+    },
     "rest": {**_BUNDLE, **dict(zip(layout.REST_ARTIFACTS, layout.rest_jars(), strict=True))},
     "jdbc": {f"org.postgresql:postgresql:{layout.POSTGRES_DRIVER}": layout.POSTGRES_DRIVER_JAR},
     "hdfs": {
@@ -214,12 +224,17 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         prepare_kubernetes,
         tuple(layout.KUBERNETES / name for name in layout.KUBERNETES_PROGRAMS),
     ),
+    "flink": (
+        f"Flink {layout.FLINK} with Paimon {layout.BUNDLE}",
+        prepare_flink,
+        (layout.venv_python("flink"), layout.FLINK_PAIMON_JAR, layout.FLINK_GATEWAY_JAR),
+    ),
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
 ON_DEMAND = ("yarn", "kubernetes")
 """Made only where they are named: `make reach` needs them, `make test` doesn't."""
-ASIDE = ("azurite",)
-"""Made beside the others, of which it needs nothing."""
+ASIDE = ("azurite", "flink")
+"""Made beside the others, of which they need nothing."""
 NEEDS = {"azurite": "npm", "kubernetes": "go"}
 """Programs without which an oracle is left out, and its tests are skipped: Maven and Java are asked for, these not."""
 
@@ -276,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(1) as pool:  # npm waits for its downloads as long as the others for theirs
         aside = pool.submit(lambda: [prepare(name) for name in chosen if name in ASIDE])
         with contextlib.suppress(CannotPrepareError, OSError, subprocess.TimeoutExpired):  # said by the oracle's step
-            copy_jars([name for name in chosen if not prepared(name)], "jars")
+            copy_jars([name for name in chosen if name not in ASIDE and not prepared(name)], "jars")
         results = [prepare(name) for name in chosen if name not in ASIDE]
         results += aside.result()
     return 0 if all(results) else 1

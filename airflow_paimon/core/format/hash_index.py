@@ -34,6 +34,11 @@ def read_hash_index(data: bytes, row_count: int, *, name: str) -> Hashes:
     return np.frombuffer(data, _STORED).astype(np.int32)
 
 
+def same_hashes(one: Hashes, other: Hashes) -> bool:
+    """Whether two buckets hold the same keys, as far as hashes tell, in whatever order."""
+    return len(one) == len(other) and np.array_equal(np.sort(one), np.sort(other))
+
+
 def read_hash_indexes(
     entries: Sequence[IndexEntry], read: Callable[[Sequence[memoryview]], Sequence[int]]
 ) -> list[Hashes]:

@@ -305,36 +305,35 @@ def _unsafe(buckets: Sequence[str], message: str) -> UnsafeOperationError:
     return UnsafeOperationError(message, details={"buckets": buckets[:MAX_LISTED], "bucket_count": len(buckets)})
 
 
-def check_hash_indexes(
-    table: str,
-    changes: Sequence[BucketChange],
-    theirs: Difference,
-    head: Sequence[IndexEntry],
-    schema: TableSchema,
-    whose: str = "the branch",
-) -> None:
-    """Refuse other keys in dynamic buckets: a writer that stays open remembers which bucket a key lives in.
-
-    ``head``: index entries of the branch that is written; ``whose``: the source of ``theirs``, for people.
-
-    Raises:
-        UnsafeOperationError: lists the buckets.
+def replaced_hash_indexes(
+    changes: Sequence[BucketChange], theirs: Difference, head: Sequence[IndexEntry], schema: TableSchema
+) -> dict[BucketKey, tuple[IndexEntry | None, IndexEntry | None]]:
+    """Return the dynamic buckets that get another hash index: the new one, and that of ``head``, the branch that is
+    written.
     """
     form = StoredPartitions(schema).canonical
-    mine = {BucketKey(form(i.partition), i.bucket): i.file_name for i in head if i.index_type == INDEX_TYPE}
-    other = []
+    mine = {BucketKey(form(i.partition), i.bucket): i for i in head if i.index_type == INDEX_TYPE}
+    found = {}
     for bucket in {c.bucket for c in changes} & theirs.index.keys():
-        their = next((i.file_name for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
-        if their != mine.get(bucket):
-            other.append(bucket)
-    if other:
-        names = _names(schema, other)
-        raise _unsafe(
-            names,
-            f"{table}: {listed(names)} of {whose} hold other keys than the table has now: a writer that stays "
-            f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
-            f"--writers-stopped when no writer is open",
-        )
+        their = next((i for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
+        old = mine.get(bucket)
+        if (their and their.file_name) != (old and old.file_name):
+            found[bucket] = (their, old)
+    return found
+
+
+def other_keys(table: str, buckets: Iterable[BucketKey], schema: TableSchema, whose: str) -> UnsafeOperationError:
+    """Return the refusal of dynamic buckets with other keys: an open writer remembers the bucket of each key.
+
+    ``whose``: where the keys come from, for people.
+    """
+    names = _names(schema, buckets)
+    return _unsafe(
+        names,
+        f"{table}: {listed(names)} of {whose} hold other keys than the table has now: a writer that stays "
+        f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
+        f"--writers-stopped when no writer is open",
+    )
 
 
 def check_snapshot_numbers(table: str, changes: Sequence[BucketChange], schema: TableSchema, publish: int) -> None:

@@ -30,7 +30,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     bucket_namer,
     check_bucket_counts,
     check_deletion_vectors,
-    check_hash_indexes,
     check_moving_keys,
     check_snapshot_numbers,
     highest_sequence,
@@ -44,6 +43,7 @@ from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import PublishedMark, published_marks, while_there
 from airflow_paimon.core.publish.moved_rows import RowsStay
+from airflow_paimon.core.publish.open_writers import refuse_other_keys
 from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
 from airflow_paimon.core.publish.relatives import family_properties
@@ -78,7 +78,7 @@ from airflow_paimon.core.table.properties import (
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
 )
-from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries, read_index
+from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries
 from airflow_paimon.core.table.table import Table
 
 _SPARE_IDS = 100_000
@@ -402,7 +402,7 @@ def _too_high(way: Merge, g: Compared, changes: Sequence[BucketChange]) -> dict[
     if not request.writers_stopped:
         if not keys_stay(way.branch, g.base, g.theirs, g.sides):
             check_moving_keys(main.name, changes, schema)
-        check_hash_indexes(main.name, changes, g.sides.theirs, read_index(main, g.head), schema)
+        refuse_other_keys(main, changes, g.sides.theirs, g.head)
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
     return too_high(changes, base_highest(main, g.base, g.sides.theirs, changes))

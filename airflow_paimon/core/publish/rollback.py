@@ -21,7 +21,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
     check_bucket_counts,
-    check_hash_indexes,
     check_moving_keys,
     merge_buckets,
     neutral_kinds,
@@ -33,6 +32,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
+from airflow_paimon.core.publish.open_writers import refuse_other_keys
 from airflow_paimon.core.publish.own_files import WriteChangelog
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
@@ -62,7 +62,6 @@ from airflow_paimon.core.table.properties import (
     TARGET_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
 
 
@@ -163,7 +162,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
     if not request.writers_stopped:
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
-        check_hash_indexes(view.label, changes, theirs, read_index(view, head), schema, whose)
+        refuse_other_keys(view, changes, theirs, head, whose)
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []
