@@ -21,6 +21,7 @@ TESTS = (
     "spark/test_read_table.py",
     "spark/test_write_table.py",
     "spark/test_sql.py",
+    "spark/test_restricted_sql.py",
     "spark/jobs/test_correct_branch.py",
     "spark/jobs/test_diff_branches.py",
     "spark/jobs/test_replay_branch.py",

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.jobs import run_spark_operation
+from airflow_paimon.spark.jvm import sequence_items
+from airflow_paimon.spark.statements.analysed import check_analysed
+from airflow_paimon.spark.statements.sql_functions import (
+    ALLOWED,
+    ALLOWED_FOR_TABLES,
+    OPTION_ARGUMENTS,
+    REFUSED,
+    TYPE_ARGUMENTS,
+)
 from tests.randomness import some
 from tests.spark.jobs.operations import correct, make_branch, put, rows_of
 
@@ -19,6 +29,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRET = "the machine's own"
+UDT = (
+    '{"type":"struct","fields":[{"name":"a","type":{"type":"udt","pyClass":"tests.spark.no_such_module.Type",'
+    '"serializedClass":"","sqlType":"string"},"nullable":true,"metadata":{}}]}'
+)
+DEFAULT = (
+    '{"type":"struct","fields":[{"name":"a","type":"string","nullable":true,"metadata":'
+    '{"EXISTS_DEFAULT":"input_file_name()","CURRENT_DEFAULT":"input_file_name()"}}]}'
+)
+XML = '<!DOCTYPE a SYSTEM "file://{file}"><a/>'
 ROW = "SELECT 1 AS k, {} AS v, 'a' AS dt"
 QUERIES = [
     "SELECT k, value AS v, dt FROM branch, text.`{file}`",
@@ -72,7 +91,28 @@ QUERIES = [
         "system.builtin.reflect('java.lang.System', 'getenv', 'HOME')", "session.upper('a')",
         "max('a') FILTER (WHERE reflect('java.lang.System', 'getenv', 'HOME') = 'x')",
         "aggregate(array('a'), '', (a, x) -> reflect('java.lang.System', 'getenv', 'HOME'))",
-        "named_struct('a', reflect('java.lang.System', 'getenv', 'HOME')).a")),
+        "named_struct('a', reflect('java.lang.System', 'getenv', 'HOME')).a",
+        # arguments that are a language: only types written out, and no JSON, which names classes
+        *(f"CAST({function} AS STRING)" for schema in (UDT, f" {UDT}", DEFAULT, '"string"')
+          for function in (f"from_json('1', '{schema}')", f"from_csv('1', '{schema}')",
+                           f"variant_get(parse_json('1'), '$', '{schema}')",
+                           f"try_variant_get(parse_json('1'), '$', '{schema}')")),
+        "to_json(from_json('{{}}', 'a ' || 'STRING'))", "to_json(from_json('1', schema_of_json('[1]')))",
+        "to_json(from_json('1', lower('A INT')))", "to_json(from_json(*))",
+        "to_json(from_json('1', schema => 'a INT'))", f"to_json(`from_json`('1', concat('{UDT}')))",
+        "from_csv('1', 'a STRING', map('compression', 'java.lang.Thread')).a",
+        "from_csv('1', 'a STRING', map(concat('com', 'pression'), 'x')).a", "to_json(struct(1), map(v, 'x'))",
+        "to_csv(struct(1), from_json('a', 'MAP<STRING, STRING>'))", "schema_of_csv('1', map('compression', 'x.Y'))",
+        f"xpath_string('{XML}', 'a')", f"xpath('{XML}', 'a')[0]", f"to_json(from_xml('{XML}', 'a STRING'))",
+        "to_xml(struct(1))", "approx_top_k_estimate(approx_top_k_accumulate(1))[0].item",
+        "hll_sketch_estimate(X'0102')", "kll_sketch_to_string_float(X'0102')", "not_known_yet(1)")),
+    "SELECT k, v, dt FROM collations()", "SELECT k, v, dt FROM python_worker_logs()",
+    # the database `text` has a table `t`: what is checked has to be what is bound
+    "SELECT 1 AS k, value AS v, 'a' AS dt FROM text.`t@``/../../../../../../../..{file}`",
+    "SELECT 1 AS k, value AS v, 'a' AS dt FROM text.`t@ `", "SELECT 1 AS k, value AS v, 'a' AS dt FROM text.` t`",
+    "SELECT 1 AS k, value AS v, 'a' AS dt FROM text.`{file}`", "SELECT * FROM spark_catalog.text.t",
+    "SELECT k, v, dt FROM d.t TIMESTAMP AS OF (SELECT max(value) FROM text.`{file}`)",
+    "SELECT k, v, dt FROM d.t VERSION AS OF 1, text.`t@``/../../../../../../../..{file}`",
     "SELECT k, input_file_name() AS v, dt FROM branch",
     "SELECT k, v, dt FROM branch WHERE reflect('java.lang.Runtime', 'getRuntime') IS NOT NULL",
     "SELECT k, v, dt FROM branch ORDER BY reflect('java.lang.System', 'getenv', 'HOME')",
@@ -140,10 +180,11 @@ def test_what_reaches_beyond_the_tables_is_refused(
     spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path
 ) -> None:
     _, fix = tables
+    create_table(str(tmp_path), "text.t", [("value", "STRING")])
     before = rows_of(fix)
     passed = []
     for text in [*QUERIES, *STATEMENTS]:
-        sql = text.replace("{file}", str(secret)).replace("${{", "${").replace("}}", "}")
+        sql = text.replace("{file}", str(secret)).replace("{{", "{").replace("}}", "}")
         how = {} if text in STATEMENTS else {"partitions": ["dt=a"]}
         try:
             correct(spark, tmp_path, sql, restricted_sql=True, **how)
@@ -189,12 +230,65 @@ def test_the_same_reads_a_file_where_sql_is_not_restricted(
     assert (1, SECRET, "a") in rows_of(fix)
 
 
+def test_each_function_of_spark_was_looked_at(spark: SparkSession) -> None:
+    analysis: Any = spark._jvm.org.apache.spark.sql.catalyst.analysis  # type: ignore[union-attr]
+
+    def names(registry: Any) -> set[str]:
+        return {str(f.funcName()) for f in sequence_items(registry.builtin().listFunction())}
+
+    scalar, table = names(analysis.FunctionRegistry), names(analysis.TableFunctionRegistry)
+    assert scalar - ALLOWED - {*REFUSED} == set()  # put what is new into one of the lists, when it was looked at
+    assert table - ALLOWED_FOR_TABLES - {*REFUSED} == set()
+    assert {*REFUSED} & (ALLOWED | ALLOWED_FOR_TABLES) == set()
+    assert {*TYPE_ARGUMENTS, *OPTION_ARGUMENTS} <= ALLOWED
+
+
+RESOLVED = [
+    (f"SELECT from_json('1', '{UDT}') AS a", "kind udt"),
+    (f"SELECT from_json('1', '{DEFAULT}') AS a", "metadata"),
+    ("SELECT k FROM elsewhere", "not bound"),
+    ("SELECT k FROM (SELECT 1 AS k) WHERE k IN (SELECT k FROM elsewhere)", "not bound"),
+    ("SELECT (SELECT max(value) FROM text.`{file}`) AS a", "not bound"),
+    ("SELECT xpath_string('<a>1</a>', 'a') AS a", "XPathString"),
+    ("SELECT reflect('java.util.UUID', 'randomUUID') AS a", "CallMethodViaReflection"),
+    ("SELECT a_function(1) AS a", "PythonUDF"),
+]
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(("sql", "why"), RESOLVED)
+def test_what_spark_resolves_is_looked_at_once_more(spark: SparkSession, secret: Path, sql: str, why: str) -> None:
+    spark.udf.register("a_function", lambda x: x)
+    try:
+        frame = spark.sql(sql.replace("{file}", str(secret)))
+        with pytest.raises(UnsafeOperationError, match=why):
+            check_analysed(spark, frame)
+    finally:
+        spark.sql("DROP TEMPORARY FUNCTION a_function")
+
+
+def test_a_subquery_as_a_time_is_refused_to_everybody(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table], secret: Path
+) -> None:
+    sql = f"SELECT k, v, dt FROM d.t TIMESTAMP AS OF (SELECT max(value) FROM text.`{secret}`) WHERE dt = 'a'"
+    with pytest.raises(InvalidInputError, match="takes a time, and no subquery"):
+        correct(spark, tmp_path, sql, partitions=["dt=a"])
+
+
 HARMLESS = [
     "SELECT k, v, dt FROM (SELECT *, rank() OVER w AS n FROM branch WINDOW w AS (PARTITION BY dt ORDER BY k)) "
     "WHERE n = 1 AND dt = 'a'",
     "SELECT k, CASE WHEN k > 1.5 THEN v ELSE DATE '2026-01-01' || X'00' END AS v, dt FROM branch WHERE dt = 'a' "
     "AND v NOT LIKE ANY ('%x', 'y%') GROUP BY ALL HAVING max(INTERVAL '1' DAY) > INTERVAL '0' DAY",
     "SELECT k, upper(v) AS v, dt FROM branch WHERE dt = 'a' AND k IN (SELECT k FROM main)",
+    "SELECT k, from_json(v, 'a STRING, b ARRAY<STRUCT<c: INT COMMENT ''x''>>', map('mode', 'PERMISSIVE')).a AS v, dt "
+    "FROM branch WHERE dt = 'a'",
+    "SELECT k, from_csv(v, 'a STRING', map('sep', ';')).a || to_json(struct(k)) || get_json_object(v, '$.a') AS v, dt "
+    "FROM d.t TIMESTAMP AS OF (current_timestamp()) WHERE dt = 'a'",
+    "SELECT k, v, dt FROM d.t VERSION AS OF 'base' WHERE dt = 'a' UNION ALL SELECT k + 100, v, dt FROM `d`.`t@base` "
+    "WHERE dt = 'a'",
+    "SELECT k, v, dt FROM (SELECT * FROM branch) PIVOT (max(v) AS v FOR dt IN ('a' AS a)) JOIN other USING (k)",
+    "SELECT k, string(listagg(v, ',') WITHIN GROUP (ORDER BY v)) AS v, dt FROM branch WHERE dt = 'a' GROUP BY k, dt",
     "WITH one AS (SELECT * FROM branch), two AS (SELECT * FROM one) SELECT k, v, dt FROM Two WHERE dt = 'a' AND k IN "
     "(SELECT k FROM one)",
     "WITH big AS (SELECT * FROM branch WHERE k > 1) SELECT k, v, dt FROM big WHERE dt = 'a' ORDER BY k LIMIT 3",

@@ -108,7 +108,7 @@ def _tables(reader: Reader, request: CorrectBranch, base: Base) -> NamedTables:
     def find(name: str) -> Table:
         return open_table(request.warehouse, name, storage_options=request.storage_options)
 
-    return NamedTables(reader.spark, find, partial(_read, reader), base.table)
+    return NamedTables(reader.spark, find, partial(_read, reader), base.table, restricted=request.restricted_sql)
 
 
 def _views(reader: Reader, request: CorrectBranch, base: Base, further: dict[str, str]) -> dict[str, DataFrame]:

@@ -82,7 +82,7 @@ def run_statement(
     staging = open_staging(base.table, base.head, base.schema, request.operation_id, context.now_iso, shares=True)
     try:
         what = f"correct_branch {base.table.label}: {statement.kind}, engine connector"
-        with registered(reader.spark, views), progress(reader.spark, what):
+        with registered(reader.spark, views, marked=request.restricted_sql), progress(reader.spark, what):
             _execute(reader, base, statement, tables, staging)
         require_compacted(staging, base)
         taken = take_over(staging, None, expected_rows=0, identity=identity, properties=described)
@@ -102,10 +102,15 @@ def _execute(reader: Reader, base: Base, statement: Statement, tables: NamedTabl
 
     spark = reader.spark
     parts = reader.parts(staging.view)
+
+    def own() -> DataFrame:
+        return reader.read(base.table, base.head, base.schema)
+
     with statement_errors(statement):
         try:
             plan = with_target(spark, parse_plan(spark, statement.text), parts)
-            planned_frame(spark, tables.plan(plan, lambda: reader.read(base.table, base.head, base.schema)))
+            tables.check(statement, own)
+            planned_frame(spark, tables.plan(plan, own, parts))
         except Py4JJavaError as error:
             cause = error.java_exception
             if str(cause.getClass().getName()) in _REFUSALS:

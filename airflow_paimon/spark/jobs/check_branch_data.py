@@ -5,7 +5,8 @@ The results are kept beside the table, so that a publish can ask for those that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from airflow_paimon.core.table.masking import masks_of
 from airflow_paimon.data.diff.against import plan_own_changes
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_results import (
     KEPT,
     counts_of,
@@ -34,6 +36,8 @@ from airflow_paimon.spark.jobs.check_totals import drifts, rows_before
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import further_views, may_mention
 from airflow_paimon.spark.jobs.diff_branches import find_differences
+from airflow_paimon.spark.statements.analysed import REACHES
+from airflow_paimon.spark.statements.reach import check_reach
 from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
@@ -122,10 +126,14 @@ class _Checks:
         return self._of_rows(rule, rows, lambda row: self._samples.of_columns(row, more))
 
     def _of_sql(self, rule: Sql) -> RuleResult:
-        self._check_reach(rule)
-        frames = sql_views(rule, self._views)
-        with registered(self._spark, frames):
-            rows, tables = broken_by_sql(rule, self._views)
+        restricted = self._request.restricted_sql or rule.digest in self._required
+        with self._naming_reach(rule):
+            if restricted:
+                check_reach(self._spark, self._request, rule.sql, {*VIEWS, *self._views.further})
+            frames = sql_views(rule, self._views)
+        with registered(self._spark, frames, marked=restricted):
+            with self._naming_reach(rule):
+                rows, tables = broken_by_sql(rule, self._views, restricted=restricted)
             return self._of_rows(rule, rows, self._samples.of_query(rows, frames, table_masks(self._request, tables)))
 
     def _of_limits(self, rule: RowLimits) -> RuleResult:
@@ -135,26 +143,21 @@ class _Checks:
         exact = rows_before(self._views, inexact) if inexact else {}
         return limits_result(rule, self._request, counts_of(self._plan, self._found, exact))
 
-    def _check_reach(self, rule: Sql) -> None:
-        """Refuse SQL that reaches beyond the tables, of the table's own rules in any case.
-
-        Raises:
-            UnsafeOperationError: it does. UnsupportedFeatureError: the session has no JVM to parse it.
-        """
-        from airflow_paimon.spark.statements.reach import REACHES, check_reach
-
+    @contextmanager
+    def _naming_reach(self, rule: Sql) -> Iterator[None]:
+        """Say of a refusal which rule it is, and whether the table or the request has it."""
         is_required = rule.digest in self._required
-        if not (self._request.restricted_sql or is_required):
-            return
         try:
-            check_reach(self._spark, self._request, rule.sql, {*VIEWS, *self._views.further})
+            yield
         except UnsafeOperationError as error:
+            if REACHES not in error.details:
+                raise
             helps = _REQUIRED_REACHES if is_required else _FORM_REACHES
             raise UnsafeOperationError(
                 f"Rule {rule.name!r} reaches beyond the tables: it has {error.details[REACHES]}. {helps}"
             ) from None
         except UnsupportedFeatureError:
-            if not is_required:
+            if not is_required or has_jvm(self._spark):
                 raise
             raise UnsupportedFeatureError(
                 f"Rule {rule.name!r} is one of the table's own, whose SQL is looked at in the parsed plan, and a Spark "

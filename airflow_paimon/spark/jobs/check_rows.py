@@ -70,8 +70,10 @@ def _breaking(rule: NotNull | AcceptedValues | Relationships, views: CheckViews)
     return without_other
 
 
-def broken_by_sql(rule: Sql, views: CheckViews) -> tuple[DataFrame, Sequence[Table]]:
+def broken_by_sql(rule: Sql, views: CheckViews, *, restricted: bool) -> tuple[DataFrame, Sequence[Table]]:
     """Return the rows that a rule's SELECT gives, to be run while its views are registered; and the tables it names.
+
+    ``restricted``: refuse what reaches beyond the tables.
 
     Raises:
         InvalidInputError: Spark refuses it.
@@ -82,7 +84,8 @@ def broken_by_sql(rule: Sql, views: CheckViews) -> tuple[DataFrame, Sequence[Tab
     try:
         if not has_jvm(spark):
             return spark_query(spark, rule.sql), ()
-        tables = warehouse_tables(spark, views.request.warehouse, views.request.storage_options, rule.sql, branch)
+        warehouse, options = views.request.warehouse, views.request.storage_options
+        tables = warehouse_tables(spark, warehouse, options, rule.sql, branch, restricted=restricted)
         return tables.query(rule.sql, lambda: views.named("branch", rule.sql)), tables.named
     except (AnalysisException, ParseException) as error:
         raise InvalidInputError(f"Rule {rule.name!r}: Spark refuses its SELECT: {fault_at(str(error))}") from None

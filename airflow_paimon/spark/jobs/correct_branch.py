@@ -125,7 +125,8 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
 def _tables(spark: SparkSession, request: CorrectBranch, branch: Table, sql: str | None) -> NamedTables | None:
     if sql is None or not has_jvm(spark):
         return None
-    return warehouse_tables(spark, request.warehouse, request.storage_options, sql, branch)
+    options, restricted = request.storage_options, request.restricted_sql
+    return warehouse_tables(spark, request.warehouse, options, sql, branch, restricted=restricted)
 
 
 def _inputs(

@@ -119,9 +119,12 @@ def correct_by_statement(
     dynamic = is_dynamic(spark)
     check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
     what = f"correct_branch {branch.label}: {statement.kind}"
-    options = request.storage_options
-    tables = warehouse_tables(spark, request.warehouse, options, statement.text, branch, own_views)
-    with registered(spark, views(base)), progress(spark, what, rows=partial(_rows_to_read, base, statement)):
+    options, restricted = request.storage_options, request.restricted_sql
+    tables = warehouse_tables(
+        spark, request.warehouse, options, statement.text, branch, own_views, restricted=restricted
+    )
+    named = registered(spark, views(base), marked=restricted)
+    with named, progress(spark, what, rows=partial(_rows_to_read, base, statement)):
         if statement.kind == "INSERT OVERWRITE":
             as_select = _as_select(request, statement, base, dynamic)
             return overwrite(as_select, identity, lambda found: _inserted(spark, statement, found, tables))

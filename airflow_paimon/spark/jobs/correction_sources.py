@@ -109,7 +109,7 @@ def rows_of(
     Raises:
         InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.
     """
-    with registered(spark, views):
+    with registered(spark, views, marked=request.restricted_sql):
         yield _query(query, sql) if sql is not None else _call(spark, str(request.function), views)
 
 

@@ -1,20 +1,30 @@
 """What SQL may reach when it comes from somebody who may fill in a form, but not run code: tables, and nothing else.
 
 Spark's SQL reads files by path, calls Java methods, runs scripts, writes folders, and replaces ``${env:...}`` in its
-text. So the parsed plan may consist of known parts only: what is not known to be harmless is refused.
+text. So the parsed plan may consist of known parts only: what is not known to be harmless is refused. What Spark makes
+of it is looked at once more (``analysed.py``); this look comes first, as Spark evaluates constants when it resolves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, UnsupportedFeatureError
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import open_table, split_version
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.statements.analysed import check_type, refusal
 from airflow_paimon.spark.statements.parse import WRITE_PRIVILEGES, kind_of, parse_plan, says, sequence_items
+from airflow_paimon.spark.statements.sql_functions import (
+    ALLOWED,
+    ALLOWED_FOR_TABLES,
+    OPTION_ARGUMENTS,
+    OPTIONS,
+    REFUSED,
+    TYPE_ARGUMENTS,
+)
+from airflow_paimon.spark.statements.tables import Find, find_table, table_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,15 +41,25 @@ _PLANS = frozenset({
 })  # fmt: skip
 """Parts of a parsed plan. Not here, among others: scripts (TRANSFORM), names that are computed, folders, commands."""
 
-_TABLE_FUNCTIONS = frozenset({
-    "explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode", "posexplode_outer", "range",
-    "stack", "variant_explode", "variant_explode_outer",
+_EXPRESSIONS = frozenset({
+    "Add", "AggregateExpression", "Alias", "And", "AnyValue", "Ascending", "Assignment", "AttributeReference",
+    "Between", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "CaseWhen", "Cast", "Coalesce", "Collate",
+    "Concat", "CreateNamedStruct", "Cube", "CurrentDate", "CurrentRow", "CurrentTime", "CurrentTimestamp",
+    "CurrentUser", "DeleteAction", "Descending", "Divide", "EqualNullSafe", "EqualTo", "Exists", "First",
+    "GreaterThan", "GreaterThanOrEqual", "GroupingSets", "Hex", "ILike", "In", "InSubquery", "InsertAction",
+    "InsertStarAction", "IntegralDivide", "IsNotNull", "IsNull", "LambdaFunction", "Last", "LateralSubquery",
+    "LessThan", "LessThanOrEqual", "Like", "LikeAll", "LikeAny", "ListQuery", "Literal", "Lower", "MultiAlias",
+    "Multiply", "NamedArgumentExpression", "Not", "NotLikeAll", "NotLikeAny", "NullsFirst", "NullsLast", "Or",
+    "Overlay", "PercentileCont", "PercentileDisc", "RLike", "Remainder", "Rollup", "ScalarSubquery",
+    "SemiStructuredExtract", "ShiftLeft", "ShiftRight", "ShiftRightUnsigned", "SortOrder", "SpecifiedWindowFrame",
+    "StringLocate", "StringTrim", "StringTrimLeft", "StringTrimRight", "Substring", "Subtract", "TimestampAdd",
+    "TimestampDiff", "UnaryMinus", "UnaryPositive", "UnboundedFollowing", "UnboundedPreceding", "UnresolvedAlias",
+    "UnresolvedAttribute", "UnresolvedCollation", "UnresolvedExtractValue", "UnresolvedFunction",
+    "UnresolvedGenerator", "UnresolvedNamedLambdaVariable", "UnresolvedOrdinal", "UnresolvedRegex",
+    "UnresolvedStar", "UnresolvedStarExceptOrReplace", "UnresolvedWindowExpression", "UnspecifiedFrame",
+    "UpdateAction", "UpdateStarAction", "WindowExpression", "WindowSpecDefinition", "WindowSpecReference",
 })  # fmt: skip
-_REFUSED_FUNCTIONS = frozenset({
-    "java_method", "reflect", "try_reflect", "input_file_name", "input_file_block_start", "input_file_block_length",
-    "from_avro", "from_xml", "schema_of_xml", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf",
-})  # fmt: skip
-"""Spark's own functions that call Java, read files (descriptors of Protobuf, schemas of XML), or tell about files."""
+"""What Spark's parser makes of SQL inside of those parts. Functions are named, and looked up in ``sql_functions``."""
 _SAID = {
     "PipeOperator": "pipe syntax (|>); write it as a SELECT",
     "ScriptTransformation": "a script (TRANSFORM)",
@@ -53,8 +73,6 @@ _VALUES = (
     "org.apache.spark.sql.catalyst.expressions.GenericInternalRow",
 )  # fmt: skip
 """Classes, by the beginning of their names, in which no plan and no expression can stand."""
-REACHES = "reaches"
-"""What a refusal's details call what reaches further."""
 _CATALYST = "org.apache.spark.sql.catalyst"
 
 
@@ -68,7 +86,7 @@ def check_reach(spark: SparkSession, request: Request, text: str, views: Collect
     from pyspark.errors import ParseException
 
     if "${" in text:  # before anything is parsed, as Spark's parser replaces it
-        raise _refusal("${...}, which Spark would replace by variables of the environment and settings")
+        raise refusal("${...}, which Spark would replace by variables of the environment and settings")
     if not has_jvm(spark):
         raise UnsupportedFeatureError(
             "Restricted SQL (--restricted-sql, as for SQL from a form) is looked at in the parsed plan, and a Spark "
@@ -80,26 +98,18 @@ def check_reach(spark: SparkSession, request: Request, text: str, views: Collect
     except ParseException as error:
         raise InvalidInputError(f"--sql: Spark can't parse it: {fault_at(str(error))}") from None
 
-    def is_table(name: str) -> bool:
-        try:
-            found = open_table(request.warehouse, split_version(name)[0], storage_options=request.storage_options)
-            return found.branch(MAIN).exists()
-        except PaimonError:
-            return False
-
-    _Reach(spark, views, is_table).check(plan)
+    _Reach(
+        spark, views, lambda name: open_table(request.warehouse, name, storage_options=request.storage_options)
+    ).check(plan)
 
 
 class _Reach:
     """Walks through everything that a parsed plan holds."""
 
-    def __init__(self, spark: SparkSession, views: Collection[str], is_table: Callable[[str], bool]) -> None:
+    def __init__(self, spark: SparkSession, views: Collection[str], find: Find) -> None:
         self._gateway: Any = spark.sparkContext._gateway
-        jvm: Any = spark._jvm
-        catalyst = jvm.org.apache.spark.sql.catalyst
-        self._builtin: Any = catalyst.analysis.FunctionRegistry.builtin()
-        self._identifier: Any = catalyst.FunctionIdentifier
-        self._is_table = is_table
+        self._parser: Any = spark._jsparkSession.sessionState().sqlParser()
+        self._find = find
         self._views = views
         exact = spark.conf.get("spark.sql.caseSensitive") == "true"
         self._as_compared: Callable[[str], str] = str if exact else str.lower
@@ -111,28 +121,57 @@ class _Reach:
     def _check(self, node: Any, names: frozenset[str]) -> None:
         kind = kind_of(node).rstrip("$")
         if kind in _COMPUTED:
-            raise _refusal("a name that is computed (IDENTIFIER)")
+            raise refusal("a name that is computed (IDENTIFIER)")
         if kind == "UnresolvedRelation":
             self._check_relation([str(p) for p in sequence_items(node.multipartIdentifier())], names)
         elif kind == "UnresolvedTableValuedFunction":
-            self._check_function([str(p) for p in sequence_items(node.name())], _TABLE_FUNCTIONS)
+            _check_function([str(p) for p in sequence_items(node.name())], ALLOWED_FOR_TABLES)
         elif kind == "UnresolvedFunction":
-            self._check_function([str(p) for p in sequence_items(node.nameParts())])
+            parts = [str(p) for p in sequence_items(node.nameParts())]
+            _check_function(parts, ALLOWED)
+            self._check_arguments(parts[-1].lower(), sequence_items(node.arguments()))
         elif kind == "UnresolvedGenerator":
-            self._check_function([str(node.name().unquotedString())])
-        elif self._is(node, "plans.logical.LogicalPlan") and kind not in _PLANS:
-            raise _refusal(_SAID.get(kind, f"the part {kind} of its plan"))
+            _check_function([str(node.name().unquotedString())], ALLOWED)
+        elif kind not in (_PLANS if self._is(node, "plans.logical.LogicalPlan") else _EXPRESSIONS):
+            raise refusal(_SAID.get(kind, f"the part {kind} of its plan"))
 
     def _check_relation(self, parts: list[str], names: frozenset[str]) -> None:
         name = ".".join(parts)
-        if not (self._as_compared(name) in names if len(parts) == 1 else len(parts) == 2 and self._is_table(name)):
-            raise _refusal(f"{name!r}, which is neither a table of the warehouse nor a view of this operation")
+        if len(parts) == 1 and self._as_compared(name) in names:
+            return
+        try:
+            text = table_text(parts)
+            if text is not None and find_table(self._find, text) is not None:
+                return
+        except PaimonError:  # nor can it be bound
+            pass
+        raise refusal(f"{name!r}, which is neither a table of the warehouse nor a view of this operation")
 
-    def _check_function(self, parts: list[str], allowed: Collection[str] | None = None) -> None:
-        name = parts[-1].lower()
-        known = name in allowed if allowed is not None else self._builtin.functionExists(self._identifier(name))
-        if len(parts) > 1 or not known or name in _REFUSED_FUNCTIONS:
-            raise _refusal(f"the function {'.'.join(parts)}")
+    def _check_arguments(self, name: str, arguments: Sequence[Any]) -> None:
+        """Check arguments in which Spark reads more than a value."""
+        named = any(kind_of(a) in ("NamedArgumentExpression", "UnresolvedStar") for a in arguments)
+        place = TYPE_ARGUMENTS.get(name)
+        if place is not None and (named or not all(map(self._is_type, arguments[place : place + 1]))):
+            raise refusal(f"the function {name} with a type that is not written out, such as 'a INT, b ARRAY<STRING>'")
+        place = OPTION_ARGUMENTS.get(name)
+        if place is not None and (named or len(arguments) > place):
+            _check_options(name, arguments[place] if len(arguments) > place and not named else None)
+
+    def _is_type(self, argument: Any) -> bool:
+        """Whether an argument is a text that Spark's grammar of types takes: no JSON, which Spark tries after it."""
+        from pyspark.errors import ParseException
+
+        text, found = _text_of(argument), False
+        if text is None or text.lstrip()[:1] in ("{", '"', "["):
+            return False
+        for parse in (self._parser.parseDataType, self._parser.parseTableSchema):
+            try:
+                parsed = parse(text)
+            except ParseException:
+                continue
+            check_type(str(parsed.json()))
+            found = True
+        return found
 
     def _walk(self, element: Any, names: frozenset[str]) -> None:
         """Check each plan and expression in an element of a plan, whatever holds it: a list, a WITH, a map of windows.
@@ -169,9 +208,11 @@ class _Reach:
 
     def _check_value(self, element: Any) -> None:
         name = str(element.getClass().getName())
+        if self._instance_of(element, "org.apache.spark.sql.types.DataType"):
+            check_type(str(element.json()))
         known = name.startswith(_VALUES) or self._instance_of(element, "java.lang.Enum")
         if not (known or self._is_without_options(element)):
-            raise _refusal(f"a part of an unknown kind, {name}")
+            raise refusal(f"a part of an unknown kind, {name}")
 
     def _is_without_options(self, element: Any) -> bool:
         """Options of a relation are for sources, tables take none; Spark notes there that a statement writes it."""
@@ -186,10 +227,26 @@ class _Reach:
         return bool(is_instance_of(self._gateway, element, name))
 
 
-def _refusal(what: str) -> UnsafeOperationError:
-    return UnsafeOperationError(
-        f"--sql reaches beyond the tables: it has {what}. That is refused (--restricted-sql) in SQL that comes from a "
-        f'form or a template. To allow it to everybody who may trigger, set "sql": "any" in the extra forms of the '
-        f"Paimon connection; a DAG's own code may say restricted_sql=False",
-        details={REACHES: what},
-    )
+def _check_function(parts: Sequence[str], allowed: Collection[str]) -> None:
+    name = parts[-1].lower()
+    if len(parts) > 1 or name not in allowed:
+        why = f", which {REFUSED[name]}" if len(parts) == 1 and name in REFUSED else ""
+        raise refusal(f"the function {'.'.join(parts)}{why}")
+
+
+def _check_options(name: str, options: Any) -> None:
+    """Take ``map('name', 'value', ...)`` of texts, with options that were looked at."""
+    is_map = options is not None and kind_of(options) == "UnresolvedFunction"
+    if not is_map or [str(p).lower() for p in sequence_items(options.nameParts())] != ["map"]:
+        raise refusal(f"the function {name} with options that are not written out as map('name', 'value')")
+    texts = [_text_of(argument) for argument in sequence_items(options.arguments())]
+    if unknown := [text for text in texts[::2] if text is None or text.lower() not in OPTIONS]:
+        raise refusal(f"the function {name} with the option {unknown[0] or 'that is computed'}")
+
+
+def _text_of(expression: Any) -> str | None:
+    """Return a literal text; None for anything else."""
+    if kind_of(expression) != "Literal" or not str(expression.dataType().typeName()).startswith("string"):
+        return None
+    value = expression.value()
+    return None if value is None else str(value.toString() if hasattr(value, "toString") else value)

@@ -28,7 +28,7 @@ from airflow_paimon.spark.statements.local_rows import arrow_frame
 from airflow_paimon.spark.statements.parse import kind_of, planned_frame, sequence_items
 from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
 from airflow_paimon.spark.statements.statement_plan import Fragment
-from airflow_paimon.spark.statements.tables import NamedTables, Own
+from airflow_paimon.spark.statements.tables import NamedTables, Own, find_table
 from airflow_paimon.spark.statements.views import check_view_names, registered, view_columns
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class QueryTables(NamedTables):
     def _system_frame(
         self, identifier: Identifier, text: str, version: int | str | None, travel: Any
     ) -> DataFrame | None:
-        table = self._opened(str(replace(identifier, system_table=None)))
+        table = find_table(self._find, str(replace(identifier, system_table=None)))
         if table is None:
             return None
         version, time = self._moment(table, text, version, travel)

@@ -7,7 +7,7 @@ snapshot for all places where it is named. A name that the warehouse doesn't hav
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotPaimonError, PaimonError
@@ -17,6 +17,9 @@ from airflow_paimon.core.table.table import Table, open_table, parse_version, sp
 from airflow_paimon.data.layers import head_of_other, shown_of_other, shown_of_own
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.statements.analysed import bound, check_analysed, refusal
+from airflow_paimon.spark.statements.evaluate import Evaluation
+from airflow_paimon.spark.statements.insert import insert_rows
 from airflow_paimon.spark.statements.parse import (
     WRITE_PRIVILEGES,
     column_of_node,
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 Read = Callable[[Table, "int | str | None", "int | None"], "DataFrame"]
 """Returns a table's rows at a version, or at a time in epoch milliseconds."""
+Find = Callable[[str], Table]
+"""Opens a table by its name, as ``open_table`` does."""
 Own = Callable[[], "DataFrame"]
 """Returns the rows of the statement's own table, of the snapshot that the statement is computed on."""
 
@@ -49,15 +54,22 @@ class NamedTables:
     def __init__(
         self,
         spark: SparkSession,
-        find: Callable[[str], Table],
+        find: Find,
         read: Read,
         own: Table | None,
         own_views: Collection[str] = (),
+        *,
+        restricted: bool = False,
     ) -> None:
-        """``find`` opens a table by name. ``own``: the table that is changed; ``own_views``: further names of it."""
+        """``find`` opens a table by name. ``own``: the table that is changed; ``own_views``: further names of it.
+
+        ``restricted``: refuse what reaches beyond the tables (``reach.py`` looks at the text before).
+        """
         self._spark = spark
         self._jvm: Any = spark._jvm
         self._find, self._read, self._own, self._own_views = find, read, own, own_views
+        self._restricted = restricted
+        self._target: Sequence[str] = ()
         self._named: list[Table] = []
         self._frames: dict[tuple[str, str, int | str | None, int | None], DataFrame] = {}
         self._own_frame: DataFrame | None = None
@@ -81,10 +93,41 @@ class NamedTables:
         with ExitStack() as stack:
             for view in self._own_views:
                 if view.lower() in self._plain or "identifier" in statement.text.lower():
-                    stack.enter_context(registered(self._spark, {view: self._own_rows(own)}))
+                    stack.enter_context(self._registered(view, self._own_rows(own)))
             for name, plan in found.ctes:
-                stack.enter_context(registered(self._spark, {name: planned_frame(self._spark, plan.node)}))
+                stack.enter_context(self._registered(name, self._checked(planned_frame(self._spark, plan.node))))
+            if self._restricted:
+                self._check_resolved(found)
             yield found
+
+    def check(self, statement: Statement, own: Own) -> None:
+        """Look at a restricted statement that is not evaluated by us.
+
+        Raises:
+            UnsafeOperationError: it reaches beyond the tables.
+        """
+        if self._restricted:
+            with self.bound(statement, own):
+                pass
+
+    def _registered(self, name: str, frame: DataFrame) -> AbstractContextManager[None]:
+        return registered(self._spark, {name: frame}, marked=self._restricted)
+
+    def _checked(self, frame: DataFrame) -> DataFrame:
+        if self._restricted:
+            check_analysed(self._spark, frame)
+        return frame
+
+    def _check_resolved(self, statement: Statement) -> None:
+        """Resolve a statement on no rows of its target, and look at that before any of it is evaluated."""
+        assert self._own is not None
+        schema = self._own.schema()
+        if statement.insert is not None:
+            rows = insert_rows(self._spark, statement, schema)
+        else:
+            evaluation = Evaluation(self._spark, statement, schema, (), whole=True)
+            rows = evaluation.run(bound(evaluation.empty_target())).rows
+        check_analysed(self._spark, rows)
 
     def query(self, text: str, own: Own) -> DataFrame:
         """Return the rows of a query.
@@ -97,11 +140,12 @@ class NamedTables:
         if self._is(plan, "plans.logical.Command") or self._is(plan, "plans.logical.ParsedStatement"):
             raise InvalidInputError("--sql takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
         self._forget_own()
-        return planned_frame(self._spark, self._node(plan, own))
+        return self._checked(planned_frame(self._spark, self._node(plan, own)))
 
-    def plan(self, plan: Any, own: Own) -> Any:
-        """Return a parsed statement's plan with its tables resolved; its target has to have three parts."""
+    def plan(self, plan: Any, own: Own, target: Sequence[str] = ()) -> Any:
+        """Return a parsed statement's plan with its tables resolved; ``target``: its target, in three parts."""
         self._forget_own()
+        self._target = target
         return self._node(plan, own)
 
     def _forget_own(self) -> None:
@@ -179,33 +223,38 @@ class NamedTables:
         parts = [str(p) for p in sequence_items(relation.multipartIdentifier())]
         if len(parts) == 1:
             self._plain.add(parts[0].lower())
-        if len(parts) != 2 or any("`" in part or part != part.strip() for part in parts):
-            return plan
-        at = fragment_of(relation)
+        text, at = table_text(parts), fragment_of(relation)
+        if text is None:
+            return self._left(plan, parts)
         try:
-            frame = self._frame(".".join(parts), travel, at, own)
+            frame = self._frame(text, travel, at, own)
         except PaimonError as error:
             raise type(error)(f"{error.message}{at.where}", details=error.details) from None
         if frame is None:
-            return plan
+            return self._left(plan, parts)
         if relation.isStreaming() or {*relation.options().keySet()} - {WRITE_PRIVILEGES}:
             what = "STREAM" if relation.isStreaming() else "WITH (...) after a table"
             raise InvalidInputError(
-                f"{'.'.join(parts)}: {what} has no meaning here{at.where}; name a state with VERSION AS OF or "
+                f"{text}: {what} has no meaning here{at.where}; name a state with VERSION AS OF or "
                 f"TIMESTAMP AS OF, and read a stream with spark.readStream"
             )
         return self._named_plan(parts, frame)
+
+    def _left(self, plan: Any, parts: Sequence[str]) -> Any:
+        """Leave a name to Spark's catalogs, but in restricted SQL that of a view."""
+        if self._restricted and len(parts) > 1 and list(parts) != list(self._target):
+            raise refusal(f"{'.'.join(parts)!r}, which is no table of the warehouse")
+        return plan
 
     def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
         """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""
         catalyst = self._jvm.org.apache.spark.sql.catalyst
         identifier = catalyst.AliasIdentifier(parts[1], self._sequence(parts[:1]))
-        analyzed: Any = frame._jdf
+        analyzed: Any = (bound(frame) if self._restricted else frame)._jdf
         return catalyst.plans.logical.SubqueryAlias(identifier, analyzed.queryExecution().analyzed())
 
     def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
-        name, version = split_version(text)
-        table = self._opened(name)
+        version, table = split_version(text)[1], find_table(self._find, text)
         if table is None:
             return None
         version, time = self._moment(table, text, version, travel)
@@ -221,18 +270,6 @@ class NamedTables:
             self._frames[key] = self._read(table, version, time)
             self._named.append(table)
         return self._frames[key]
-
-    def _opened(self, name: str) -> Table | None:
-        """Return the table of a name, None if only Spark's catalogs can have it."""
-        try:
-            table = self._find(name)
-        except InvalidInputError:
-            if "$" in name:
-                raise
-            return None
-        except NotPaimonError:
-            return None
-        return table.require() if table.branch(MAIN).exists() else None
 
     def _moment(
         self, table: Table, text: str, version: int | str | None, travel: Any
@@ -252,8 +289,11 @@ class NamedTables:
     def _millis(self, expression: Any, text: str) -> int:
         from pyspark.sql import functions as sf
 
+        if expression.containsPattern(self._subqueries):
+            raise InvalidInputError(f"{text}: TIMESTAMP AS OF takes a time, and no subquery")
         moment = column_of_node(self._spark, expression)
-        found = self._spark.sql("SELECT 1").select(sf.unix_millis(moment.cast("timestamp"))).collect()[0][0]
+        rows = self._spark.sql("SELECT 1").select(sf.unix_millis(moment.cast("timestamp")))
+        found = self._checked(rows).collect()[0][0]
         if found is None:
             raise InvalidInputError(f"{text}: TIMESTAMP AS OF is NULL")
         return int(found)
@@ -277,6 +317,33 @@ class NamedTables:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
+def table_text(parts: Sequence[str]) -> str | None:
+    """Return how a relation of SQL names a table of the warehouse; None where only Spark's catalogs can have it.
+
+    What is checked and what is bound both go by this and by ``find_table``.
+    """
+    plain = len(parts) == 2 and not any("`" in part or part != part.strip() for part in parts)
+    return ".".join(parts) if plain else None
+
+
+def find_table(find: Find, text: str) -> Table | None:
+    """Return the table of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``; None if the warehouse has it not.
+
+    Raises:
+        NotFoundError: it has no such branch. InvalidInputError: a name with a ``$`` that is none of a table.
+    """
+    name, _ = split_version(text)
+    try:
+        table = find(name)
+    except InvalidInputError:
+        if "$" in name:
+            raise
+        return None
+    except NotPaimonError:
+        return None
+    return table.require() if table.branch(MAIN).exists() else None
+
+
 def warehouse_tables(
     spark: SparkSession,
     warehouse: str,
@@ -284,15 +351,18 @@ def warehouse_tables(
     text: str,
     own: Table,
     own_views: Collection[str] = (),
+    *,
+    restricted: bool = False,
 ) -> NamedTables:
     """Return the tables of a warehouse, read by this package, for a statement or a query with this text."""
 
     def read(table: Table, version: int | str | None, time: int | None) -> DataFrame:
         return view_frame(spark, plan_read_for(table, text, version, time))
 
-    return NamedTables(
-        spark, lambda name: open_table(warehouse, name, storage_options=storage_options), read, own, own_views
-    )
+    def find(name: str) -> Table:
+        return open_table(warehouse, name, storage_options=storage_options)
+
+    return NamedTables(spark, find, read, own, own_views, restricted=restricted)
 
 
 def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:

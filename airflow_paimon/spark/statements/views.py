@@ -16,6 +16,7 @@ from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.spark.statements.analysed import bound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +41,8 @@ def check_view_names(views: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def registered(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Give DataFrames names in SQL inside the context.
+def registered(spark: SparkSession, views: Mapping[str, DataFrame], *, marked: bool = False) -> Iterator[None]:
+    """Give DataFrames names in SQL inside the context. ``marked``: restricted SQL may read them.
 
     Raises:
         InvalidInputError: the session has a view of such a name.
@@ -49,7 +50,7 @@ def registered(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[
     made: list[str] = []
     try:
         for name, frame in views.items():
-            _register(spark, name, frame)
+            _register(spark, name, bound(frame) if marked else frame)
             made.append(name)
         yield
     finally:
