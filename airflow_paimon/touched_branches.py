@@ -44,7 +44,7 @@ def branches_to_read(operation: str, arguments: Mapping[str, Any]) -> list[Any]:
         return []
     found = [arguments.get(_OWN[operation]) if operation in _OWN else MAIN]
     if operation == "diff_branches":
-        found = [arguments.get("branch"), *(MAIN if name == _BASE else _without_version(name) for name in found)]
+        found = [MAIN if name == _BASE else _without_version(name) for name in (arguments.get("branch"), *found)]
     if operation in _READS_MAIN_TOO:
         found.append(MAIN)
     return [name for i, name in enumerate(found) if name not in found[:i]]

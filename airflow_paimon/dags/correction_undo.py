@@ -1,7 +1,7 @@
 """Undo a published correction: main gets its earlier files back, as one new snapshot.
 
-check_params -> preview -> report -> approve -> undo -> verify. Only the partitions that the publish changed go back;
-where main has newer rows in them it is refused (switch keep_later off to drop everything after the publish).
+check_params -> preview -> diff -> report -> approve -> undo -> verify. Only the partitions that the publish changed go
+back; where main has newer rows in them it is refused (switch keep_later off to drop everything after the publish).
 docs/runbook.md is the page for the person on call.
 """
 
@@ -13,19 +13,31 @@ from typing import Any, Unpack
 from airflow.sdk import DAG, AssetAlias, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
-from airflow_paimon.operators.branch import RollbackOperator
+from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
 from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
 from airflow_paimon.runbooks.form import (
+    check_policy,
     end_as_failed,
     error_lines,
     failed_errors,
     in_airflows_terms,
     report_lines,
 )
-from airflow_paimon.runbooks.tasks import DEFAULTS, UNDO, UNDO_APPROVED, ask_for_approval, check_form, end_as_rejected
+from airflow_paimon.runbooks.tasks import (
+    DEFAULTS,
+    SPARK,
+    UNDO,
+    UNDO_APPROVED,
+    ask_for_approval,
+    check_form,
+    end_as_rejected,
+    where_asked,
+)
 from airflow_paimon.task_run import triggering_user
 
+MORE = "More: the rows that the approver sees"
 PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
 
 PARAMS = {
@@ -49,6 +61,7 @@ PARAMS = {
         ["auto", "none"],
     ),
     **shared_by_undos("reason", "approval", "notify", "remind_before", "approvers", "undo_retention", "paimon_conn_id"),
+    **shared_by_undos("sample_rows", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
 
 
@@ -57,17 +70,17 @@ def check_params(**context: Any) -> dict[str, Any]:
     """Check the form, and find the tag to go back to."""
     with in_airflows_terms():
         check_form(context, context["dag"].params)
+        check_policy(context["params"], locked_names(context["dag"].params))
         planned = runbook.plan_undo(context["params"])
     report_lines(*planned["lines"])
     return planned
 
 
-@task(multiple_outputs=False, show_return_value_in_logs=False)
+@task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed")
 def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
-    ti = context["ti"]
-    planned, preview = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="preview")
-    made = runbook.describe_plan(context["params"], planned, preview, triggering_user(context))
+    planned, preview, diff = (context["ti"].xcom_pull(task_ids=name) for name in ("check_params", "preview", "diff"))
+    made = runbook.describe_plan(context["params"], planned, preview, triggering_user(context), diff)
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
@@ -97,6 +110,7 @@ def how_to_go_on(**context: Any) -> None:
 DEFAULT_ARGS: dict[str, Any] = {
     **DEFAULTS,
     "table": "{{ params.table }}",
+    "spark_conn_id": "{{ params.spark_conn_id }}",
 }
 
 
@@ -129,6 +143,15 @@ def add_tasks() -> None:
         **UNDO,
     }
     preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)
+    diff = DiffBranchesOperator(
+        task_id="diff",
+        table="{{ ti.xcom_pull('check_params')['compared']['table'] }}",
+        branch="{{ ti.xcom_pull('check_params')['compared']['branch'] }}",
+        against="{{ ti.xcom_pull('check_params')['compared']['against'] }}",
+        sample="{{ params.sample_rows }}",
+        pre_execute=where_asked,
+        **SPARK,
+    )
     reported = report()
     approve = ask_for_approval("undo")
     undo = RollbackOperator(
@@ -138,7 +161,7 @@ def add_tasks() -> None:
         **rollback,
     )
     verified = verify()
-    steps = [checked, preview, reported, approve, undo, verified]
+    steps = [checked, preview, diff, reported, approve, undo, verified]
     for earlier, later in pairwise(steps):
         earlier >> later
     approve >> end_as_rejected(lambda context: ("nothing was undone, main is as it was", []))

@@ -1,32 +1,47 @@
 """Undo a correction of a pipeline: main of each of its tables gets its earlier files back, the last table first.
 
-check_params -> approve -> undo -> verify. Only the partitions that the publishes changed go back; where one of the
-tables has newer rows in them, all of it is refused before anything is undone. To undo one table alone, or to drop what
-came later: data_correction_undo. docs/howto/pipeline-correction.md explains both.
+check_params -> diff -> report -> approve -> undo -> verify. Only the partitions that the publishes changed go back;
+where one of the tables has newer rows in them, all of it is refused before anything is undone. To undo one table alone,
+or to drop what came later: data_correction_undo. docs/howto/pipeline-correction.md explains both.
 """
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.operators.branch import DiffBranchesOperator
 from airflow_paimon.operators.pipeline import UndoTablesOperator
 from airflow_paimon.runbooks import pipeline_report as pages
 from airflow_paimon.runbooks import undo
 from airflow_paimon.runbooks.fields import shared_by_undos
 from airflow_paimon.runbooks.form import (
+    check_policy,
     end_as_failed,
     error_lines,
     failed_errors,
     in_airflows_terms,
-    pulled,
     report_lines,
 )
-from airflow_paimon.runbooks.tasks import DEFAULTS, UNDO, UNDO_APPROVED, ask_for_approval, check_form, end_as_rejected
+from airflow_paimon.runbooks.tasks import (
+    DEFAULTS,
+    SPARK,
+    UNDO,
+    UNDO_APPROVED,
+    ask_for_approval,
+    check_form,
+    end_as_rejected,
+    where_asked,
+)
 from airflow_paimon.task_run import triggering_user
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+MORE = "More: the rows that the approver sees"
 PARAMS = {
     "tables": Param(
         type="array",
@@ -52,24 +67,48 @@ PARAMS = {
         "undo_retention",
         "paimon_conn_id",
     ),
+    **shared_by_undos("sample_rows", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
 
 
 @task(multiple_outputs=False, show_return_value_in_logs=False)
-def check_params(**context: Any) -> dict[str, Any]:
+def check_params(**context: Any) -> list[dict[str, Any]]:
     """Check the form, find the publishes, and plan to undo all of them."""
     with in_airflows_terms():
         check_form(context, context["dag"].params)
+        check_policy(context["params"], locked_names(context["dag"].params))
         found = pages.plan_undo(context["params"], triggering_user(context))
-    report_lines(found["subject"], *found["lines"], *found["markdown"].splitlines())
-    return found
+    report_lines(found["subject"], *found["lines"])
+    tables: list[dict[str, Any]] = found.pop("tables")
+    context["ti"].xcom_push(key="plan", value=found)
+    return tables
+
+
+def compared(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {name: one[name] for name in ("table", "branch", "against")}
+
+
+def undone(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
+    """Return the tag to which each table goes back."""
+    return [{name: one[name] for name in ("table", "tag")} for one in context["ti"].xcom_pull(task_ids="check_params")]
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed")
+def report(**context: Any) -> dict[str, Any]:
+    """Render what would change."""
+    ti = context["ti"]
+    planned, diffs = ti.xcom_pull(task_ids="check_params", key="plan"), ti.xcom_pull(task_ids="diff") or ()
+    made = pages.with_rows(planned, [one for one in diffs if one])
+    report_lines(made["subject"], *made["markdown"].splitlines())
+    return made
 
 
 @task(multiple_outputs=False, show_return_value_in_logs=False)
 def verify(**context: Any) -> list[str]:
     """Compare main of each table with its tag, bucket by bucket."""
     ti = context["ti"]
-    tables = ti.xcom_pull(task_ids="check_params")["tables"]
+    tables = ti.xcom_pull(task_ids="check_params")
     with in_airflows_terms():
         lines = pages.verify_undone(context["params"], tables, ti.xcom_pull(task_ids="undo"))
     report_lines(*lines)
@@ -97,7 +136,7 @@ def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpac
         add_tasks,
         changes,
         params=PARAMS,
-        default_args=DEFAULTS,
+        default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
         description="Undo a published correction of a pipeline, in all of its tables",
         doc=__doc__,
     )
@@ -106,20 +145,27 @@ def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpac
 def add_tasks() -> None:
     """Add the tasks, in the order of their names above."""
     checked = check_params()
+    diff = DiffBranchesOperator.partial(
+        task_id="diff",
+        map_index_template="{{ task.table | truncate(200, True) }}",
+        sample="{{ params.sample_rows }}",
+        pre_execute=where_asked,
+        **SPARK,
+    ).expand_kwargs(checked.map(compared))
+    reported = report()
     approve = ask_for_approval(
         "undo",
-        asked_in="check_params",
-        table="{{ ti.xcom_pull(task_ids='check_params')['tables'][0]['table'] }}",
+        table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
     )
     undo = UndoTablesOperator(
         task_id="undo",
-        tables=pulled("check_params", "tables"),
+        tables=undone,
         keep_later=True,
         **UNDO_APPROVED,
         **UNDO,
         outlets=[AssetAlias("pipeline_correction")],
     )
     verified = verify()
-    checked >> approve >> [undo, end_as_rejected(lambda context: ("nothing was undone", []))]
+    diff >> reported >> approve >> [undo, end_as_rejected(lambda context: ("nothing was undone", []))]
     undo >> verified
-    [checked, approve, undo, verified] >> how_to_go_on()
+    [checked, diff, reported, approve, undo, verified] >> how_to_go_on()

@@ -67,7 +67,7 @@ def diff_branches(context: Context, request: DiffBranches) -> OperationResult:
     found = small_diff(context, request)
     if found is None:
         raise UnsupportedError(
-            f"{context.table.branch(request.branch).label}: what differs is too much for a diff in this process. Name "
+            f"{context.table.name}, branch {request.branch}: what differs is too much for a diff in this process. Name "
             f"partitions, or run the job diff_branches, which has Spark"
         )
     return found

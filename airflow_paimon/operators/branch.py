@@ -607,7 +607,7 @@ class DiffBranchesOperator(PaimonOperator):
     """
     Compare the rows of a branch with its base or with another branch: counts and samples per partition.
 
-    :param branch: the branch to compare (templated)
+    :param branch: the branch to compare, or ``BRANCH@VERSION`` (templated)
     :param against: another branch, ``base`` for the branch point, or ``BRANCH@VERSION``: a tag or a snapshot id of a
         branch, such as what the same branch was before a correction (templated)
     :param partitions: only these partitions, such as ``["dt=2025-01-01"]`` (templated)

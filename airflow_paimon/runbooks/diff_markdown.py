@@ -22,11 +22,20 @@ def render_markdown(details: Mapping[str, Any]) -> str:
     Values are escaped, so that no text of the data becomes markup; long ones are cut, the details have them whole.
     """
     parts = [_headline(details), *_about(details.get("about") or {}), *_checks(details.get("checks") or {})]
-    if details["partitions"]:
-        parts.append(_counts(details))
-        parts += _samples(details)
-    parts += [f"Note: {escape(note)}." for note in details.get("notes", ())]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_rows_of(details)])
+
+
+def render_undo(details: Mapping[str, Any]) -> str:
+    """Render the diff of what a table will hold after an undo in comparison with what it holds, as far as that goes."""
+    total = details["total"]
+    counts = f"{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, {_number(total['deleted'])}"
+    said = f"The undo: **{counts} deleted**." if details["different"] else "The undo changes **no row**."
+    return "\n\n".join([said, *_rows_of(details)])
+
+
+def _rows_of(details: Mapping[str, Any]) -> list[str]:
+    parts = [_counts(details), *_samples(details)] if details["partitions"] else []
+    return [*parts, *(f"Note: {escape(note)}." for note in details.get("notes", ()))]
 
 
 def _headline(details: Mapping[str, Any]) -> str:

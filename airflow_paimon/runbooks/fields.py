@@ -51,9 +51,9 @@ def shared(*names: str, section: str | None = None) -> dict[str, Param]:
     return _made(_SHARED, names, section)
 
 
-def shared_by_undos(*names: str) -> dict[str, Param]:
+def shared_by_undos(*names: str, section: str | None = None) -> dict[str, Param]:
     """Make fields that the forms of undos have."""
-    return _made(_SHARED | _UNDO, names, None)
+    return _made(_SHARED | _UNDO, names, section)
 
 
 def _made(known: Mapping[str, Param], names: Sequence[str], section: str | None) -> dict[str, Param]:
@@ -139,6 +139,7 @@ _UNDO = {
         "Ask for approval",
         "Wait until somebody has looked at what would change and approved it. Where the Paimon connection asks for "
         "four eyes, it is asked always.",
+        on=True,
     ),
     "undo_retention": text("Undo for", "How long the undo itself can be undone, such as 7 d; or: forever.", "7 d"),
 }

@@ -256,7 +256,8 @@ def _advice(failed: str, error: Mapping[str, Any] | None) -> str | None:
 def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[str, Any]:
     """Find the publishes of a run's branch, plan to undo them, the last one first, and render it.
 
-    Returns ``{"subject", "markdown", "tables", "lines"}``; tables that were undone already are left out.
+    Returns ``{"subject", "markdown", "tables", "lines"}``; tables that were undone already are left out. ``tables``: of
+    each its undo tag, and the arguments of the diff that shows what the undo does to its rows.
 
     Raises:
         NotFoundError: a table has no publish of this branch that can be undone, or all are undone.
@@ -273,7 +274,8 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
             lines.append(f"{name}: its publish was undone already")
             continue
         details = undo.plan_rollback(form, publish.undo_tag)
-        tables.append({"table": form["table"], "tag": publish.undo_tag})
+        compared = undo.compared_by_undo(open_main(form), publish.undo_tag, publish.before.id)
+        tables.append({"tag": publish.undo_tag, **compared})
         lines.append(f"{name}: back to tag {publish.undo_tag}, before snapshot {publish.snapshot.id}")
         rows.append([escape(name), str(publish.snapshot.id), *(f"{details[key]:,}" for key in (
             "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))])  # fmt: skip
@@ -287,6 +289,14 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
         "tables": tables,
         "lines": lines,
     }
+
+
+def with_rows(planned: Mapping[str, Any], diffs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the rows of each table below the plan of an undo: ``{"subject", "markdown"}``."""
+    from airflow_paimon.runbooks.diff_markdown import render_undo
+
+    shown = [f"## {escape(one['table'])}\n\n{render_undo(one['details'])}" for one in diffs]
+    return {"subject": planned["subject"], "markdown": "\n\n".join([planned["markdown"], *shown])}
 
 
 def _publish_of(main: Table, branch: str) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import task
 
 from airflow_paimon._compat import AirflowSkipException
+from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.runbooks import notify
 from airflow_paimon.runbooks.form import end_as_failed, given, refuse_unknown
@@ -68,13 +69,13 @@ def check_form(context: Context, params: Iterable[str]) -> None:
     notify.check_form(context["params"], APPROVAL_TIMEOUT, triggering_user(context))
 
 
-def ask_for_approval(on_approve: str, *, asked_in: str = "report", **arguments: Any) -> PublishApprovalOperator:
-    """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``asked_in`` has returned."""
+def ask_for_approval(on_approve: str, **arguments: Any) -> PublishApprovalOperator:
+    """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``report`` has returned."""
     people: dict[str, Any] = {name: given(name) for name in ("notify", "approvers", "remind_before")}
     return PublishApprovalOperator(
         task_id="approve",
-        subject=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['subject'] }}}}",
-        body=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['markdown'] }}}}",
+        subject="{{ ti.xcom_pull(task_ids='report')['subject'] }}",
+        body="{{ ti.xcom_pull(task_ids='report')['markdown'] }}",
         required="{{ params.approval }}",
         on_approve=on_approve,
         on_reject="rejected",
@@ -100,6 +101,13 @@ def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> 
         end_as_failed(f"Rejected ({by}): {outcome}", *lines, level=logging.WARNING)
 
     return rejected()
+
+
+def where_asked(context: Context) -> None:
+    """Skip what only an approver looks at, where nobody will be asked."""
+    params = context["params"]
+    if not params["approval"] and not PaimonHook(params["paimon_conn_id"]).four_eyes:
+        raise AirflowSkipException("Ask for approval is off: nobody looks at the rows")
 
 
 def unless_kept(context: Context) -> None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks import advice
+from airflow_paimon.runbooks.diff_markdown import render_undo
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.markdown import counted, escape, table
 from airflow_paimon.runbooks.pages import page_address
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
+    from airflow_paimon.core.table.table import Table
 
 _LISTED = 50
 
@@ -20,7 +22,8 @@ _LISTED = 50
 def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     """Find the tag to go back to: the one asked for, else that of the last publish.
 
-    Returns ``{"table", "tag", "target_snapshot", "lines"}``.
+    Returns ``{"table", "tag", "target_snapshot", "lines", "compared"}``; ``compared``: the arguments of the diff that
+    shows what the undo does to the rows.
 
     Raises:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
@@ -40,7 +43,17 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     lines = [f"{main.label}: back to tag {name}, snapshot {target}"]
     if known is not None:
         lines.append(_about(known))
-    return {"table": main.label, "tag": name, "target_snapshot": target, "lines": lines}
+    compared = compared_by_undo(main, name, target if params["keep_later"] else None)
+    return {"table": main.label, "tag": name, "target_snapshot": target, "lines": lines, "compared": compared}
+
+
+def compared_by_undo(main: Table, tag: str, target: int | None) -> dict[str, str]:
+    """Return what a diff compares to show an undo: the tag's state with what the publish after it made of it.
+
+    ``target``: the tag's snapshot, where what came later stays; with None the table as it is now is compared.
+    """
+    now = main.branch_name if target is None else f"{main.branch_name}@{target + 1}"
+    return {"table": main.name, "branch": f"{main.branch_name}@{tag}", "against": now}
 
 
 def _about(publish: Published) -> str:
@@ -67,9 +80,16 @@ def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
 
 
 def describe_plan(
-    params: Mapping[str, Any], planned: Mapping[str, Any], preview: Mapping[str, Any], asked_by: str | None = None
+    params: Mapping[str, Any],
+    planned: Mapping[str, Any],
+    preview: Mapping[str, Any],
+    asked_by: str | None = None,
+    diff: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Render the dry run for the approver: ``{"subject", "markdown"}``."""
+    """Render the dry run and the rows for the approver: ``{"subject", "markdown"}``.
+
+    ``diff``: the result of the comparison; None where nobody is asked.
+    """
     details = preview["details"]
     actions = [a for a in details["plan"]["actions"] if a["action"] == "ReplaceBucket"]
     rows = [[escape(a["path"]), escape(a["reason"])] for a in actions[:_LISTED]]
@@ -93,10 +113,11 @@ def describe_plan(
         f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
         f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
-    parts = ["\n".join(f"- {line}" for line in about), facts, table(["Bucket", "Change"], rows)]
+    shown = "" if diff is None else render_undo(diff["details"])
+    parts = ["\n".join(f"- {line}" for line in about), facts, shown, table(["Bucket", "Change"], rows)]
     return {
         "subject": f"Undo the correction of {planned['table']} ({partitions})?",
-        "markdown": "\n\n".join(parts),
+        "markdown": "\n\n".join(part for part in parts if part),
     }
 
 

@@ -83,7 +83,9 @@ def test_data_correction_its_undo_and_its_cleanup_on_a_branch_of_a_chain_table(
     assert [r[2] for r in seen(delta)] == [2, 4, 5]
     assert day(main, "20250811") == WRONG, "the full partition is built by the nightly DAG"
     assert any("dt=20250811" in line and "stale" in line for line in done.xcom("verify")["lines"])
-    undone = run_dag("data_correction_undo", {"table": "d.t$branch_delta", "approval": False})
+    with answering("Approve", "data_correction_undo") as questions:
+        undone = run_dag("data_correction_undo", {"table": "d.t$branch_delta"})
+    assert " changed, 0 deleted" in questions[0]["body"]
     assert undone.state == "success", states(undone)
     assert seen(delta) == before
     assert (len(main.branch_names()), [p.branch is None for p in publishes(delta)]) == (3, [False, True])

@@ -178,9 +178,12 @@ def set_rows(mains: tuple[Table, Table]) -> list[list[tuple[Any, ...]]]:
 def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
     """Both go back, and what both mains got meanwhile stays; then there is nothing left to undo."""
     form = {"tables": [RAW, DAILY], "branch": run.xcom("check_params")[0]["branch"]}
-    undone = run_dag(UNDO, form)
+    with answering("Approve", UNDO) as questions:
+        undone = run_dag(UNDO, form)
     assert undone.state == "success", states(undone)
-    assert [one["table"] for one in undone.xcom("check_params")["tables"]] == [DAILY, RAW]
+    body = questions[0]["body"]
+    assert all(f"## {name}" in body for name in (RAW, DAILY)) and "some changed rows" in body
+    assert [one["table"] for one in undone.xcom("check_params")] == [DAILY, RAW]
     assert rows(raw) == flights_of({**FEED, **new})
     assert rows(daily) == totals_of({**FEED, **new})
     assert set_rows((raw, daily)) == [rows(raw), rows(daily)]

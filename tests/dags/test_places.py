@@ -61,7 +61,7 @@ def test_corrects_and_undoes(
     assert main.branch_names() == ([planned["branch"]] if form["keep_branch"] else [])
     assert (planned["tag"] in main.tag_names()) == form["keep_branch"]
 
-    undone = run_dag("data_correction_undo", {**named, "keep_later": False})
+    undone = run_dag("data_correction_undo", {**named, "keep_later": False, "approval": False})
     assert undone.state == "success"
     assert names(main) == before
     assert amounts(main, *RIGHT) == expected(*RIGHT)

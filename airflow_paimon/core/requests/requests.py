@@ -357,7 +357,7 @@ class RollbackTo(Publish):
 @dataclass(frozen=True, kw_only=True)
 class DiffBranches(Request):
     operation = "diff_branches"
-    branch: str = flag("Branch to compare", "")
+    branch: str = flag("Branch to compare, or a version of one: BRANCH@VERSION", "")
     against: str = flag(
         "Branch to compare with, 'base' for the branch point, or a version of a branch: BRANCH@VERSION (a tag or a "
         "snapshot id of it)",

@@ -246,7 +246,7 @@ def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]])
 
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
     """Build the result, whose details ``runbooks.diff_markdown.render_markdown`` renders. A diff changes nothing."""
-    record = read_lineage(context.table, request.branch)
+    record = read_lineage(context.table, plan.after.scan.table.branch_name)
     about = {"about": described(record)} if record is not None else {}
     details = diff_details(plan, found, request, context.table.schema()) | about
     snapshot = plan.after.scan.snapshot

@@ -115,8 +115,7 @@ def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
         NotFoundError: no such branch. UnsafeOperationError: there is no base. InvalidInputError: other keys.
     """
     main = context.table
-    branch = main.branch(request.branch).require()
-    after, schema = branch.latest_snapshot(), branch.schema()
+    branch, after, schema = _version_of(main, request.branch)
     other, before, other_schema = _other_side(main, branch, schema, request)
     _check_keys(branch, schema, other, other_schema)
     choice = choose_partitions(schema, request.partitions, context.table.name)
@@ -184,13 +183,7 @@ def _other_side(
             f"of it ({request.branch}@VERSION), or {BASE!r}"
         )
     if request.against != BASE:
-        name, version = split_version(request.against)
-        other = main.branch(name).require()
-        if version is None:
-            return other, other.latest_snapshot(), other.schema()
-        view, snapshot = resolve_version(other, version)
-        assert snapshot is not None, "a version is one of a snapshot"
-        return other, snapshot, view.schema(snapshot.schema_id)
+        return _version_of(main, request.against)
     base = branch_point(main, branch)
     if base is None:
         raise UnsafeOperationError(
@@ -198,6 +191,17 @@ def _other_side(
             f"base; compare it with a branch: --against main"
         )
     return branch, base, schema
+
+
+def _version_of(main: Table, text: str) -> tuple[Table, Snapshot | None, TableSchema]:
+    """Find a branch as it is, or, of ``BRANCH@VERSION``, as it was."""
+    name, version = split_version(text)
+    branch = main.branch(name).require()
+    if version is None:
+        return branch, branch.latest_snapshot(), branch.schema()
+    view, snapshot = resolve_version(branch, version)
+    assert snapshot is not None, "a version is one of a snapshot"
+    return branch, snapshot, view.schema(snapshot.schema_id)
 
 
 def _check_keys(branch: Table, schema: TableSchema, other: Table, other_schema: TableSchema) -> None:
