@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -221,15 +220,16 @@ class PaimonHook(BaseHook):
         """What trigger forms may ask of this connection."""
         return parse_policy(self.paimon_conn_id, self.warehouse, self._json_object("forms"))
 
-    def masked_columns(self, table: str) -> list[str]:
-        """Return the columns of a table whose values no sample shows, besides those of the table's own option."""
+    @property
+    def masks(self) -> list[str]:
+        """The columns whose values no sample shows, as ``table:column``, besides those of the tables' own options."""
         found = self._json_object("masked_columns")
         if not all(isinstance(one, list) and all(isinstance(c, str) for c in one) for one in found.values()):
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r}: masked_columns must be a JSON object of lists by table, such as "
                 f'{{"sales.orders": ["email"], "hr.*": ["name", "phone"]}}'
             )
-        return [c for pattern, columns in found.items() if fnmatchcase(table, pattern) for c in columns]
+        return [f"{pattern}:{column}" for pattern, columns in found.items() for column in columns]
 
     def get_catalog(self) -> Catalog:
         """Return the warehouse's catalog; it connects when it is asked something."""
@@ -293,7 +293,7 @@ class PaimonHook(BaseHook):
     def check_settings(self) -> None:
         """Read every setting. ``InvalidInputError`` names the first one that is wrong."""
         _ = self.warehouse, self.catalog_type, self.storage_options, self.notify, self.approvers, self.remind_before
-        _ = self.four_eyes, self.form_policy, self.masked_columns(""), self.plain_memory_mb
+        _ = self.four_eyes, self.form_policy, self.masks, self.plain_memory_mb
         self.spark_settings()
 
     def _extras(self) -> dict[str, Any]:

@@ -373,7 +373,7 @@ def compact(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.CompactDetails]:
-    """Write the small files of an append table together, and drop deleted rows.
+    """Merge small files and sorted runs into few, and drop deleted rows.
 
     Example:
         >>> compact(orders, processes=2).details["files_before"]

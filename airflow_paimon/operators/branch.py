@@ -634,7 +634,7 @@ class DiffBranchesOperator(PaimonOperator):
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         request = super()._request(hook, context)
         assert isinstance(request, DiffBranches)
-        return replace(request, mask=(*request.mask, *hook.masked_columns(request.table)))
+        return replace(request, mask=(*request.mask, *hook.masks))
 
 
 class CorrectBranchOperator(SqlOrFunctionOperator):

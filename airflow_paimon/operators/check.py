@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["CheckBranchOperator"]
-
-_TABLE = re.compile(r"`?(\w+)`?\s*\.\s*`?(\w+)")
-"""``db.t``, with or without quotes; the name of a branch after it is left out."""
 
 
 class CheckBranchOperator(PaimonOperator):
@@ -45,8 +41,9 @@ class CheckBranchOperator(PaimonOperator):
     :param allow_module: modules whose functions the table's own rules may call, besides the ``functions`` in the
         Paimon connection's ``forms`` (templated)
     :param sample: sample rows of each broken rule (templated)
-    :param mask: columns whose values no sample shows, besides those of the table option
-        ``airflow-paimon.masked-columns`` and of the Paimon connection's ``masked_columns`` (templated)
+    :param mask: columns whose values no sample shows, or ``db.table:column`` of another table that rules read, besides
+        those of the table option ``airflow-paimon.masked-columns`` and of the Paimon connection's ``masked_columns``
+        (templated)
     """
 
     operation = "check_branch_data"
@@ -89,7 +86,7 @@ class CheckBranchOperator(PaimonOperator):
             request,
             restricted_sql=request.restricted_sql or ("rules" in outside and not policy.any_sql and not decided),
             allow_module=(*request.allow_module, *policy.functions),
-            mask=(*request.mask, *_hidden(hook, request, self.rules)),
+            mask=(*request.mask, *hook.masks),
         )
 
     def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
@@ -103,11 +100,3 @@ class CheckBranchOperator(PaimonOperator):
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         return [f"{rule['name']}: {rule['outcome']}, {rule['said']}" for rule in result["details"]["rules"]]
-
-
-def _hidden(hook: PaimonHook, request: CheckBranchData, rules: str | None) -> list[str]:
-    """Return what the connection hides of the checked table, of further views, and of what rules name like a table."""
-    views = [view.partition("=")[2].strip() for view in request.view]
-    named = [f"{database}.{table}" for database, table in _TABLE.findall(" ".join([*views, rules or ""]))]
-    tables = dict.fromkeys([request.table, *named])
-    return list(dict.fromkeys(column for table in tables for column in hook.masked_columns(table)))

@@ -391,7 +391,8 @@ class CheckBranchData(Request):
     allow_module: tuple[str, ...] = texts("Module whose functions rules of the table option may call (repeat)")
     sample: int = flag("Sample rows of each rule that is broken", 5, minimum=0)
     mask: tuple[str, ...] = texts(
-        "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns"
+        "Column whose values no sample shows (repeat), or db.table:column of another table that rules read (* stands "
+        "for anything), besides those of the table option airflow-paimon.masked-columns"
     )
 
 

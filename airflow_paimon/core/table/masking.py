@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -42,6 +43,21 @@ def listed(schema: TableSchema) -> tuple[str, ...]:
     return tuple(name.strip() for name in schema.options.get(MASKED_OPTION, "").split(",") if name.strip())
 
 
+def hidden_in(table: str, masks: Iterable[str]) -> list[str]:
+    """Return the columns of a table that masks name: ``COLUMN``, or ``TABLE:COLUMN`` where ``*`` stands for anything.
+
+    Capital and small letters are the same. What can be read in two ways hides both.
+    """
+    found = []
+    for mask in masks:
+        found.append(mask)
+        parts = mask.split(":")
+        for at in range(1, len(parts)):
+            if fnmatchcase(table.lower(), ":".join(parts[:at]).strip().lower()):
+                found.append(":".join(parts[at:]).strip())
+    return found
+
+
 def masks_of(schemas: Iterable[TableSchema], more: Iterable[str] = ()) -> Masks:
     """Return what the options of any of these versions of a table hide, and ``more``.
 
@@ -51,7 +67,8 @@ def masks_of(schemas: Iterable[TableSchema], more: Iterable[str] = ()) -> Masks:
     names = {name.lower() for name in (*more, *(n for schema in known for n in listed(schema)))}
     ids = {f.id for schema in known for f in schema.fields if f.name.lower() in names}
     hidden = {f.name.lower() for schema in known for f in schema.fields if f.id in ids}
-    return Masks(frozenset(names | hidden), tuple(sorted(names - hidden)))
+    unknown = sorted(name for name in names - hidden if ":" not in name)  # else it is perhaps of another table
+    return Masks(frozenset(names | hidden), tuple(unknown))
 
 
 def shown_value(schema: TableSchema, name: str, value: Any) -> str:

@@ -12,7 +12,7 @@ from airflow_paimon.core.publish.required_checks import outcomes_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.masking import Masks, masks_of
+from airflow_paimon.core.table.masking import Masks, hidden_in, masks_of
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
@@ -36,7 +36,8 @@ def diff_details(
     ``main``: main's newest columns and options, which say what no sample shows.
     """
     schema = plan.after.scan.schema
-    masks = masks_of((main, plan.before.scan.schema, schema), request.mask)
+    hidden = hidden_in(plan.after.scan.table.name, request.mask)
+    masks = masks_of((main, plan.before.scan.schema, schema), hidden)
     by_name = by_partition(schema, found, request.sample)
     skipped = skipped_rows(plan)
     differing = sorted(n for n, f in by_name.items() if any(getattr(f, k) for k in KINDS))

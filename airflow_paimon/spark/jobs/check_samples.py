@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.checks.rules import Relationships
 from airflow_paimon.core.requests.requests import CheckBranchData
-from airflow_paimon.core.table.masking import HIDDEN, Masks, masks_of
+from airflow_paimon.core.table.masking import HIDDEN, Masks, hidden_in, masks_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import json_value
@@ -86,12 +86,15 @@ def view_masks(request: CheckBranchData, text: str) -> Masks:
         NotFoundError: no such table, branch or version.
     """
     table, version = viewed_table(request.warehouse, text, request.storage_options)
-    return masks_of((table.branch(MAIN).schema(), table.schema(), read_schema(table, version)), request.mask)
+    schemas = (table.branch(MAIN).schema(), table.schema(), read_schema(table, version))
+    return masks_of(schemas, hidden_in(table.name, request.mask))
 
 
 def table_masks(request: CheckBranchData, tables: Iterable[Table]) -> list[Masks]:
     """Return what the tables that a query names, and the request, hide."""
-    return [masks_of((table.branch(MAIN).schema(), table.schema()), request.mask) for table in tables]
+    return [
+        masks_of((table.branch(MAIN).schema(), table.schema()), hidden_in(table.name, request.mask)) for table in tables
+    ]
 
 
 def masked_fields(request: CheckBranchData, rule: Relationships) -> list[str]:

@@ -110,6 +110,25 @@ def test_masks_of_other_tables_hold(spark: SparkSession, tmp_path: Path) -> None
     assert found["rows"] == [{"k": 3, "seen": "new", "one": 1}]  # no table here has masks
 
 
+def test_masks_of_a_connection_hold_for_the_tables_that_were_bound(spark: SparkSession, tmp_path: Path) -> None:
+    _, branch = make_branch(tmp_path)
+    for name in ("hr.people", "hr.old-people", "hr.Staff"):
+        made = create_table(str(tmp_path), name, [("id", "BIGINT"), ("name", "STRING")])
+        write_arrow(made, pa.table({"id": [3], "name": ["secret"]}))
+    put(branch, [(3, "new", "a")])
+    masks = ["HR.*:NAME", "hr.other:v"]
+    for table in ("hr/**/.people", "hr -- x\n . people", "`hr`.`old-people`", "hr.`people$branch_main`", "hr.Staff"):
+        sql = f"SELECT k, name AS dt, diff.v FROM diff JOIN {table} p ON k = id"
+        [found] = check(spark, tmp_path, {"name": "named", "sql": sql}, mask=masks)
+        assert "secret" not in str(found), table
+    seen = "SELECT k, v, p.* FROM diff JOIN p ON k = id"
+    [found] = check(spark, tmp_path, {"name": "seen", "sql": seen}, view=["p=hr.old-people"], mask=masks)
+    assert found["rows"] == [{"k": 3, "v": "new", "id": 3, "name": HIDDEN}]
+    to = {"columns": "v", "to": "hr.Staff", "fields": "name"}
+    [found] = check(spark, tmp_path, {"relationships": to}, mask=masks)
+    assert found["rows"][0]["v"] == HIDDEN
+
+
 def test_a_drift_of_a_masked_column_shows_no_measure(spark: SparkSession, tmp_path: Path) -> None:
     masked(tmp_path, "k")
     put(make(tmp_path), [(50, "new", "a")])
