@@ -48,7 +48,7 @@ from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import sequence_items
 from airflow_paimon.spark.row_positions import ROW_INDEX, row_column, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
-from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, sql_name, to_shipped
+from airflow_paimon.spark.spark_types import metadata_of, shipped_schema, spark_schema, spark_type, sql_name, to_shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -306,7 +306,7 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
             continue
         else:
             column = sf.col(sql_name(source.name)).cast(spark_type(field.type))
-        columns.append(column.alias(field.name))
+        columns.append(column.alias(field.name, metadata=metadata_of(field)))
     return frame.select(*columns)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import types as st
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
-from airflow_paimon.data.files.arrow_types import arrow_type
+from airflow_paimon.data.files.arrow_types import arrow_type, is_finer_than_micros
 
 _SIMPLE: dict[str, type[st.DataType]] = {
     "BOOLEAN": st.BooleanType,
@@ -138,8 +138,21 @@ def sql_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+CUT_OFF = "airflow_paimon.cut-off"
+"""The mark, in a column's metadata, that Spark has its timestamps cut off after the microsecond."""
+
+
 def spark_schema(fields: Iterable[DataField]) -> st.StructType:
     """Return the schema of a DataFrame with these columns. All are nullable: columns may be older than NOT NULL."""
+    return st.StructType([st.StructField(f.name, spark_type(f.type), metadata=metadata_of(f)) for f in fields])
+
+
+def metadata_of(field: DataField) -> dict[str, bool]:
+    return {CUT_OFF: True} if is_finer_than_micros(field.type) else {}
+
+
+def unmarked_schema(fields: Iterable[DataField]) -> st.StructType:
+    """Return ``spark_schema`` for values that are to be stored, not read."""
     return st.StructType([st.StructField(f.name, spark_type(f.type)) for f in fields])
 
 

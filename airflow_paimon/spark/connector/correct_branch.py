@@ -33,6 +33,7 @@ from airflow_paimon.spark.connector.rows import (
 )
 from airflow_paimon.spark.connector.session import paimon_catalog
 from airflow_paimon.spark.connector.statements import run_statement
+from airflow_paimon.spark.cut_off import refuse_finer
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.column_sources import column_sources
 from airflow_paimon.spark.jobs.correct_statement import statement_of
@@ -82,6 +83,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     reader = Reader(spark, paimon_catalog(spark, request))
 
     def correct(identity: CommitIdentity) -> OperationResult:
+        refuse_finer(branch.schema().fields, branch.label)  # the connector's rows tell nothing of what it cut off
         if statement is not None:
             base = read_heads(context, request, branch)
             frames = _views(reader, request, base, views)

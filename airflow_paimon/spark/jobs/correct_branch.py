@@ -32,7 +32,6 @@ from airflow_paimon.spark.jobs.correct_rows import (
     LiveBase,
     correction_on,
     finish,
-    refuse_blurred,
     with_live,
 )
 from airflow_paimon.spark.jobs.correct_statement import Rows, correct_by_statement, statement_of
@@ -106,7 +105,6 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
     def correct(identity: CommitIdentity) -> OperationResult:
         made = made_of(request, branch, sql)
         heads = read_base(context, request, branch)
-        refuse_blurred(heads)
         frames, query = _inputs(spark, request, heads, views, sql)
         with rows_of(spark, request, sql, frames, query) as found:
             rows = without_row_columns(found, heads.schema)
@@ -215,7 +213,6 @@ def _by_statement(
         return done
 
     def frames(base: Base) -> dict[str, DataFrame]:
-        refuse_blurred(base)
         found = _views(request, base, views, statement.text)
         return _frames(spark, {name: plan for name, plan in found.items() if name not in own}, statement.text)
 

@@ -17,7 +17,6 @@ from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowTy
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, change_without_spark
 from airflow_paimon.spark.jobs.correct_statements import JOINED, correct_by_statements
@@ -50,7 +49,7 @@ def correct_plainly(context: Context, request: CorrectBranch, memory_bytes: int)
     sql = read_sql(request)
     branch = branch_to_correct(context, request)
     schema = branch.schema()
-    if sql is None or finer_than_micros(schema.fields) or not all(_is_carried(field.type) for field in schema.fields):
+    if sql is None or not all(_is_carried(field.type) for field in schema.fields):
         return None
     views = PlainViews(context, request, memory_bytes)
     change = _query(context, request, branch, sql, views) or _statements(context, request, branch, sql, views)

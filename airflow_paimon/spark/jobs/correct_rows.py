@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
-from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -25,7 +25,6 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import BucketKey, ScanPlan, plan_snapshot
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
-from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
@@ -44,32 +43,14 @@ class LiveBase(Base):
     limits: dict[BucketKey, int]
 
 
-def refuse_blurred(base: Base) -> None:
-    """Refuse a table with columns that Spark would cut off.
-
-    Raises:
-        UnsupportedFeatureError: names the column.
-    """
-    blurred, branch = finer_than_micros(base.schema.fields), base.table
-    if blurred:
-        raise UnsupportedFeatureError(
-            f"{branch.label}: column {blurred[0]!r} is finer than microseconds, which Spark would cut off in every row "
-            f"that is rewritten; write the rows with airflow_paimon.data.write_arrow"
-        )
-
-
 def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] | None = None) -> LiveBase:
     """Read the live buckets in the chosen partitions, and their numbers at the branch point.
 
     ``cores``: how many tasks write at once. ``only``: the partitions that get rows, if known.
-
-    Raises:
-        UnsupportedFeatureError: as ``refuse_blurred``.
     """
     branch, schema, head = found.table, found.schema, found.head
     key_of = bucket_keys(schema)
     chosen = found.choice.selection(schema) if only is None else StoredPartitions(schema).those(only)
-    refuse_blurred(found)
     base = head if chain_part(branch) is not None else branch_point(context.table, branch)
     at_base = plan_snapshot(branch, base, schema, chosen)
     live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, chosen)

@@ -29,6 +29,7 @@ from airflow_paimon.data.row_deletes import RowDeletes, delete_rows, deletes_by_
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
+from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
@@ -94,8 +95,10 @@ class _Statement:
         if statement.insert is not None:
             plan = self._plan(target.those(frozenset()))
             rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
+            refuse_cut_off(rows, schema.fields, target.table.label)
             return self._part(plan, self._on(plan).insert(rows))
         found = self.evaluation.run(self.evaluation.empty_target())
+        refuse_cut_off(found.rows, schema.fields, target.table.label)
         if statement.kind == "MERGE" and target.has_many():
             with kept_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:

@@ -30,6 +30,7 @@ from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
+from airflow_paimon.spark.cut_off import cut_off_columns, lossy
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
 from airflow_paimon.spark.statements.asked import Asked, identifier_of, mapping_of, option_of, parts_of
@@ -213,6 +214,9 @@ def _check_rows(new: NewTable, frame: DataFrame) -> None:
     schema = new.schema()
     check_writable(schema, table=new.name)
     check_frame(frame, schema, new.name)
+    times = {f.name for f in schema.fields if "TIMESTAMP" in str(f.type)}
+    for lost in cut_off_columns(frame, times):
+        raise lossy(new.name, lost, schema.field(lost).type.root)
 
 
 def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, started: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
-from airflow_paimon.spark.spark_types import spark_schema, spark_type
+from airflow_paimon.spark.spark_types import spark_schema, spark_type, unmarked_schema
 from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
 from airflow_paimon.spark.statements.statement_plan import (
     Assigned,
@@ -84,6 +84,7 @@ class Evaluation:
         self._schema = schema
         self._identity = tuple(identity)
         self._whole = whole
+        self._updated = update_columns(statement, schema)
         self.values = carried_columns(statement, schema, whole)
 
     def run(self, target: DataFrame, kept: DataFrame | None = None) -> Evaluated:
@@ -186,7 +187,7 @@ class Evaluation:
         acted = joined.withColumn(_ACTION, action).where(sf.col(_ACTION).isNotNull())
         own = self._own(named)
         values = [self._clause_values(c, base, source if c.star else base, own) for c, base in actions]
-        names = self.values if inserts or self._whole else update_columns(statement, self._schema)
+        names = self.values if inserts or self._whole else self._updated
         columns = [self._merged(name, actions, values, own).alias(name) for name in names]
         kind = self._kind(actions, values, own).alias(CHANGE)
         numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
@@ -262,7 +263,7 @@ class Evaluation:
         for i, (clause, _) in enumerate(actions):
             if name in values[i]:
                 out = out.when(sf.col(_ACTION) == i, values[i][name])
-            elif self._whole or clause.action == "update":
+            elif self._whole or (clause.action == "update" and name in self._updated):
                 out = out.when(sf.col(_ACTION) == i, own[name])
         found: Column = out.when(sf.col(_ACTION) == -1, own[name]) if self._whole and own else out
         return found
@@ -331,7 +332,7 @@ class Evaluation:
     def _stored(self, frame: DataFrame, names: Sequence[str], by_name: bool) -> Any:
         resolver = self._jvm.org.apache.spark.sql.catalyst.analysis.TableOutputResolver
         fields = [self._schema.field(n) for n in names]
-        expected = analyzed(self._spark.createDataFrame([], spark_schema(fields))).output()
+        expected = analyzed(self._spark.createDataFrame([], unmarked_schema(fields))).output()
         conf = self._spark._jsparkSession.sessionState().conf()
         no_defaults = getattr(resolver, "resolveOutputColumns$default$6")()  # false, and since Spark 4.2 another type
         return resolver.resolveOutputColumns(

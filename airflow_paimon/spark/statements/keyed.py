@@ -18,6 +18,7 @@ import pyarrow as pa
 from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
@@ -34,6 +35,7 @@ from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import fits_in_process, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
+from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, correct_buckets
 from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets, touched_files
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
@@ -108,6 +110,7 @@ class _Change:
         schema = self.target.schema
         merges = TableOptions(schema.options).merge_engine != "deduplicate"
         rows = _with_kinds(inserted(self.spark, self.statement, schema, ()))
+        refuse_cut_off(rows, schema.fields, self.target.table.label)
         few = few_rows(rows)
         partitions = None if few is None else partitions_of(few, self.target.table, schema)
         selection = self.target.those(partitions)
@@ -121,12 +124,21 @@ class _Change:
         target = self.target
         evaluation = self._evaluation(self.statement)
         empty = evaluation.run(evaluation.empty_target())
+        refuse_cut_off(empty.rows, self._needed(), target.table.label)
         if self.statement.kind == "MERGE" and target.has_many():
             with known_source(self.spark, self.statement, evaluation, target.table, target.schema) as known:
                 if known is not None:
                     again = self._evaluation(known.statement)
                     return self._on(again, again.run(again.empty_target()), known)
         return self._on(evaluation, empty, None)
+
+    def _needed(self) -> Sequence[DataField]:
+        """Return the columns of changed rows that count: of a row that is deleted, those that say which one it is."""
+        schema = self.target.schema
+        if self.statement.kind != "DELETE":
+            return schema.fields
+        names = {*schema.primary_keys, *TableOptions(schema.options).sequence_fields}
+        return [f for f in schema.fields if f.name in names]
 
     def _evaluation(self, statement: Statement) -> Evaluation:
         return Evaluation(self.spark, statement, self.target.schema, (), whole=True)

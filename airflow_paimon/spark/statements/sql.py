@@ -25,6 +25,7 @@ from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
+from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.call import run_call
@@ -226,7 +227,9 @@ def _insert(
 
     def files(write: TableWrite) -> list[CommitMessage]:
         with statement_errors(statement), tables.bound(statement, lambda: own(write)) as bound:
-            return write_files(insert_rows(spark, bound, write.schema), write)
+            rows = insert_rows(spark, bound, write.schema)
+            refuse_cut_off(rows, write.schema.fields, table.label)
+            return write_files(rows, write)
 
     receipt, _ = commit_in_tries(
         *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own),

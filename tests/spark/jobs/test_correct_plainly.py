@@ -305,6 +305,24 @@ def test_a_table_of_which_no_row_is_left_is_changed_in_spark(spark: SparkSession
     assert correct(spark, tmp_path, sql, branch="spark").details["rows"] == 0
 
 
+@pytest.mark.parametrize("kind", ["keyed", "marked"])
+def test_digits_after_microseconds_are_kept_without_spark(tmp_path: Path, kind: str) -> None:
+    columns = [("k", "INT NOT NULL"), ("v", "STRING"), ("t", "TIMESTAMP(9)"), ("r", "ROW<t TIMESTAMP(9)>")]
+    keys = ["k"] if kind in KEYED else []
+    table = create_table(str(tmp_path), "d.t", columns, primary_keys=keys, options=KINDS[kind])
+    nanos = 1_700_000_000_123_456_789
+    write_arrow(table, typed([{"k": k, "v": "a", "t": nanos + k, "r": {"t": nanos}} for k in range(3)], table))
+    run(tmp_path, "create_branch", branch="plain", snapshot=1)
+    before = read_arrow(table).sort_by("k")
+    merge = "MERGE INTO branch USING main m ON branch.k = m.k AND m.k = 2 WHEN MATCHED THEN UPDATE SET v = 'm'"
+    for sql in ("UPDATE branch SET v = 'x' WHERE k = 0", "DELETE FROM branch WHERE k = 1", merge):
+        found = plainly(tmp_path, sql)
+        assert found is not None and found.details["rows"] == 1
+    after = read_arrow(table.branch("plain")).sort_by("k")
+    assert after["v"].to_pylist() == ["x", "m"]
+    assert after.select(["t", "r"]).equals(before.take([0, 2]).select(["t", "r"]))
+
+
 NOT_PLAIN = (
     "UPDATE branch SET n = 1.0 WHERE k = 1", "UPDATE branch SET n = 2147483648", "UPDATE branch SET k = NULL",
     "UPDATE branch SET p = 1.234", "UPDATE branch SET p = 12345", "UPDATE branch SET d = '2026-01-01'",

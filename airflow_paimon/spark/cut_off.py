@@ -1,0 +1,157 @@
+"""Values of timestamps finer than microseconds, which Spark has cut off, are not written as if they were whole.
+
+The columns that this package gives to Spark carry a mark (``CUT_OFF``) if they lose digits so. Here it is followed
+through the plan of the rows that are to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.types import DataField
+from airflow_paimon.data.files.arrow_types import is_finer_than_micros
+from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jvm import kind_of, sequence_items
+from airflow_paimon.spark.spark_types import CUT_OFF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ON_PURPOSE = {
+    "TIMESTAMP": "CAST(CAST(... AS STRING) AS TIMESTAMP_NTZ)",
+    "TIMESTAMP_LTZ": "timestamp_micros(unix_micros(...))",
+}
+_BY_PLACE = ("Union", "CTERelationRef")
+"""Plans whose columns are those of others, place by place."""
+
+
+def refuse_cut_off(frame: DataFrame, fields: Iterable[DataField], label: str) -> None:
+    """Refuse rows that have, for one of these columns, values that Spark has cut off. The others are exact.
+
+    Raises:
+        UnsupportedFeatureError: names the column.
+    """
+    finer = [f for f in fields if is_finer_than_micros(f.type)]
+    found = cut_off_columns(frame, {f.name for f in finer})
+    refuse_finer((f for f in finer if f.name in found), label)
+
+
+def refuse_finer(fields: Iterable[DataField], label: str) -> None:
+    """Refuse columns that Spark cuts off, where it does or where nothing is known of the rows that are to be written.
+
+    Raises:
+        UnsupportedFeatureError: names the column.
+    """
+    for field in fields:
+        if is_finer_than_micros(field.type):
+            raise lossy(label, field.name, field.type.root)
+
+
+def lossy(label: str, column: str, root: str) -> UnsupportedFeatureError:
+    """Return the refusal to write a column that was cut off. ``root``: of its type in Paimon."""
+    on_purpose = _ON_PURPOSE.get(root)
+    return UnsupportedFeatureError(
+        f"{label}: column {column!r} is finer than microseconds, the finest that Spark has, and would be written "
+        f"without the digits after them. Read the rows with airflow_paimon.data.read_arrow and write them with "
+        f"write_arrow, which keep all digits{f', or cut them off on purpose with {on_purpose}' if on_purpose else ''}",
+        details={"column": column},
+    )
+
+
+def cut_off_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
+    """Return which of these columns of a DataFrame have values that Spark has cut off.
+
+    What is no timestamp is none of theirs any more: an hour, a day, a text. Without a JVM of its own (Spark Connect)
+    only columns are known that are passed on as they were read.
+    """
+    asked = [n for n in frame.columns if n in names]
+    if not asked:
+        return []
+    if not has_jvm(frame.sparkSession):
+        return [f.name for f in frame.schema.fields if f.name in asked and (f.metadata or {}).get(CUT_OFF)]
+    plan = frame._jdf.queryExecution().analyzed()
+    output = [int(a.exprId().id()) for a in sequence_items(plan.output())]
+    origins = _Origins()
+    return [n for n, at in zip(frame.columns, output, strict=True) if n in asked and origins.marked(plan, {at})]
+
+
+class _Origins:
+    """Follows columns, by the ids that Spark gives them, to the plans that read them."""
+
+    def __init__(self) -> None:
+        self._common: dict[int, Any] = {}
+        self._seen: set[tuple[int, frozenset[int]]] = set()
+
+    def marked(self, plan: Any, wanted: set[int]) -> bool:
+        """Whether one of these columns of a plan comes from a marked one."""
+        output = sequence_items(plan.output())
+        if any(int(a.exprId().id()) in wanted and a.metadata().contains(CUT_OFF) for a in output):
+            return True
+        kind = kind_of(plan)
+        if kind == "WithCTE":
+            self._common |= {int(d.id()): d.child() for d in sequence_items(plan.cteDefs())}
+        if kind in _BY_PLACE:
+            places = {i for i, a in enumerate(output) if int(a.exprId().id()) in wanted}
+            return any(self._at_places(other, places) for other in self._others(plan, kind, places))
+        return self._below(plan, wanted)
+
+    def _others(self, plan: Any, kind: str, places: set[int]) -> list[Any]:
+        if kind == "Union":
+            return sequence_items(plan.children())
+        key = int(plan.cteId()), frozenset(places)
+        if key in self._seen or key[0] not in self._common:  # one that reads itself
+            return []
+        self._seen.add(key)
+        return [self._common[key[0]]]
+
+    def _at_places(self, plan: Any, places: set[int]) -> bool:
+        output = [int(a.exprId().id()) for a in sequence_items(plan.output())]
+        return self.marked(plan, {output[i] for i in places})
+
+    def _below(self, plan: Any, wanted: set[int]) -> bool:
+        children = [(c, {int(a.exprId().id()) for a in sequence_items(c.output())}) for c in _children(plan)]
+        given = set().union(*(ids for _, ids in children))
+        expressions = sequence_items(plan.expressions())
+        made = {int(e.exprId().id()): e for e in expressions if kind_of(e) == "Alias"}
+        asked, queries = wanted & given, list[Any]()
+        for at in wanted & made.keys():
+            _use(made[at].child(), asked, queries)
+        if wanted - made.keys() - given:  # a plan with columns of its own: they may come from all that it gets
+            asked |= given
+            for expression in expressions:
+                _queries(expression, queries)
+        if any(self._at_places(q, set(range(q.output().size()))) for q in queries):
+            return True
+        return any(self.marked(child, asked & ids) for child, ids in children if asked & ids)
+
+
+def _children(plan: Any) -> list[Any]:
+    return sequence_items(plan.children())
+
+
+def _use(expression: Any, columns: set[int], queries: list[Any]) -> None:
+    """Add the columns and subqueries whose timestamps an expression passes on."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        passes = "timestamp" in str(expression.dataType().catalogString())
+    except Py4JJavaError:  # the frame of a window, which has no value
+        return
+    if not passes:
+        return
+    kind = kind_of(expression)
+    if kind in ("AttributeReference", "OuterReference"):
+        columns.add(int(expression.exprId().id()))
+    if kind.endswith("Subquery"):
+        queries.append(expression.plan())
+    for child in sequence_items(expression.children()):
+        _use(child, columns, queries)
+
+
+def _queries(expression: Any, queries: list[Any]) -> None:
+    if kind_of(expression).endswith("Subquery"):
+        queries.append(expression.plan())
+    for child in sequence_items(expression.children()):
+        _queries(child, queries)
