@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import MappedOperator
+from airflow_paimon.core.requests.text_files import names_file
 from airflow_paimon.locked_fields import locked_names
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ def from_outside(operator: Any, names: Iterable[str], context: Context, *, throu
 
 def _is_from_outside(declared: Any, name: str, value: Any, throughout: bool) -> bool:
     if not isinstance(declared, MappedOperator):
-        return _is_computed(getattr(declared, name, None), declared, throughout)
+        return _is_computed(getattr(declared, name, None), declared, throughout, name)
     said = _said_of_mapped(declared, name)
-    return is_mapped_value(declared, name, value) or any(_is_computed(one, declared, throughout) for one in said)
+    return is_mapped_value(declared, name, value) or any(_is_computed(one, declared, throughout, name) for one in said)
 
 
 def _said_of_mapped(declared: Any, name: str) -> list[Any]:
@@ -67,7 +68,8 @@ def is_mapped_value(declared: Any, name: str, value: Any) -> bool:
     return not isinstance(mapped, list | tuple)  # expand_kwargs([...])
 
 
-def _is_computed(value: Any, declared: Any, throughout: bool) -> bool:
+def _is_computed(value: Any, declared: Any, throughout: bool, name: str = "") -> bool:
+    """``name``: the argument's, where ``value`` is all of it."""
     if value is None or isinstance(value, int | float | Decimal | date):
         return False
     if isinstance(value, Mapping | list | tuple):
@@ -78,7 +80,8 @@ def _is_computed(value: Any, declared: Any, throughout: bool) -> bool:
     if not isinstance(value, str):
         return True
     starts = _STARTS | (getattr(declared.dag, "jinja_environment_kwargs", None) or {})
-    return any(starts[name] and starts[name] in _source(value, declared) for name in _STARTS)
+    text = source_of(declared, name, value)
+    return any(starts[one] and starts[one] in text for one in _STARTS)
 
 
 def _is_locked_field(value: Any, declared: Any) -> bool:
@@ -88,9 +91,10 @@ def _is_locked_field(value: Any, declared: Any) -> bool:
     return name in locked_names(getattr(declared.dag, "params", None))
 
 
-def _source(text: str, declared: Any) -> str:
-    """Return a template's text, also where the argument names its file."""
-    if not text.endswith(tuple(getattr(declared, "template_ext", None) or ())):
-        return text
-    env = declared.get_template_env()
-    return str(env.loader.get_source(env, text)[0]) if env.loader is not None else text
+def source_of(operator: Any, name: str, value: Any, env: Any = None) -> Any:
+    """Return an argument, or the text of the file that it names: only in a field of ``file_fields``, and as a whole."""
+    ends = getattr(getattr(operator, "operator_class", operator), "file_fields", {}).get(name, ())
+    if not isinstance(value, str) or not names_file(value, ends):
+        return value
+    env = env or operator.get_template_env()
+    return str(env.loader.get_source(env, value)[0]) if env.loader is not None else value

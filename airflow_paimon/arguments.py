@@ -4,32 +4,51 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, ClassVar
 
-from airflow_paimon.argument_origin import is_mapped_value
+from jinja2.nativetypes import NativeEnvironment
+
+from airflow_paimon.argument_origin import is_mapped_value, source_of
 from airflow_paimon.core.errors import InvalidInputError
 
 
 class StrictTemplates:
-    """A template that renders to None gives the text ``None``, also with ``render_template_as_native_obj``.
+    """Renders templates to texts, and only to texts, also with ``render_template_as_native_obj``.
 
-    So it is refused or allowed in both the same way: an argument that is None counts as left out. What ``expand`` and
-    ``expand_kwargs`` take from other tasks is a value, not a template: Airflow (3.3.2) renders the latter, by which
-    the SQL of a form would read connections and variables.
+    Names stay what they are: natively rendered the tag ``2026_11_18`` would be the number 20261118. Arguments that are
+    no texts are parsed from theirs. A template that renders to None gives the text ``None``; an argument that is None
+    counts as left out. What ``expand`` and ``expand_kwargs`` take from other tasks is a value, not a template: Airflow
+    (3.3.2) renders the latter, by which the SQL of a form would read connections and variables.
+
+    Of Airflow's ``template_ext`` any text with such an end would be taken for a file: a table, or a value in a list.
+    Here only a field of ``file_fields`` may name one, by all of its text.
     """
 
+    file_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Fields whose text may be the name of a file beside the DAG instead, with the ends of such names."""
+    native_fields: ClassVar[Collection[str]] = ()
+    """Fields that Airflow renders as it does elsewhere."""
+
     def _do_render_template_fields(
-        self, parent: Any, template_fields: Iterable[str], *args: Any, **kwargs: Any
+        self, parent: Any, template_fields: Iterable[str], context: Any, jinja_env: Any, seen_oids: set[int]
     ) -> None:
-        dag = self.get_dag()  # type: ignore[attr-defined]
+        dag, as_airflow = self.get_dag(), super()._do_render_template_fields  # type: ignore[attr-defined,misc]
         declared = None if dag is None else dag.task_dict.get(self.task_id)  # type: ignore[attr-defined]
         fields = [name for name in template_fields if not is_mapped_value(declared, name, getattr(parent, name))]
-        super()._do_render_template_fields(parent, fields, *args, **kwargs)  # type: ignore[misc]
+        as_airflow(parent, [name for name in fields if name in self.native_fields], context, jinja_env, seen_oids)
+        texts = [name for name in fields if name not in self.native_fields]
+        is_native = dag is not None and isinstance(jinja_env, NativeEnvironment)
+        env = dag.get_template_env(force_sandboxed=True) if is_native else jinja_env
+        for name in texts if parent is self else ():
+            setattr(parent, name, source_of(self, name, getattr(parent, name), env))
+        as_airflow(parent, texts, context, env, seen_oids)
 
-    def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
-        """Render as Airflow does."""
-        rendered = super().render_template(content, *args, **kwargs)  # type: ignore[misc]
+    def render_template(self, content: Any, context: Any, jinja_env: Any = None, seen_oids: Any = None) -> Any:
+        """Render as Airflow does, but a text to a text."""
+        if isinstance(content, str) and jinja_env is not None and not isinstance(jinja_env, NativeEnvironment):
+            return jinja_env.from_string(content).render(context)
+        rendered = super().render_template(content, context, jinja_env, seen_oids)  # type: ignore[misc]
         return "None" if rendered is None and isinstance(content, str) else rendered
 
 
@@ -44,7 +63,7 @@ def as_list(name: str, value: Any) -> list[str]:
         return []
     if isinstance(value, str):
         text = value.strip()
-        parsed = _literal(name, text) if text.startswith(("[", "(")) else [text] if text else []
+        parsed = literal(name, text) if text.startswith(("[", "(")) else [text] if text else []
     else:
         parsed = [value] if isinstance(value, int) else value
     if isinstance(parsed, Mapping) or not isinstance(parsed, Iterable):
@@ -54,13 +73,18 @@ def as_list(name: str, value: Any) -> list[str]:
 
 def as_dict(name: str, value: Any) -> dict[str, Any]:
     """Take a mapping, or a template that rendered to the text of one, or to nothing."""
-    parsed = {} if is_blank(value) else _literal(name, value) if isinstance(value, str) else value
+    parsed = {} if is_blank(value) else literal(name, value) if isinstance(value, str) else value
     if not isinstance(parsed, Mapping):
         raise InvalidInputError(f"{name} must be a mapping, got {type(parsed).__name__}")
     return dict(parsed)
 
 
-def _literal(name: str, text: str) -> Any:
+def literal(name: str, text: str) -> Any:
+    """Parse JSON, or what Python prints of a value: the text that a template renders to.
+
+    Raises:
+        InvalidInputError: it is neither.
+    """
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)

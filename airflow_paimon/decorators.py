@@ -62,6 +62,7 @@ class _PaimonSqlOperator(DecoratedOperator, CorrectBranchOperator):
     """A ``CorrectBranchOperator`` whose SQL is what the function returns."""
 
     template_fields: Sequence[str] = _FIELDS
+    native_fields: ClassVar[Collection[str]] = DecoratedOperator.template_fields
     template_fields_renderers: ClassVar[dict[str, str]] = _RENDERERS
     custom_operator_name = "@task.paimon_sql"
     overwrite_rtif_after_execution = True
@@ -91,6 +92,7 @@ class _PaimonCorrectOperator(DecoratedOperator, CorrectBranchOperator):
     """A ``CorrectBranchOperator`` whose function is the decorated one, shipped with the job."""
 
     template_fields: Sequence[str] = _FIELDS
+    native_fields: ClassVar[Collection[str]] = DecoratedOperator.template_fields
     template_fields_renderers: ClassVar[dict[str, str]] = _RENDERERS
     custom_operator_name = "@task.paimon_correct"
     overwrite_rtif_after_execution = True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
-from airflow_paimon.arguments import is_blank
+from airflow_paimon.arguments import is_blank, literal
 from airflow_paimon.core.checks.rules import Function, Rule, Sql, parse_rules
 from airflow_paimon.core.errors import InvalidInputError
 
@@ -35,6 +36,8 @@ def _raw(rules: Any, where: str) -> Any:
         return None
     if not isinstance(rules, str):
         return [dict(rule) if hasattr(rule, "items") else rule for rule in rules]
+    with suppress(InvalidInputError):  # of a template that gives a list
+        return literal(where, rules)
     import yaml
 
     try:

@@ -12,7 +12,7 @@ from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
-from airflow_paimon.core.requests.text_files import sql_text
+from airflow_paimon.core.requests.text_files import names_file, sql_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,6 @@ def plan(
         raise InvalidInputError(f"{table}: plan takes --sql or --function, one of the two")
     if sql is not None and not sql.strip():
         raise InvalidInputError(f"{table}: --sql is empty; give one statement or SELECT, or a file that ends in .sql")
-    if sql is not None and sql.strip().endswith(".sql"):
+    if sql is not None and names_file(sql, (".sql",)):
         sql = sql_text(table, sql)
     return PlanView(details=plan_of(reach, table, sql=sql, **{**values, "function": function}))

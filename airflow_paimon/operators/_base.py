@@ -417,7 +417,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 class SqlOrFunctionOperator(PaimonOperator):
     """Takes ``sql`` or ``function``, one of the two; both may be templates, of which one renders to None."""
 
-    template_ext: Sequence[str] = (".sql",)
+    file_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"sql": (".sql",)}
     template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
     sql: str | None
     function: str | None

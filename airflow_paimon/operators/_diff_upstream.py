@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.arguments import literal
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.requests import DiffBranches
 
@@ -26,7 +27,7 @@ def diff_text(value: Any) -> str | None:
     if isinstance(value, Mapping):
         return json.dumps(dict(value))
     if isinstance(value, str):
-        return value
+        return json.dumps(literal("diff", value))
     raise InvalidInputError(f"diff must be the result of a DiffBranchesOperator, or its JSON, got {value!r}")
 
 

@@ -47,7 +47,7 @@ class CheckBranchOperator(PaimonOperator):
     """
 
     operation = "check_branch_data"
-    template_ext: Sequence[str] = (".yaml", ".yml", ".json")
+    file_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"rules": (".yaml", ".yml", ".json")}
     template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "rules": "yaml"}
 
     rules: Any

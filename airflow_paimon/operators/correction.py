@@ -16,7 +16,7 @@ from airflow.sdk.execution_time.hitl import HITLUser
 from airflow.sdk.timezone import utcnow
 
 from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
-from airflow_paimon.arguments import as_list
+from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, PlanCorrection
@@ -180,7 +180,7 @@ class PlanCorrectionOperator(SqlOrFunctionOperator):
         return plan_lines(result["details"])
 
 
-class PublishApprovalOperator(ApprovalOperator, BranchMixIn):
+class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     """
     Airflow's approval as a fork: one task downstream goes on when it is approved, another one when it is rejected.
 

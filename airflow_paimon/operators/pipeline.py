@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from airflow_paimon._compat import AirflowException, AirflowFailException
 from airflow_paimon.argument_origin import from_outside
-from airflow_paimon.arguments import is_blank
+from airflow_paimon.arguments import is_blank, literal
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -51,7 +51,7 @@ class _TableByTable(PaimonOperator):
 
     def _each(self) -> list[Self]:
         """Return the operators of the tables."""
-        found = self.tables
+        found = literal("tables", self.tables) if isinstance(self.tables, str) else self.tables
         if not isinstance(found, list) or not all(isinstance(one, Mapping) and "table" in one for one in found):
             raise InvalidInputError(f"tables must be a list of dicts with a table each, got {found!r}")
         whole = self._whole or self

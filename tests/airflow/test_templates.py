@@ -15,7 +15,11 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateTagOperator, RollbackOperator
+from airflow_paimon.operators.check import CheckBranchOperator
+from airflow_paimon.operators.correction import PlanCorrectionOperator, PublishApprovalOperator
+from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.sensors.table_set import TableSetSensor
 from tests.airflow.conftest import RunDag
 from tests.airflow.test_operators import OPERATORS
 from tests.core.tables import append, make_table
@@ -114,21 +118,68 @@ def test_of_sql_and_function_one_may_be_empty(warehouse: Path, native: bool) -> 
         neither._request(PaimonHook(), _context())
 
 
-def test_what_native_rendering_makes_of_texts(warehouse: Path) -> None:
-    with dag(True):
-        tag = CreateTagOperator(task_id="t", table="d.t", tag="v{{ 1 }}", now="{{ params.now }}")
-        number = CreateTagOperator(task_id="n", table="d.t", tag="{{ params.tag }}")
-    tag.render_template_fields({"params": {"now": START}})  # type: ignore[typeddict-item]
-    assert tag._request(PaimonHook(), _context()).now == START.isoformat()
-    number.render_template_fields({"params": {"tag": "1.10"}})  # type: ignore[typeddict-item]
-    message = r"tag \(--tag\) must be a text, got 1\.1\. With render_template_as_native_obj"
-    with pytest.raises(InvalidInputError, match=message):
+@BOTH
+@pytest.mark.parametrize("name", ["2026_11_18", "1.10", "0x10", "007", "True", "None_", "[1]", "{}", "'q'", "1e5"])
+def test_names_stay_texts(warehouse: Path, native: bool, name: str) -> None:
+    given: Any = {"params": {"name": name, "now": START, "names": [name]}}
+    with dag(native):
+        tag = CreateTagOperator(task_id="t", table="d.t", tag="{{ params.name }}", now="{{ params.now }}")
+        mark = OPERATORS["mark_partition_done"](task_id="m", table="d.t", partitions=["dt={{ params.name }}"])
+        ask = PublishApprovalOperator(
+            task_id="a", subject="{{ params.name }}", on_approve="x", on_reject="y", table="{{ params.name }}",
+            approvers=["{{ params.name }}"],
+        )  # fmt: skip
+    for one in (tag, mark, ask):
+        one.render_template_fields(given)
+    request: Any = tag._request(PaimonHook(), _context())
+    assert (request.tag, datetime.fromisoformat(request.now)) == (name, START)
+    assert as_list("partitions", mark.partitions) == [f"dt={name}"]
+    assert (ask.subject, ask.table, ask.approvers) == (name, name, [name])
+
+
+def test_texts_are_wanted_where_names_are(warehouse: Path) -> None:
+    number = CreateTagOperator(task_id="n", table="d.t", tag=1.1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match=r"tag \(--tag\) must be a text, got 1\.1: put it in quotes"):
         number._request(PaimonHook(), _context())
     assert as_list("partitions", 20261118) == ["20261118"]
     with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
         as_list("partitions", {"dt": 1})
     with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
         as_list("partitions", 1.5)
+
+
+# -- files beside the DAG --------------------------------------------------------------------------------------------
+
+
+def test_only_sql_and_rules_may_be_files() -> None:
+    known = [*OPERATORS.values(), PublishApprovalOperator, SnapshotCatchUpSensor, TableSetSensor]
+    known += [PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator, PlanCorrectionOperator]
+    assert {cls.template_ext for cls in known} == {()}, "Airflow would open every text with such an end"
+    assert {name for cls in known for name in cls.file_fields} == {"sql", "rules"}
+
+
+@BOTH
+def test_a_text_that_ends_as_a_file_does_is_a_text_and_a_file_is_read(
+    warehouse: Path, tmp_path: Path, native: bool
+) -> None:
+    (tmp_path / "fix.sql").write_text("UPDATE branch SET v = '{{ params.v }}' WHERE k = 1 -- of logs.sql")
+    (tmp_path / "rules.yaml").write_text("- accepted_values: {v: [a.json, '{{ params.v }}']}")
+    made = dag(native)
+    made.template_searchpath = [str(tmp_path)]
+    insert = "INSERT INTO branch SELECT * FROM logs.sql"
+    with made:
+        fix = CorrectBranchOperator(task_id="f", table="logs.sql", branch="b.json", sql="fix.sql", view=["l=logs.sql"])
+        text = CorrectBranchOperator(task_id="t", table="logs.sql", branch="b", sql=insert)
+        accepted = {"accepted_values": {"v": ["a.json", "b.yaml"]}}
+        check = CheckBranchOperator(task_id="c", table="db.yaml", branch="b.yml", rules=[accepted])
+        other = CheckBranchOperator(task_id="o", table="db.json", branch="b", rules="rules.yaml")
+    made.resolve_template_files()
+    for operator in (fix, text, check, other):
+        operator.render_template_fields({"params": {"v": "7"}})  # type: ignore[typeddict-item]
+    assert fix.sql == "UPDATE branch SET v = '7' WHERE k = 1 -- of logs.sql"
+    assert (fix.table, fix.branch, fix.view) == ("logs.sql", "b.json", ["l=logs.sql"])
+    assert (text.sql, check.table, check.branch, check.rules) == (insert, "db.yaml", "b.yml", [accepted])
+    assert other.rules == "- accepted_values: {v: [a.json, '7']}"
 
 
 # -- the macros ------------------------------------------------------------------------------------------------------

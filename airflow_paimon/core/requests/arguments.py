@@ -123,17 +123,14 @@ def _needed(operation: str, spec: dataclasses.Field[Any]) -> str:
 
 
 def _coerce_text(name: str, value: Any) -> str:
-    """Take a text; of what a native template made of one, whole numbers and times."""
+    """Take a text; whole numbers and times, as the code of a DAG may give them, become texts."""
     if isinstance(value, str):
         return value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise InvalidInputError(
-        f"{name} must be a text, got {value!r}. With render_template_as_native_obj a template that looks like a Python "
-        f"value becomes one; put quotes into it, or switch that off"
-    )
+    raise InvalidInputError(f"{name} must be a text, got {value!r}: put it in quotes")
 
 
 def _coerce_bool(name: str, value: Any) -> bool:

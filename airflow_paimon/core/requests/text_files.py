@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from airflow_paimon.core.correction.sql_words import QUERIES, STATEMENTS
 from airflow_paimon.core.errors import InvalidInputError
 
 
@@ -20,14 +21,23 @@ def read_text(path: str, what: str) -> str:
         raise InvalidInputError(f"{what} can't be read: {why}") from None
 
 
+def names_file(text: str, ends: tuple[str, ...]) -> bool:
+    """Say whether a text is the name of a file with one of these ends, and no SQL or YAML that happens to end so."""
+    words = text.split()
+    if not words or not words[-1].endswith(ends) or "\n" in text.strip():
+        return False
+    first = words[0]
+    return len(words) == 1 or not (first[0] in "-[{(" or first.lower() in (*QUERIES, *STATEMENTS))
+
+
 def sql_text(table: str, given: str) -> str:
-    """Return the SQL of ``--sql``: the value itself if it has a space and doesn't end in ``.sql``, else its file's.
+    """Return the SQL of ``--sql``: the value itself if it has a space and names no file, else its file's.
 
     Raises:
         InvalidInputError: the file can't be read, or there is nothing but a semicolon.
     """
     value = given.strip()
-    if any(c.isspace() for c in value) and not value.endswith(".sql"):
+    if any(c.isspace() for c in value) and not names_file(value, (".sql",)):
         return value
     text = read_text(value, f"{table}: --sql takes statements, or the path of a file with them, and {value!r}")
     if not text.strip().rstrip(";").strip():
