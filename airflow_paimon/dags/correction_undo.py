@@ -1,7 +1,8 @@
 """Undo a published correction: main gets its earlier files back, as one new snapshot.
 
-check_params -> preview -> diff -> report -> approve -> undo -> verify. Only the partitions that the publish changed go
-back; where main has newer rows in them it is refused (switch keep_later off to drop everything after the publish).
+check_params -> preview -> check -> diff -> report -> approve -> undo -> verify. check runs the checks that the table
+requires on what comes back. Only the partitions that the publish changed go back; where main has newer rows in them it
+is refused (switch keep_later off to drop everything after the publish).
 docs/runbook.md is the page for the person on call.
 """
 
@@ -15,6 +16,7 @@ from airflow.sdk import DAG, AssetAlias, task
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
+from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
 from airflow_paimon.runbooks.form import (
@@ -33,6 +35,7 @@ from airflow_paimon.runbooks.tasks import (
     ask_for_approval,
     check_form,
     end_as_rejected,
+    unless_checks_are_skipped,
     where_asked,
 )
 from airflow_paimon.task_run import triggering_user
@@ -60,7 +63,9 @@ PARAMS = {
         "readers the changes; none is faster and tells them nothing.",
         ["auto", "none"],
     ),
-    **shared_by_undos("reason", "approval", "notify", "remind_before", "approvers", "undo_retention", "paimon_conn_id"),
+    **shared_by_undos(
+        "reason", "approval", "notify", "remind_before", "approvers", "undo_retention", "skip_checks", "paimon_conn_id"
+    ),
     **shared_by_undos("sample_rows", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
 
@@ -143,6 +148,14 @@ def add_tasks() -> None:
         **UNDO,
     }
     preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)
+    check = CheckBranchOperator(
+        task_id="check",
+        branch="main",
+        version=PLANNED % "tag",
+        against="{{ 'base' if params.keep_later else 'main' }}",
+        pre_execute=unless_checks_are_skipped,
+        **SPARK,
+    )
     diff = DiffBranchesOperator(
         task_id="diff",
         table="{{ ti.xcom_pull('check_params')['compared']['table'] }}",
@@ -150,6 +163,7 @@ def add_tasks() -> None:
         against="{{ ti.xcom_pull('check_params')['compared']['against'] }}",
         sample="{{ params.sample_rows }}",
         pre_execute=where_asked,
+        trigger_rule="none_failed",
         **SPARK,
     )
     reported = report()
@@ -161,7 +175,7 @@ def add_tasks() -> None:
         **rollback,
     )
     verified = verify()
-    steps = [checked, preview, diff, reported, approve, undo, verified]
+    steps = [checked, preview, check, diff, reported, approve, undo, verified]
     for earlier, later in pairwise(steps):
         earlier >> later
     approve >> end_as_rejected(lambda context: ("nothing was undone, main is as it was", []))

@@ -57,6 +57,11 @@ PARAMS = {
     ),
     "approval": switch("Ask for approval", "Wait until somebody has looked at the plan and approved it.", on=True),
     **shared("notify", "remind_before", "approvers", "four_eyes"),
+    "skip_checks": switch(
+        "Skip checks",
+        "Erase although the table requires checks: none of them can look at what an erasure leaves. The approver sees "
+        "it, and the snapshots say so.",
+    ),
     "grace": text(
         "Grace time",
         "How long files stay for readers that began before, at least 10 min. The run waits for it.",
@@ -74,7 +79,7 @@ PARAMS = {
     ),
     **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
 }
-_WORDS = ("expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped")
+_WORDS = ("expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped", "skip_checks")
 ERASURE: dict[str, Any] = {
     "where": given("where"),
     "limit": 0,

@@ -39,6 +39,7 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.leftovers import clean_up_unpublished
+from airflow_paimon.runbooks.notify import needs_four_eyes
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
@@ -155,6 +156,8 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
         planned = pipeline.plan_pipeline(
             context["params"], context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
         )
+        four_eyes = needs_four_eyes(context["params"], [one["table"] for one in planned], triggering_user(context))
+    planned = [{**one, "four_eyes": four_eyes} for one in planned]
     line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
     report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *pipeline.foreseen_lines(planned))
     return planned
@@ -334,7 +337,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
     approve = ask_for_approval(
         "publish",
         table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
-        four_eyes="{{ params.four_eyes }}",
+        four_eyes="{{ ti.xcom_pull(task_ids='check_params')[0]['four_eyes'] }}",
     )
     publish = PublishTablesOperator(
         task_id="publish",

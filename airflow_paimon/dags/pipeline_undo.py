@@ -1,8 +1,9 @@
 """Undo a correction of a pipeline: main of each of its tables gets its earlier files back, the last table first.
 
-check_params -> diff -> report -> approve -> undo -> verify. Only the partitions that the publishes changed go back;
-where one of the tables has newer rows in them, all of it is refused before anything is undone. To undo one table alone,
-or to drop what came later: data_correction_undo. docs/howto/pipeline-correction.md explains both.
+check_params -> check -> diff -> report -> approve -> undo -> verify. check runs the checks that the tables require. Only
+the partitions that the publishes changed go back; where one of the tables has newer rows in them, all of it is refused
+before anything is undone. To undo one table alone, or to drop what came later: data_correction_undo.
+docs/howto/pipeline-correction.md explains both.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator
+from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import UndoTablesOperator
 from airflow_paimon.runbooks import pipeline_report as pages
 from airflow_paimon.runbooks import undo
@@ -26,6 +28,7 @@ from airflow_paimon.runbooks.form import (
     in_airflows_terms,
     report_lines,
 )
+from airflow_paimon.runbooks.notify import needs_four_eyes
 from airflow_paimon.runbooks.tasks import (
     DEFAULTS,
     SPARK,
@@ -34,6 +37,7 @@ from airflow_paimon.runbooks.tasks import (
     ask_for_approval,
     check_form,
     end_as_rejected,
+    unless_checks_are_skipped,
     where_asked,
 )
 from airflow_paimon.task_run import triggering_user
@@ -65,6 +69,7 @@ PARAMS = {
         "remind_before",
         "approvers",
         "undo_retention",
+        "skip_checks",
         "paimon_conn_id",
     ),
     **shared_by_undos("sample_rows", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
@@ -78,6 +83,8 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
         check_form(context, context["dag"].params)
         check_policy(context["params"], locked_names(context["dag"].params))
         found = pages.plan_undo(context["params"], triggering_user(context))
+        names = [one["table"] for one in found["tables"]]
+        found["four_eyes"] = needs_four_eyes(context["params"], names, triggering_user(context))
     report_lines(found["subject"], *found["lines"])
     tables: list[dict[str, Any]] = found.pop("tables")
     context["ti"].xcom_push(key="plan", value=found)
@@ -87,6 +94,11 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
 def compared(one: dict[str, Any]) -> dict[str, Any]:
     """Of one table."""
     return {name: one[name] for name in ("table", "branch", "against")}
+
+
+def comes_back(one: dict[str, Any]) -> dict[str, Any]:
+    """Of one table."""
+    return {"table": one["table"], "version": one["tag"]}
 
 
 def undone(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
@@ -145,17 +157,27 @@ def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpac
 def add_tasks() -> None:
     """Add the tasks, in the order of their names above."""
     checked = check_params()
+    check = CheckBranchOperator.partial(
+        task_id="check",
+        branch="main",
+        map_index_template="{{ task.table | truncate(200, True) }}",
+        pre_execute=unless_checks_are_skipped,
+        **SPARK,
+    ).expand_kwargs(checked.map(comes_back))
     diff = DiffBranchesOperator.partial(
         task_id="diff",
         map_index_template="{{ task.table | truncate(200, True) }}",
         sample="{{ params.sample_rows }}",
         pre_execute=where_asked,
+        trigger_rule="none_failed",
         **SPARK,
     ).expand_kwargs(checked.map(compared))
     reported = report()
     approve = ask_for_approval(
         "undo",
         table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
+        required="{{ params.approval or ti.xcom_pull(task_ids='check_params', key='plan')['four_eyes'] }}",
+        four_eyes="{{ ti.xcom_pull(task_ids='check_params', key='plan')['four_eyes'] }}",
     )
     undo = UndoTablesOperator(
         task_id="undo",
@@ -166,6 +188,6 @@ def add_tasks() -> None:
         outlets=[AssetAlias("pipeline_correction")],
     )
     verified = verify()
-    diff >> reported >> approve >> [undo, end_as_rejected(lambda context: ("nothing was undone", []))]
+    check >> diff >> reported >> approve >> [undo, end_as_rejected(lambda context: ("nothing was undone", []))]
     undo >> verified
-    [checked, diff, reported, approve, undo, verified] >> how_to_go_on()
+    [checked, check, diff, reported, approve, undo, verified] >> how_to_go_on()

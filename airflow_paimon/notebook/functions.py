@@ -259,12 +259,13 @@ def alter_table(
 
 
 def merge_branch(
-    table: str | Table, branch: str, *, expected_main_snapshot: int | None = None, undo_retention: str = "7 d",
-    approved_by: str | None = None, approved_at: str | None = None, requested_by: str | None = None,
-    reason: str | None = None, four_eyes: bool = False, changelog: Literal["auto", "none"] = "auto",
-    expected_branch_snapshot: int | None = None, approved_main_snapshot: int | None = None, diff: str | None = None,
-    rewrite: bool = False, writers_stopped: bool = False, force: bool = False, skip_checks: bool = False,
-    tags: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", partitions: Iterable[str] = (),
+    table: str | Table, branch: str, *, approved_by: str | None = None, requested_by: str | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | None = None,
+    undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
+    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
+    approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
+    writers_stopped: bool = False, force: bool = False, tags: bool = False,
+    tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", partitions: Iterable[str] = (),
     keep_appended: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
@@ -279,12 +280,13 @@ def merge_branch(
 
 
 def fast_forward(
-    table: str | Table, branch: str, *, expected_main_snapshot: int | None = None, undo_retention: str = "7 d",
-    approved_by: str | None = None, approved_at: str | None = None, requested_by: str | None = None,
-    reason: str | None = None, four_eyes: bool = False, changelog: Literal["auto", "none"] = "auto",
-    expected_branch_snapshot: int | None = None, approved_main_snapshot: int | None = None, diff: str | None = None,
-    rewrite: bool = False, writers_stopped: bool = False, force: bool = False, skip_checks: bool = False,
-    tags: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
+    table: str | Table, branch: str, *, approved_by: str | None = None, requested_by: str | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | None = None,
+    undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
+    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
+    approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
+    writers_stopped: bool = False, force: bool = False, tags: bool = False,
+    tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PublishDetails]:
@@ -298,12 +300,13 @@ def fast_forward(
 
 
 def replace_main(
-    table: str | Table, branch: str, *, expected_main_snapshot: int | None = None, undo_retention: str = "7 d",
-    approved_by: str | None = None, approved_at: str | None = None, requested_by: str | None = None,
-    reason: str | None = None, four_eyes: bool = False, changelog: Literal["auto", "none"] = "auto",
-    expected_branch_snapshot: int | None = None, approved_main_snapshot: int | None = None, diff: str | None = None,
-    rewrite: bool = False, writers_stopped: bool = False, force: bool = False, skip_checks: bool = False,
-    tags: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
+    table: str | Table, branch: str, *, approved_by: str | None = None, requested_by: str | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | None = None,
+    undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
+    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
+    approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
+    writers_stopped: bool = False, force: bool = False, tags: bool = False,
+    tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
     keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch", option: Iterable[str] = (),
     move_consumer: Iterable[str] = (), readers_stopped: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
@@ -319,9 +322,9 @@ def replace_main(
 
 
 def rollback_to(
-    table: str | Table, *, expected_main_snapshot: int | None = None, undo_retention: str = "7 d",
-    approved_by: str | None = None, approved_at: str | None = None, requested_by: str | None = None,
-    reason: str | None = None, four_eyes: bool = False, changelog: Literal["auto", "none"] = "auto",
+    table: str | Table, *, approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool = False,
+    skip_checks: bool = False, expected_main_snapshot: int | None = None, undo_retention: str = "7 d",
+    approved_at: str | None = None, reason: str | None = None, changelog: Literal["auto", "none"] = "auto",
     branch: str = "main", tag: str | None = None, snapshot: int | None = None, timestamp: str | None = None,
     watermark: str | None = None, keep_later: bool = False, writers_stopped: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
@@ -483,9 +486,10 @@ def find_rows(
 
 
 def erase_rows(
-    table: str | Table, where: str, *, limit: int = 100, expire_tags: bool = False, expire_history: bool = False,
-    grace: str = "1 h", writers_stopped: bool = False, orphans_older_than: str = "1 d", reason: str | None = None,
-    approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool = False, processes: int = 1,
+    table: str | Table, where: str, *, approved_by: str | None = None, requested_by: str | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, limit: int = 100, expire_tags: bool = False,
+    expire_history: bool = False, grace: str = "1 h", writers_stopped: bool = False, orphans_older_than: str = "1 d",
+    reason: str | None = None, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.EraseRowsDetails]:
@@ -606,7 +610,8 @@ def compact_chain_table(
 
 
 def expire_partitions(
-    table: str | Table, *, branch: str = "main", expiration_time: str | None = None,
+    table: str | Table, *, approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool = False,
+    skip_checks: bool = False, branch: str = "main", expiration_time: str | None = None,
     strategy: Literal["values-time", "update-time"] | None = None, timestamp_pattern: str | None = None,
     timestamp_formatter: str | None = None, min_anchors: int = 1, limit: int | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.arguments import as_list
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, Publish, PublishBranch, RollbackTo
+from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, PublishBranch
 from airflow_paimon.links import UndoLink
+from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._base import PaimonOperator, SqlOrFunctionOperator, keeps_arguments
 from airflow_paimon.operators._diff_upstream import diff_text, diff_upstream
 from airflow_paimon.settings import SAMPLE
-from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_paimon.core.requests.requests import Request
-    from airflow_paimon.core.table.table import Table
     from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [
@@ -307,18 +306,14 @@ class _PublishOperator(PaimonOperator):
         requested_by: str | None = None,
         reason: str | None = None,
         four_eyes: bool | str = False,
+        skip_checks: bool | str = False,
         changelog: str = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
-        """Take the user who triggered the run as the one who asked for it, even if the argument names another."""
-        request = super()._request(hook, context)
-        assert isinstance(request, Publish)
-        user = triggering_user(context)
-        four_eyes = request.four_eyes or (hook.four_eyes and _reaches_readers(request, hook))
-        return replace(request, four_eyes=four_eyes, requested_by=request.requested_by if user is None else user)
+        return with_requester(super()._request(hook, context), hook, context)
 
 
 class _PublishBranchOperator(_PublishOperator):
@@ -342,7 +337,6 @@ class _PublishBranchOperator(_PublishOperator):
         rewrite: bool | str = False,
         writers_stopped: bool | str = False,
         force: bool | str = False,
-        skip_checks: bool | str = False,
         tags: bool | str = False,
         tag_conflict: str = "fail",
         **kwargs: Any,
@@ -581,6 +575,8 @@ class RollbackOperator(_PublishOperator):
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; for main the Paimon
         connection's ``four_eyes`` and the table's option ask for it too, and so does the undo of what needed it
         (templated)
+    :param skip_checks: go back although a check that the table requires is missing or failed for what comes back
+        (``CheckBranchOperator`` with ``version``); the snapshot says so (templated)
     :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
         both sides of the replaced buckets are read; ``none``: they get nothing (templated)
     """
@@ -677,28 +673,7 @@ class CorrectBranchOperator(SqlOrFunctionOperator):
         request = super()._request(hook, context)
         assert isinstance(request, CorrectBranch)
         if hook.four_eyes and not request.dry_run:
-            _refuse_unapproved(hook.get_table(request.table, request.branch))
+            from airflow_paimon.core.publish.approval import refuse_unapproved  # not for every DAG that is parsed
+
+            refuse_unapproved(hook.get_table(request.table, request.branch), asked=True)
         return request
-
-
-def _reaches_readers(request: Publish, hook: PaimonHook) -> bool:
-    """Say whether readers of the table see what changes: a rollback of another branch than main they mostly don't."""
-    from airflow_paimon.core.publish.safeguards import is_read_with_main  # only with four_eyes
-
-    return not isinstance(request, RollbackTo) or is_read_with_main(hook.get_table(request.table, request.branch))
-
-
-def _refuse_unapproved(branch: Table) -> None:
-    """Refuse what readers of the table would see without anybody's approval.
-
-    Raises:
-        UnsafeOperationError: the branch is a part of a chain table, so it is not published.
-    """
-    from airflow_paimon.core.chain.guard import chain_part  # only with four_eyes: not for every DAG that is parsed
-
-    if chain_part(branch) is not None:
-        raise UnsafeOperationError(
-            f"{branch.label} is a branch of a chain table, whose readers see a correction at once, but the Paimon "
-            f"connection's four_eyes asks for an approval: correct a branch taken from it (create_branch --from-branch "
-            f"{branch.branch_name}), whose publish by merge_branch asks for that; or look at it with dry_run=True"
-        )

@@ -31,6 +31,9 @@ class CheckBranchOperator(PaimonOperator):
     :param branch: the branch to check (templated)
     :param against: ``base``, or ``main``: what the branch is compared with. A publish with ``discard_main`` replaces
         main as it is now, and takes only checks in comparison with that (templated)
+    :param version: check this tag or snapshot of the branch instead, to which a ``RollbackOperator`` will go back: with
+        ``against="base"`` in comparison with the snapshot after it, as an undo needs it, with ``"main"`` in comparison
+        with the newest (templated)
     :param rules: the rules, besides those of the table: a list of dicts such as ``{"not_null": ["amount"]}``, or the
         text of one in YAML or JSON, or a file ending in ``.yaml`` or ``.json`` beside the DAG (templated)
     :param view: further views for rules that are SQL, as ``["name=db.table"]``, ``["name=db.table$branch_b@version"]``
@@ -60,6 +63,7 @@ class CheckBranchOperator(PaimonOperator):
         branch: str | None = None,
         rules: Sequence[Mapping[str, Any]] | str | None = None,
         against: str = "base",
+        version: str | int | None = None,
         view: Sequence[str] | str = (),
         restricted_sql: bool | str | None = None,
         allow_module: Sequence[str] | str = (),

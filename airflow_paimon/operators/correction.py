@@ -24,7 +24,14 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
 from airflow_paimon.operators._base import SqlOrFunctionOperator, keeps_arguments
 from airflow_paimon.operators.branch import CorrectBranchOperator
-from airflow_paimon.runbooks.notify import choose_approvers, choose_notifiers, four_eyes_note, reminder_lead, send
+from airflow_paimon.runbooks.notify import (
+    asks_four_eyes,
+    choose_approvers,
+    choose_notifiers,
+    four_eyes_note,
+    reminder_lead,
+    send,
+)
 from airflow_paimon.settings import CONN_ID
 from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_user
 
@@ -199,7 +206,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
     :param required: whether to ask at all; otherwise it counts as approved, by nobody. With the connection's
-        ``four_eyes`` it is asked always (templated)
+        ``four_eyes``, or the option of ``table``, it is asked always (templated)
     :param table: the table in question, for the link to its page and for messages (templated)
     :param paimon_conn_id: connection of type ``paimon`` whose extras ``notify`` and ``approvers`` count; none when left
         out (templated)
@@ -211,7 +218,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         ``"6 h"``; ``"never"``; when left out the connection's ``remind_before``, or a quarter of the time (templated).
         Until then the task waits in the triggerer, on Airflow 3.3 as well
     :param four_eyes: whoever triggered the run can't approve it, only reject: their approval is not taken, and the
-        question is asked again; the connection's ``four_eyes`` asks for it too (templated)
+        question is asked again; the connection's ``four_eyes`` and the option of ``table`` ask for it too (templated)
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required", "table",
@@ -257,7 +264,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             self._show_diff(context)
         store_links(self, context)
         with in_airflows_terms(context):
-            required = _switch("required", self.required) or self._connection_asks()
+            required = _switch("required", self.required) or self._must_ask()
             if self._needs_four_eyes():
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
         self.log.info("%s", f"{self.subject}\n\n{self.body or ''}".rstrip())
@@ -335,10 +342,13 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         return self._follow(context, said)
 
     def _needs_four_eyes(self) -> bool:
-        return _switch("four_eyes", self.four_eyes) or self._connection_asks()
+        return _switch("four_eyes", self.four_eyes) or self._must_ask()
 
-    def _connection_asks(self) -> bool:
-        return bool(self.paimon_conn_id and PaimonHook(self.paimon_conn_id).four_eyes)
+    def _must_ask(self) -> bool:
+        """Whether the connection or the table asks for four eyes, whatever the DAG says."""
+        if not self.paimon_conn_id:
+            return False
+        return asks_four_eyes(PaimonHook(self.paimon_conn_id), [self.table] if self.table else [])
 
     def _is_own_request(self, context: Context, user: Mapping[str, Any]) -> bool:
         """Whether whoever triggered the run approves it, although that takes somebody else."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import mask_secret
 from airflow_paimon.cli.listing import size_text
-from airflow_paimon.core.requests.requests import GRACE, EraseRows
+from airflow_paimon.core.requests.requests import GRACE
+from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
-from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -78,7 +77,9 @@ class EraseRowsOperator(_WithCondition):
     :param approved_by: kept in the snapshots' properties (templated)
     :param requested_by: kept in the snapshots' properties; whoever triggered the run, where Airflow knows (templated)
     :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
-        ``four_eyes`` asks for it too (templated)
+        ``four_eyes`` and the table's option ask for it too (templated)
+    :param skip_checks: erase although the table requires checks, which can't look at what will be left; the snapshots
+        say so (templated)
     """
 
     operation = "erase_rows"
@@ -98,20 +99,13 @@ class EraseRowsOperator(_WithCondition):
         approved_by: str | None = None,
         requested_by: str | None = None,
         four_eyes: bool | str = False,
+        skip_checks: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
-        """Take the user who triggered the run as the one who asked for it, even if the argument names another."""
-        request = super()._request(hook, context)
-        assert isinstance(request, EraseRows)
-        user = triggering_user(context)
-        return replace(
-            request,
-            four_eyes=request.four_eyes or hook.four_eyes,
-            requested_by=request.requested_by if user is None else user,
-        )
+        return with_requester(super()._request(hook, context), hook, context)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

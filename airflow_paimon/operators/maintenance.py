@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.cli.holders import holder_text
 from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.requests.requests import GRACE, RETRY_WINDOW
+from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.core.requests.requests import Request
+    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [
     "AlterTableOperator",
@@ -345,6 +352,13 @@ class PartitionExpireOperator(PaimonOperator):
     :param timestamp_formatter: else option ``partition.timestamp-formatter`` (templated)
     :param min_anchors: chain tables: full partitions that each group keeps at least (templated)
     :param limit: partitions, or segments per group, that expire in one run at most (templated)
+    :param approved_by: who approved an age that is not the table's own; kept in the snapshots' properties (templated)
+    :param requested_by: kept there, too; whoever triggered the run, where Airflow knows (templated)
+    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it. For an age, strategy or
+        time pattern of its own the Paimon connection's ``four_eyes`` and the table's option ask for it too; an expiry
+        by the table's own options is its owner's decision (templated)
+    :param skip_checks: for such an age: expire although the table requires checks, which can't look at what will be
+        left; the snapshots say so (templated)
     """
 
     operation = "expire_partitions"
@@ -360,9 +374,16 @@ class PartitionExpireOperator(PaimonOperator):
         timestamp_formatter: str | None = None,
         min_anchors: int | str = 1,
         limit: int | str | None = None,
+        approved_by: str | None = None,
+        requested_by: str | None = None,
+        four_eyes: bool | str = False,
+        skip_checks: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+
+    def _request(self, hook: PaimonHook, context: Context) -> Request:
+        return with_requester(super()._request(hook, context), hook, context)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         lines = []

@@ -338,6 +338,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
                   "writers_stopped": self.writers_stopped, "approved_by": self.approved_by,
                   "approved_at": self.approved_at, "reason": "not all tables of the pipeline could be published",
                   "requested_by": triggering_user(context) or self.requested_by, "four_eyes": self.four_eyes,
+                  "skip_checks": True,  # main gets back what it had before this task
                   "operation_id": publish.snapshot.commit_user + UNDO_SUFFIX}  # fmt: skip
         return run_operation(build_request("rollback_to", values)).to_json()
 

@@ -24,19 +24,28 @@ _MARGIN = timedelta(minutes=1)
 
 def asked_of(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the form asks of ``erase_rows``, by the names of its fields."""
-    names = ("where", "expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped")
+    names = ("where", "expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped", "skip_checks")
     return {name: params[name] for name in names}
 
 
-def check_erasure(params: Mapping[str, Any]) -> dict[str, str]:
-    """Find the table: ``{"table", "condition"}``, the condition without its values.
+def check_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the table: ``{"table", "condition", "skipped"}``, the condition without its values, and the names of the
+    required checks that are skipped.
 
     Raises:
-        NotFoundError: no such table.
+        NotFoundError: no such table. UnsafeOperationError: the table requires checks, and they are not to be skipped.
     """
+    from airflow_paimon.core.checks.required import required_rules
+    from airflow_paimon.core.publish.required_checks import refuse_without_checks
+    from airflow_paimon.core.requests.requests import EraseRows
     from airflow_paimon.core.table.made_by import hide_literals
 
-    return {"table": open_main(params).require().name, "condition": hide_literals(params["where"])}
+    main = open_main(params).require()
+    request = request_for(params, "erase_rows", **asked_of(params))
+    assert isinstance(request, EraseRows)
+    refuse_without_checks(request, main, "erased")
+    skipped = [rule.name for rule in required_rules(main)]
+    return {"table": main.name, "condition": hide_literals(params["where"]), "skipped": skipped}
 
 
 def plan_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,6 +85,8 @@ def describe_plan(
         f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
         f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
+    if checked["skipped"]:
+        about.append(f"**Required checks are skipped**: {escape(', '.join(checked['skipped']))}")
     about += [f"**Not searched**: {one['path']}: {escape(one['reason'])}" for one in found["unchecked"][:_LISTED]]
     parts = ["\n".join(f"- {line}" for line in about)]
     parts += _part(

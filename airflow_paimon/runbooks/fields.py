@@ -141,5 +141,10 @@ _UNDO = {
         "four eyes, it is asked always.",
         on=True,
     ),
+    "skip_checks": switch(
+        "Skip checks",
+        "Undo although a check that the table requires fails for the rows that come back, or can't run. The snapshot "
+        "says so.",
+    ),
     "undo_retention": text("Undo for", "How long the undo itself can be undone, such as 7 d; or: forever.", "7 d"),
 }

@@ -38,6 +38,8 @@ _FIELDS = {
     "--writers-stopped": "Writers are stopped",
     "--keep-appended": "Keep appended rows",
     "--keep-later": "Keep what came later",
+    "--skip-checks": "Skip checks",
+    "--expiration-time": "Expire after",
 }
 _FLAG = re.compile(rf"(?:{'|'.join(_FIELDS)})(?![\w-])")
 

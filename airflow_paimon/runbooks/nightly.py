@@ -27,6 +27,8 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
 
     Raises:
         InvalidInputError: the form does not fit the table. NotFoundError: no such table, or a branch of it is missing.
+        UnsafeOperationError: the form has an age of its own, which nobody approves here, and four eyes or checks are
+            asked for.
     """
     from airflow_paimon.core.chain.state import gather_chain
     from airflow_paimon.core.table.options import TableOptions
@@ -39,7 +41,7 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
     jobs = _jobs(state.layout, plans, asked, params["max_jobs"])
     option = TableOptions(main.schema().options).text("partition.expiration-time")
     if params["expiration_time"] or option:
-        request_for(params, "expire_partitions", expiration_time=params["expiration_time"])
+        _check_expiry(main, params)
     lines = [f"{state.layout.text_of(p.target)}: {p.action}: {p.reason}" for p in plans]
     return {
         "table": main.name,
@@ -48,6 +50,21 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
         "lines": _shortened([*left_out, *lines]) or [f"Nothing to compact in {main.name}"],
         "left_out": _shortened(left_out),
     }
+
+
+def _check_expiry(main: Table, params: Mapping[str, Any]) -> None:
+    from airflow_paimon.core.publish.approval import changes_readers_rows, check_four_eyes
+    from airflow_paimon.core.publish.required_checks import refuse_without_checks
+    from airflow_paimon.core.requests.requests import ExpirePartitions
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+    asked = {"expiration_time": params["expiration_time"] or None, "dry_run": params["dry_run"]}
+    asked["four_eyes"] = bool(params["expiration_time"]) and PaimonHook(params["paimon_conn_id"]).four_eyes
+    request = request_for(params, "expire_partitions", **asked)
+    assert isinstance(request, ExpirePartitions)
+    check_four_eyes(request, main, "changed")
+    if changes_readers_rows(request, main):
+        refuse_without_checks(request, main, "changed")
 
 
 def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:

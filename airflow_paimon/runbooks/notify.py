@@ -17,6 +17,8 @@ from airflow_paimon.runbooks.markdown import escape
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_paimon.hooks.paimon import PaimonHook
+
 log = logging.getLogger("airflow.task")
 
 
@@ -86,6 +88,17 @@ def reminder_lead(configured: str | None, asked: str | None, timeout: timedelta 
     )
 
 
+def asks_four_eyes(hook: PaimonHook, tables: Sequence[str]) -> bool:
+    """Whether the connection asks for four eyes, or one of these tables, ``db.t[$branch_b]``, by its option.
+
+    Raises:
+        InvalidInputError: a switch is neither true nor false. NotFoundError: no such table.
+    """
+    from airflow_paimon.core.publish.approval import asks_four_eyes as table_asks
+
+    return hook.four_eyes or any(table_asks(hook.get_table(table)) for table in tables)
+
+
 def four_eyes_note(required: bool, asked: str | None) -> str:
     """Say to the approver who can't approve.
 
@@ -94,7 +107,10 @@ def four_eyes_note(required: bool, asked: str | None) -> str:
         UnsafeOperationError: nobody is known to have triggered the run.
     """
     if not required:
-        raise InvalidInputError("Four eyes need an approval: switch it on, or four_eyes off (in the Paimon connection)")
+        raise InvalidInputError(
+            "Four eyes need an approval: switch it on. They are asked for by the form, by the Paimon connection "
+            "(four_eyes), or by the table (option airflow-paimon.four-eyes)"
+        )
     if asked is None:
         raise UnsafeOperationError(
             "Four eyes: Airflow doesn't say who triggered this run, so nobody can be kept from approving their own. "
@@ -119,12 +135,25 @@ def check_form(params: Mapping[str, Any], timeout: timedelta, asked_by: str | No
     from airflow_paimon.hooks.paimon import PaimonHook
 
     hook = PaimonHook(params["paimon_conn_id"])
-    if params.get("four_eyes") or hook.four_eyes:
-        # A form without the field, as an undo's, is approved where the connection asks for it.
-        four_eyes_note(params["approval"] or "four_eyes" not in params, asked_by)
+    needs_four_eyes(params, [params["table"]] if params.get("table") else [], asked_by)
     choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
     choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
     reminder_lead(hook.remind_before, params["remind_before"], timeout)
+
+
+def needs_four_eyes(params: Mapping[str, Any], tables: Sequence[str], asked_by: str | None) -> bool:
+    """Whether the form, its connection or one of the tables asks for four eyes; refuses a form that can't have them.
+
+    Raises:
+        InvalidInputError, UnsafeOperationError: as ``four_eyes_note`` does.
+    """
+    from airflow_paimon.hooks.paimon import PaimonHook
+
+    if not (params.get("four_eyes") or asks_four_eyes(PaimonHook(params["paimon_conn_id"]), tables)):
+        return False
+    # A form without the field, as an undo's, is approved where the connection or the table asks for it.
+    four_eyes_note(params["approval"] or "four_eyes" not in params, asked_by)
+    return True
 
 
 def _make(name: str, arguments: Mapping[str, Any], paimon_conn_id: str) -> BaseNotifier:

@@ -51,6 +51,7 @@ UNDO: dict[str, Any] = {
     "reason": given("reason"),
     "undo_retention": "{{ params.undo_retention }}",
     "writers_stopped": "{{ params.writers_stopped }}",
+    "skip_checks": "{{ params.skip_checks }}",
 }
 UNDO_APPROVED: dict[str, Any] = {
     "approved_by": APPROVED_BY,
@@ -69,14 +70,16 @@ def check_form(context: Context, params: Iterable[str]) -> None:
     notify.check_form(context["params"], APPROVAL_TIMEOUT, triggering_user(context))
 
 
-def ask_for_approval(on_approve: str, **arguments: Any) -> PublishApprovalOperator:
+def ask_for_approval(
+    on_approve: str, *, required: str = "{{ params.approval }}", **arguments: Any
+) -> PublishApprovalOperator:
     """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``report`` has returned."""
     people: dict[str, Any] = {name: given(name) for name in ("notify", "approvers", "remind_before")}
     return PublishApprovalOperator(
         task_id="approve",
         subject="{{ ti.xcom_pull(task_ids='report')['subject'] }}",
         body="{{ ti.xcom_pull(task_ids='report')['markdown'] }}",
-        required="{{ params.approval }}",
+        required=required,
         on_approve=on_approve,
         on_reject="rejected",
         defaults=PublishApprovalOperator.REJECT,
@@ -106,8 +109,15 @@ def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> 
 def where_asked(context: Context) -> None:
     """Skip what only an approver looks at, where nobody will be asked."""
     params = context["params"]
-    if not params["approval"] and not PaimonHook(params["paimon_conn_id"]).four_eyes:
+    tables = [name.strip() for name in params.get("tables") or [params["table"]]]
+    if not params["approval"] and not notify.asks_four_eyes(PaimonHook(params["paimon_conn_id"]), tables):
         raise AirflowSkipException("Ask for approval is off: nobody looks at the rows")
+
+
+def unless_checks_are_skipped(context: Context) -> None:
+    """Skip the checks."""
+    if context["params"]["skip_checks"]:
+        raise AirflowSkipException("skip_checks is on: what the table requires is not checked")
 
 
 def unless_kept(context: Context) -> None:

@@ -100,6 +100,22 @@ def test_it_waits_for_what_waiting_helps(kinds: list[str], unreached: int, minut
     assert (until and (until.timestamp() - 1_767_225_600) / 60) == minutes
 
 
+def test_a_table_with_four_eyes_and_required_checks_is_not_erased_from_unasked(warehouse: Path) -> None:
+    """The form says to ask nobody, the table says otherwise: it is refused before anything is changed."""
+    table = make_orders(str(warehouse))
+    kept = rows(table)
+    operate(table, "alter_table", change=['set airflow-paimon.required-checks=[{"not_null": "note"}]'])
+    with pytest.raises(UnsafeOperationError, match=r"requires checks .*nothing was erased"):
+        runbook.check_erasure(form())
+    params = form(skip_checks=True)
+    told = runbook.describe_plan(params, runbook.check_erasure(params), runbook.plan_erasure(params), "ann")
+    assert "**Required checks are skipped**" in told["markdown"]
+    operate(table, "alter_table", change=["set airflow-paimon.four-eyes=true"])
+    run = run_dag(DAG, {**CONF, "skip_checks": True})
+    assert run.state == "failed" and rows(table) == kept
+    assert "Four eyes need an approval" in str(run.xcom("check_params", "paimon_error"))
+
+
 def test_nothing_is_erased_before_the_approval() -> None:
     dag = load_dag(DAG)
     assert dag.get_task("check_plan").upstream_task_ids == {"approve"}

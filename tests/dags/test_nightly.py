@@ -17,7 +17,7 @@ from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_paimon.core.commit.held_partitions import held_partitions
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import plan_scan
@@ -201,6 +201,20 @@ def test_a_wrong_form_is_refused(table: Table, warehouse: Path, conf: Any, error
     make_orders(str(warehouse))
     with pytest.raises(error, match=says):
         nightly.plan_night(form(**conf))
+
+
+def test_a_forms_age_on_a_table_with_four_eyes_is_refused_before_anything_is_compacted(table: Table) -> None:
+    """It dropped segments that nobody had approved; the table's own option is its owner's decision."""
+    option = "set airflow-paimon.four-eyes=true"
+    run_operation(request_for(form(), "alter_chain_table", change=[option]))
+    with pytest.raises(
+        UnsafeOperationError, match=r"nobody approved it; nothing was changed.*partition\.expiration-time"
+    ):
+        nightly.plan_night(form(expiration_time="30 d"))
+    assert nightly.plan_night(form())["expires"] is False
+    own = "set partition.expiration-time=30 d"
+    run_operation(request_for(form(), "alter_chain_table", change=[own]))
+    assert nightly.plan_night(form())["expires"] is True
 
 
 # -- the night ----------------------------------------------------------------------------------------------------

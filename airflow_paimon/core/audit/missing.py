@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import PutNew
+from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, record_path
-from airflow_paimon.core.publish.safeguards import is_read_with_main
 from airflow_paimon.core.table.properties import UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.table import Table
 

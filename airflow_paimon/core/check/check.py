@@ -31,7 +31,7 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, 
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes, TellCatalog
-from airflow_paimon.core.publish.safeguards import is_read_with_main
+from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (

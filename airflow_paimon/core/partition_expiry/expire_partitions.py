@@ -20,6 +20,8 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     expiry_rule,
     plan_partition_expiry,
 )
+from airflow_paimon.core.publish.approval import approval_properties, changes_readers_rows, check_four_eyes
+from airflow_paimon.core.publish.required_checks import refuse_without_checks, unchecked_properties
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpirePartitions
 from airflow_paimon.core.table.options import TableOptions
@@ -35,13 +37,26 @@ def expire_partitions(context: Context, request: ExpirePartitions) -> OperationR
     Raises:
         InvalidInputError: no age is given, or the request does not fit the table.
         ConflictError: the partitions to drop kept changing.
+        UnsafeOperationError: the request has an age of its own, and four eyes or checks are asked for.
     """
+    properties = _approved(context, request)
     if TableOptions(context.table.schema().options).chain_table:
-        result = run_drops(context, chain_expiry(context, request))
+        result = run_drops(context, chain_expiry(context, request), properties)
         if result.changed and not request.dry_run:
             prune_records(context.table, context.now_ms)
         return result
-    return run_drops(context, _ordinary(context, request))
+    return run_drops(context, _ordinary(context, request), properties)
+
+
+def _approved(context: Context, request: ExpirePartitions) -> dict[str, str]:
+    """Check that what doesn't go by the table's own options may go; returns what the snapshots say of that."""
+    view = context.table.branch(request.branch).require()
+    four_eyes = check_four_eyes(request, view, "expired")
+    properties = approval_properties(request, four_eyes=four_eyes)
+    if not changes_readers_rows(request, view):
+        return properties
+    refuse_without_checks(request, context.table, "expired")
+    return properties | unchecked_properties(context.table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

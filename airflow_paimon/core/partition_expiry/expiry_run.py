@@ -223,8 +223,8 @@ def totals(steps: Sequence[DropStep]) -> dict[str, int]:
     }
 
 
-def run_drops(context: Context, source: ExpirySource) -> OperationResult:
-    """Plan, or continue the plan of an earlier try, and execute it.
+def run_drops(context: Context, source: ExpirySource, properties: Mapping[str, str]) -> OperationResult:
+    """Plan, or continue the plan of an earlier try, and execute it. ``properties``: of its snapshots, besides.
 
     Raises:
         ConflictError: the partitions to drop kept changing; ``details.done`` lists the commits that landed.
@@ -234,10 +234,10 @@ def run_drops(context: Context, source: ExpirySource) -> OperationResult:
         return _receipt(context, source, plan, [], changed=bool(plan.steps))
     require_committable(context.table)
     with attempt_of(context, source.branch):
-        return _run(context, source)
+        return _run(context, source, properties)
 
 
-def _run(context: Context, source: ExpirySource) -> OperationResult:
+def _run(context: Context, source: ExpirySource, properties: Mapping[str, str]) -> OperationResult:
     operation_id = context.request.operation_id
     earlier = load_plans(context.table, operation_id) if operation_id else []
     done: list[_Commit] = []
@@ -259,7 +259,7 @@ def _run(context: Context, source: ExpirySource) -> OperationResult:
             for step in plan.steps:
                 commit = next((c for c in done if c.step is step), None)
                 if commit is None:
-                    commit = _execute(context, source, plan, step, number)
+                    commit = _execute(context, source, plan, step, number, properties)
                     done.append(commit)
                 _look_again(context, source, plan, commit, done)
             _unmark(context, done)
@@ -288,9 +288,12 @@ def _landed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> 
     return _Commit(step=step, before=found.id - 1, snapshot=found.id) if found is not None else None
 
 
-def _execute(context: Context, source: ExpirySource, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit:
+def _execute(
+    context: Context, source: ExpirySource, plan: ExpiryPlan, step: DropStep, number: int, said: Mapping[str, str]
+) -> _Commit:
     view = context.table.branch(step.branch)
     properties = {
+        **said,
         OPERATION_PROPERTY: context.request.operation,
         CUTOFF_PROPERTY: plan.cutoff.isoformat(),
     }

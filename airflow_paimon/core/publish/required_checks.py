@@ -11,11 +11,12 @@ from typing import Any
 from airflow_paimon.core.checks.required import required_rules
 from airflow_paimon.core.checks.results import FAILED, CheckRecord, Outcome, newest_outcomes, records_of
 from airflow_paimon.core.checks.rules import Rule
-from airflow_paimon.core.errors import FormatError, UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.fold import is_fold
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.requests import PublishBranch
+from airflow_paimon.core.requests.requests import Approved, Publish, PublishBranch, RollbackTo
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import CHECKS_FORCED_PROPERTY, CHECKS_PROPERTY
 from airflow_paimon.core.table.table import Table
 
@@ -38,9 +39,11 @@ class Looked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What a table requires, and what checks of the snapshot ``theirs`` of a branch have said."""
+    """What a table requires, and what checks of the snapshot ``theirs`` of a branch have said: of what is published, or
+    of what a rollback goes back to.
+    """
 
-    request: PublishBranch
+    request: Publish
     branch: Table
     theirs: Snapshot
     required: tuple[Rule, ...]
@@ -49,8 +52,9 @@ class Gate:
     def look(self, compared: Snapshot, *, is_main: bool) -> Looked:
         """Check that every required rule has passed, or only warned, in comparison with a snapshot.
 
-        ``is_main``: that is main as it is now, all of which this publish replaces, and not the branch's base. A dry run
-        is let through, and says what is missing, as the checks may follow it.
+        ``is_main``: that is main as it is now, all of which this publish or rollback replaces, and not the branch's
+        base, or the publish that an undo takes back. A dry run is let through, and says what is missing, as the checks
+        may follow it.
 
         Raises:
             UnsafeOperationError: one is missing or failed, without ``skip_checks``.
@@ -66,10 +70,12 @@ class Gate:
             return Looked(properties=said)
         if self.request.skip_checks:
             return Looked(properties={**said, CHECKS_FORCED_PROPERTY: "true"})
+        if isinstance(self.request, RollbackTo):
+            raise _refusal_to_go_back(self.branch, self.theirs.id, found)
         raise _refusal(self.branch.label, self.theirs.id, found)
 
 
-def gate_of(request: PublishBranch, main: Table, branch: Table, theirs: Snapshot) -> Gate:
+def gate_of(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> Gate:
     """Read what the table requires, and what is known of a snapshot, or of those that it has only folded.
 
     Raises:
@@ -96,8 +102,33 @@ def refuse_unchecked(request: PublishBranch, planned: OperationResult) -> None:
     """
     found: Any = planned.details.get(REQUIRED_CHECKS)
     if found and (found["missing"] or found["failed"]) and not request.skip_checks:
-        label = f"{planned.table}: branch {request.branch!r}"
-        raise _refusal(label, planned.details["branch_snapshot"], found)
+        raise _refusal(f"{planned.table}: branch {request.branch!r}", planned.details["branch_snapshot"], found)
+
+
+def refuse_without_checks(request: Approved, table: Table, done: str) -> None:
+    """Refuse what takes rows from main before any check can look at the outcome, where the table requires checks.
+
+    ``done``: what was not done then. A dry run is let through.
+
+    Raises:
+        UnsafeOperationError: the table requires checks, and ``skip_checks`` is not given. InvalidInputError: the
+            table's option is not a list of rules.
+    """
+    required = required_rules(table)
+    if not required or request.skip_checks or request.dry_run:
+        return
+    names = first_few([repr(rule.name) for rule in required], _LISTED)
+    raise UnsafeOperationError(
+        f"{request.table} requires checks ({names}), and none of them can look at what {request.operation} will leave; "
+        f"nothing was {done}. --skip-checks does it all the same, and its snapshots say so",
+        details={REQUIRED_CHECKS: {"missing": [rule.name for rule in required]}},
+    )
+
+
+def unchecked_properties(table: Table) -> dict[str, str]:
+    """Return what the snapshots of an operation say that was let through without the checks that the table requires."""
+    required = required_rules(table)
+    return {CHECKS_PROPERTY: _summary(required, {}), CHECKS_FORCED_PROPERTY: "true"} if required else {}
 
 
 def outcomes_of(main: Table, branch: Table, snapshot: Snapshot) -> dict[str, str]:
@@ -128,15 +159,33 @@ def _by_name(required: Sequence[Rule], outcomes: Mapping[str, Outcome]) -> dict[
 
 
 def _refusal(label: str, snapshot_id: int, found: Mapping[str, Any]) -> UnsafeOperationError:
+    is_main = found["against"] == "main"
+    where = f"snapshot {snapshot_id}" + (" in comparison with main as it is now" if is_main else "")
+    return UnsafeOperationError(
+        f"{label} can't be published: {_said(found, where)}; nothing was published. Correct what is wrong on the "
+        f"branch and run check_branch_data{' --against main' if is_main else ''}; --skip-checks publishes it all the "
+        f"same, and its snapshot says so",
+        details={
+            "missing_checks": found["missing"],
+            "failed_checks": found["failed"],
+            "branch_snapshot": snapshot_id,
+        },
+    )
+
+
+def _refusal_to_go_back(branch: Table, number: int, found: Mapping[str, Any]) -> UnsafeOperationError:
+    against = f" --against {MAIN}" if found["against"] == MAIN else ""
+    return UnsafeOperationError(
+        f"{branch.label} can't go back to snapshot {number}: {_said(found, f'snapshot {number}')}; nothing was "
+        f"changed. Run check_branch_data --branch {branch.branch_name} --version {number}{against}; --skip-checks goes "
+        f"back all the same, and its snapshot says so",
+        details={"missing_checks": found["missing"], "failed_checks": found["failed"], "target_snapshot": number},
+    )
+
+
+def _said(found: Mapping[str, Any], where: str) -> str:
     missing, failed = found["missing"], found["failed"]
-    where = f"snapshot {snapshot_id}" + (" in comparison with main as it is now" if found["against"] == "main" else "")
     parts = [f"its check {name!r} failed" for name in failed[:_LISTED]]
     parts += [f"the required check {name!r} has no result for its {where}" for name in missing[:_LISTED]]
     more = len(missing) + len(failed) - len(parts)
-    said = "; ".join(parts) + (f"; and {more} more" if more else "")
-    return UnsafeOperationError(
-        f"{label} can't be published: {said}; nothing was published. Correct what is wrong on the branch and run "
-        f"check_branch_data{' --against main' if found['against'] == 'main' else ''}; --skip-checks publishes it all "
-        f"the same, and its snapshot says so",
-        details={"missing_checks": missing, "failed_checks": failed, "branch_snapshot": snapshot_id},
-    )
+    return "; ".join(parts) + (f"; and {more} more" if more else "")

@@ -17,6 +17,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
@@ -34,6 +35,7 @@ from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_fil
 from airflow_paimon.core.publish.hold import while_there
 from airflow_paimon.core.publish.open_writers import refuse_other_keys
 from airflow_paimon.core.publish.own_files import WriteChangelog
+from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
 from airflow_paimon.core.publish.sides import undo_files
@@ -73,6 +75,7 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
     Raises:
         NotFoundError: no such target. UnsafeOperationError: its rows have no row ids, those of the table have;
             it has other keys in dynamic buckets, and ``writers_stopped`` is not given.
+            Somebody else has to approve it, or a check that the table requires is missing.
         ConflictError: with ``keep_later``, such a bucket changed again.
     """
     if sum(given is not None for given in (request.tag, request.snapshot, request.timestamp, request.watermark)) != 1:
@@ -84,15 +87,33 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
         if not request.dry_run:
             reconcile_records(context.table)
         target, begun = _target(request, view), view.schema()
+        gate = gate_of(request, context.table, view, target) if is_read_with_main(view) else None
 
         def decide(head: Snapshot | None) -> Decision:
             _check_kept(view, begun, target)
             with while_there(view, target):
-                return _plan(request, view, target, head)
+                decision = _plan(request, view, target, head)
+                return decision if gate is None or head is None else _checked(gate, decision, head)
 
         return decide
 
     return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog))
+
+
+def _checked(gate: Gate, decision: Decision, head: Snapshot) -> Decision:
+    """Let what changes something pass the checks that the table requires.
+
+    Raises:
+        UnsafeOperationError: one is missing or failed, without ``skip_checks``.
+    """
+    if not decision.changes_anything:
+        return decision
+    request, target = gate.request, gate.theirs
+    assert isinstance(request, RollbackTo)
+    undone = gate.branch.snapshot(target.id + 1) if request.keep_later else head
+    looked = gate.look(undone, is_main=not request.keep_later)
+    properties = {**looked.properties, **decision.properties}  # what came back with its own checks says what they said
+    return replace(decision, properties=properties, summary={**decision.summary, **looked.summary})
 
 
 def _with_option(context: Context, view: Table, result: OperationResult) -> OperationResult:

@@ -34,6 +34,7 @@ from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Replace
+from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication, with_follow
 from airflow_paimon.core.publish.hold import drop_hold, mark_published, put_hold, supersede_marks
@@ -51,8 +52,6 @@ from airflow_paimon.core.publish.safeguards import (
     PublishMarks,
     check_approved_at,
     check_files_exist,
-    check_four_eyes,
-    is_read_with_main,
     result_of,
     undo_retention,
 )
@@ -86,7 +85,7 @@ def run_publication(
     assert isinstance(request, Publish)
     undo_retention(request)  # refused before anything is written
     check_approved_at(request)
-    four_eyes = check_four_eyes(context, target)
+    four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
         marks = PublishMarks.of(context, tried, four_eyes=four_eyes)
         own = _Try(context, request, target, marks, RewrittenFiles(rewrite), ChangelogFiles(changelog))

@@ -7,7 +7,7 @@ DAG file that imports this module stays fast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_paimon.core.whole_table.workers import RunPieces
 
 RunsOn = Literal["metadata", "rows"]
+RowsOfMain = Literal["none", "branch", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class Operation:
 
     Attributes:
         summary: What it does, for ``--help``.
+        rows_of_main: What it does to the rows that readers of main see. ``none``: nothing; files may be written again
+            with the same rows. ``branch``: it changes the rows of a branch, which is refused where four eyes are asked
+            for and readers of main see that branch, too. ``changed``: it brings rows to main or takes rows from it, so
+            its request is an ``Approved``, and four eyes and required checks hold for it.
         runs_on: ``metadata``: in any Python, as ``function(context, request)``. ``rows``: in a Spark driver, as
             ``function(spark, context, request)``.
         connector: The function for ``engine="connector"``, if any. Metadata operations need none.
@@ -48,6 +53,7 @@ class Operation:
     on_rows: tuple[str, ...] = ()
     here: str | None = None
     own_metadata: bool = False
+    rows_of_main: RowsOfMain = field(kw_only=True)
 
     @property
     def needs_spark(self) -> bool:
@@ -67,56 +73,96 @@ _TABLE = (
         requests.CreateBranch,
         "Create a branch from a tag, from a snapshot, or empty.",
         "core.branches.create:create_branch",
+        rows_of_main="none",
     ),
     Operation(
         requests.AlterBranch,
         "Change a branch's owner, reason, retention or protection.",
         "core.branches.ownership:alter_branch",
+        rows_of_main="none",
     ),
-    Operation(requests.DeleteBranch, "Delete a branch other than main.", "core.branches.delete:delete_branch"),
-    Operation(requests.RenameBranch, "Rename a branch.", "core.branches.delete:rename_branch", own_metadata=True),
+    Operation(
+        requests.DeleteBranch,
+        "Delete a branch other than main.",
+        "core.branches.delete:delete_branch",
+        rows_of_main="none",
+    ),
+    Operation(
+        requests.RenameBranch,
+        "Rename a branch.",
+        "core.branches.delete:rename_branch",
+        own_metadata=True,
+        rows_of_main="none",
+    ),
     Operation(
         requests.RebaseBranch,
         "Put a branch's changes on a new branch of main's head.",
         "core.publish.rebase:rebase_branch",
         on_rows=("data.publish_row_ids:rewrite_files",),
         own_metadata=True,
+        rows_of_main="none",
     ),
-    Operation(requests.CreateTag, "Tag a snapshot of a branch.", "core.branches.tags:create_tag"),
-    Operation(requests.ReplaceTag, "Give a tag another snapshot and retention.", "core.branches.tags:replace_tag"),
-    Operation(requests.DeleteTag, "Delete a tag of a branch.", "core.branches.tags:delete_tag"),
-    Operation(requests.RenameTag, "Rename a tag of a branch.", "core.branches.rename_tag:rename_tag"),
+    Operation(
+        requests.CreateTag,
+        "Tag a snapshot of a branch.",
+        "core.branches.tags:create_tag",
+        rows_of_main="none",
+    ),
+    Operation(
+        requests.ReplaceTag,
+        "Give a tag another snapshot and retention.",
+        "core.branches.tags:replace_tag",
+        rows_of_main="none",
+    ),
+    Operation(
+        requests.DeleteTag,
+        "Delete a tag of a branch.",
+        "core.branches.tags:delete_tag",
+        rows_of_main="none",
+    ),
+    Operation(
+        requests.RenameTag,
+        "Rename a tag of a branch.",
+        "core.branches.rename_tag:rename_tag",
+        rows_of_main="none",
+    ),
     Operation(
         requests.CreateTableSet,
         "Make the next version of a set of tables: one snapshot of each, read as one.",
         "core.table_sets.create:create_table_set",
+        rows_of_main="none",
     ),
     Operation(
         requests.ResetConsumer,
         "Set or delete the position of a streaming reader.",
         "core.metadata_expiry.reset_consumers:reset_consumer",
+        rows_of_main="none",
     ),
     Operation(
         requests.ClearConsumers,
         "Delete positions of streaming readers, so that they keep no snapshot any more.",
         "core.metadata_expiry.reset_consumers:clear_consumers",
+        rows_of_main="none",
     ),
     Operation(
         requests.AlterTable,
         "Change columns and options of a table's branch, all changes as one schema version.",
         "core.schema.tables:alter",
+        rows_of_main="none",
     ),
     Operation(
         requests.MergeBranch,
         "Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
         "core.publish.merge:publish_branch",
         **_PUBLISH,
+        rows_of_main="changed",
     ),
     Operation(
         requests.FastForward,
         "Publish a branch onto main; refused if main changed since the branch point.",
         "core.publish.merge:publish_branch",
         **_PUBLISH,
+        rows_of_main="changed",
     ),
     Operation(
         requests.ReplaceMain,
@@ -124,12 +170,14 @@ _TABLE = (
         "core.publish.merge:publish_branch",
         **_PUBLISH,
         own_metadata=True,
+        rows_of_main="changed",
     ),
     Operation(
         requests.RollbackTo,
         "Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
         "core.publish.rollback:rollback_to",
         on_rows=(_CHANGELOG,),
+        rows_of_main="changed",
     ),
     Operation(
         requests.DiffBranches,
@@ -138,12 +186,14 @@ _TABLE = (
         "rows",
         connector="spark.connector.diff_branches:diff_branches",
         here="data.plain:diff_branches",
+        rows_of_main="none",
     ),
     Operation(
         requests.CheckBranchData,
         "Check the rows of a branch against rules.",
         "spark.jobs.check_branch_data:check_branch_data",
         "rows",
+        rows_of_main="none",
     ),
     Operation(
         requests.CorrectBranch,
@@ -151,17 +201,20 @@ _TABLE = (
         "spark.jobs.correct_branch:correct_branch",
         "rows",
         connector="spark.connector.correct_branch:correct_branch",
+        rows_of_main="branch",
     ),
     Operation(
         requests.PlanCorrection,
         "Say what a correction will read, write and meet, and how long it will take, by metadata alone.",
         "data.plan_correction:plan_correction",
+        rows_of_main="none",
     ),
     Operation(
         requests.ReplayBranch,
         "Run a function or statements over upstream tables, from a point on, into branches.",
         "spark.jobs.replay_branch:replay_branch",
         "rows",
+        rows_of_main="branch",
     ),
     Operation(
         requests.Compact,
@@ -169,11 +222,13 @@ _TABLE = (
         "spark.jobs.compact:compact",
         "rows",
         here="data.plain:compact",
+        rows_of_main="none",
     ),
     Operation(
         requests.CompactManifest,
         "Merge the manifests of a branch into few, sorted by partition, without deleted entries.",
         "core.manifests.compact_manifest:compact_manifest",
+        rows_of_main="none",
     ),
     Operation(
         requests.Rescale,
@@ -181,33 +236,39 @@ _TABLE = (
         "spark.jobs.rescale:rescale",
         "rows",
         here="data.plain:rescale",
+        rows_of_main="none",
     ),
     Operation(
         requests.ExpireBranches,
         "Delete branches whose retention is over, unless they are protected or have unpublished commits.",
         "core.metadata_expiry.expire_branches:expire_branches",
+        rows_of_main="none",
     ),
     Operation(
         requests.RemoveOrphanFiles,
         "Delete old files that no snapshot, tag or changelog of any branch refers to.",
         "core.metadata_expiry.remove_orphan_files:remove_orphan_files",
         own_metadata=True,
+        rows_of_main="none",
     ),
     Operation(
         requests.CheckTable,
         "Find incomplete branches, missing protective tags, missing files and stale records.",
         "core.check.check:check_table",
         on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS),
+        rows_of_main="none",
     ),
     Operation(
         requests.StorageUsage,
         "Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.",
         "core.metadata_expiry.storage_usage:storage_usage",
+        rows_of_main="none",
     ),
     Operation(
         requests.FindRows,
         "Find the stored files of all branches that hold rows of a condition, and who reaches them.",
         "data.erasure.find_rows:find_rows",
+        rows_of_main="none",
     ),
     Operation(
         requests.EraseRows,
@@ -216,16 +277,19 @@ _TABLE = (
         "rows",
         here="data.plain:erase_rows",
         own_metadata=True,
+        rows_of_main="changed",
     ),
     Operation(
         requests.ExportAudit,
         "Write who changed tables, why, and who approved it, to a file or to a table.",
         "data.export_audit:export_audit",
+        rows_of_main="none",
     ),
     Operation(
         requests.TableHealthCheck,
         "Judge tables by their files and metadata: a score, its reasons, and what mends them.",
         "core.health.table_health:table_health",
+        rows_of_main="none",
     ),
     Operation(
         requests.RepairTable,
@@ -233,21 +297,25 @@ _TABLE = (
         "core.check.check:repair_table",
         on_rows=(_KEYS,),
         own_metadata=True,
+        rows_of_main="none",
     ),
     Operation(
         requests.CreateChainTable,
         "Create a chain table, or convert a primary-key table, with its branches and options.",
         "core.chain.setup:create_chain",
+        rows_of_main="none",
     ),
     Operation(
         requests.CheckChainTable,
         "Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.",
         "core.chain.check:check_chain",
+        rows_of_main="none",
     ),
     Operation(
         requests.AlterChainTable,
         "Apply one schema change to all three branches of a chain table, or to none.",
         "core.chain.setup:alter_chain",
+        rows_of_main="none",
     ),
     Operation(
         requests.CompactChainTable,
@@ -255,40 +323,47 @@ _TABLE = (
         "spark.jobs.compact_chain_table:compact_chain_table",
         "rows",
         here="data.plain:compact_chain_table",
+        rows_of_main="none",
     ),
     Operation(
         requests.ExpirePartitions,
         "Drop partitions that are too old; in a chain table, whole segments.",
         "core.partition_expiry.expire_partitions:expire_partitions",
+        rows_of_main="changed",
     ),
     Operation(
         requests.MarkPartitionDone,
         "Mark partitions as complete, for whoever waits for that.",
         "core.partition_marks.mark_done:mark_partition_done",
+        rows_of_main="none",
     ),
     Operation(
         requests.ExpireSnapshots,
         "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expiry:expire_snapshots",
         own_metadata=True,
+        rows_of_main="none",
     ),
     Operation(
         requests.ExpireChangelogs,
         "Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expire_changelogs:expire_changelogs",
         own_metadata=True,
+        rows_of_main="none",
     ),
     Operation(
         requests.ExpireTags,
         "Expire old tags, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expiry:expire_tags",
         own_metadata=True,
+        rows_of_main="none",
     ),
     Operation(
         requests.TriggerTagAutomaticCreation,
         "Set the automatic tags of main that are due, and expire those that are too many.",
         "core.metadata_expiry.automatic_tags:trigger_tag_automatic_creation",
         own_metadata=True,
+        rows_of_main="none",
     ),
 )
 OPERATIONS = {operation.request.operation: operation for operation in _TABLE}

@@ -242,22 +242,31 @@ class AlterTable(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publish(Request):
+class Approved(Request):
+    """Fields of what brings rows to main or takes rows from it, which may need an approval and checks."""
+
+    approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
+    requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
+    four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
+    skip_checks: bool = switch(
+        "Go on although a check that the table requires is missing or failed; the snapshot's properties say so"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publish(Approved):
     """Fields common to all publishes: compare-and-swap, undo tag, approval."""
 
     expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
     undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
-    approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
     approved_at: str | None = flag(
         "When, ISO with an offset, recorded in the snapshot's properties", may_be_blank=True, only_noted=True
     )
-    requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
     reason: str | None = flag(
         "Why, recorded in the snapshot's properties; a publish has its branch's own reason besides",
         may_be_blank=True,
         only_noted=True,
     )
-    four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
     changelog: str = flag(
         "Whether streaming readers of a table with a changelog-producer get the changes; auto reads both sides of the "
         "replaced buckets and writes what differs, none reads nothing",
@@ -286,9 +295,6 @@ class PublishBranch(Publish):
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless"
     )
     force: bool = switch("Publish a protected branch too")
-    skip_checks: bool = switch(
-        "Publish although a check that the table requires is missing or failed; the snapshot's properties say so"
-    )
     tags: bool = switch("Main gets the branch's own tags on states that main has then; replace_main always does so")
     tag_conflict: str = flag(
         "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
@@ -379,9 +385,14 @@ class CheckBranchData(Request):
     )
     against: str = flag(
         "What the branch is compared with: its base, or main as it is now, which is what a publish with --discard-main "
-        "replaces; a branch that was created empty is always compared with main",
+        "replaces; a branch that was created empty is always compared with main. With --version: base is the snapshot "
+        "after it, main the branch as it is now",
         "base",
         choices=("base", "main"),
+    )
+    version: str | None = flag(
+        "Tag or snapshot id of the branch to check instead of its newest snapshot, before rollback_to goes back to it: "
+        "an undo is compared with base, any other rollback with main"
     )
     view: tuple[str, ...] = texts("Further view for rules that are SQL, name=db.table[$branch_b][@VERSION] (repeat)")
     restricted_sql: bool = switch(
@@ -533,7 +544,7 @@ class FindRows(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EraseRows(FindRows):
+class EraseRows(FindRows, Approved):
     operation = "erase_rows"
     expire_tags: bool = switch("Expire the tags that still reach such rows; else they are listed")
     expire_history: bool = switch("Expire the snapshots that still reach such rows; else they are listed")
@@ -547,9 +558,6 @@ class EraseRows(FindRows):
     reason: str | None = flag(
         "Why, recorded in the snapshots' properties and the audit: name no person", may_be_blank=True
     )
-    approved_by: str | None = flag("Who approved, recorded in the snapshots' properties", may_be_blank=True)
-    requested_by: str | None = flag("Who asked for it, recorded in the snapshots' properties", may_be_blank=True)
-    four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -630,7 +638,7 @@ class CompactChainTable(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpirePartitions(Request):
+class ExpirePartitions(Approved):
     operation = "expire_partitions"
     branch: str = flag("Branch to expire; chain tables always expire as a whole", "main")
     expiration_time: str | None = flag("Age, e.g. '30 d'; by default the option partition.expiration-time")
@@ -644,6 +652,13 @@ class ExpirePartitions(Request):
         "The most partitions (chain tables: segments per group) to expire in one run; "
         "by default the option partition.expiration-max-num (100)"
     )
+
+    @property
+    def is_by_own_options(self) -> bool:
+        """Whether the table's options alone say what is too old: its owner's decision, which nobody approves again."""
+        return not any(
+            (self.expiration_time, self.strategy, self.timestamp_pattern, self.timestamp_formatter, self.now)
+        )
 
 
 GRACE, LEAST_GRACE, RETRY_WINDOW = "1 h", "10 min", "1 d"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.requests.requests import CheckBranchData, DiffBranches
 from airflow_paimon.core.table.history import branch_point, publish_target
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.table import resolve_version
 from airflow_paimon.data.diff.scan import BASE, DiffPlan, plan_diff
 
 
@@ -21,3 +23,24 @@ def plan_own_changes(context: Context, branch: str, against: str = BASE) -> Diff
     if against == MAIN or branch_point(context.table, view) is None:
         against = publish_target(context.table, view).branch_name
     return plan_diff(context, DiffBranches(table=context.table.name, branch=branch, against=against))
+
+
+def planned_changes(context: Context, request: CheckBranchData) -> DiffPlan:
+    """Plan what a check looks at: a branch's own changes, or what going back to a version of it would change.
+
+    Raises:
+        InvalidInputError: the version is the newest. PaimonError: as ``plan_diff`` does.
+    """
+    if request.version is None:
+        return plan_own_changes(context, request.branch, request.against)
+    view = context.table.branch(request.branch).require()
+    (of, target), head = resolve_version(view, request.version), view.latest_snapshot()
+    if of.branch_name != view.branch_name:
+        raise InvalidInputError(f"{view.label}: {request.version} is a version of {of.label}; give one of its own")
+    if target is None or head is None or target.identity == head.identity:
+        raise InvalidInputError(
+            f"{view.label}: {request.version} is its newest snapshot, so nothing goes back to it; leave --version out"
+        )
+    before = head if request.against == MAIN else view.snapshot(target.id + 1)
+    asked = DiffBranches(table=context.table.name, branch=request.branch, against=f"{request.branch}@{before.id}")
+    return plan_diff(context, asked, target)

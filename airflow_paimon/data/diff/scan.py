@@ -108,14 +108,17 @@ class DiffPlan:
         return (*self.columns, ROW_ID) if self.shared_row_ids else self.columns
 
 
-def plan_diff(context: Context, request: DiffBranches) -> DiffPlan:
+def plan_diff(context: Context, request: DiffBranches, version: Snapshot | None = None) -> DiffPlan:
     """Read the newest snapshots of both sides and find the buckets that differ.
+
+    ``version``: compare this snapshot of the branch instead, as it is in the branch's schema of now.
 
     Raises:
         NotFoundError: no such branch. UnsafeOperationError: there is no base. InvalidInputError: other keys.
     """
     main = context.table
     branch, after, schema = _version_of(main, request.branch)
+    after = version or after
     other, before, other_schema = _other_side(main, branch, schema, request)
     _check_keys(branch, schema, other, other_schema)
     choice = choose_partitions(schema, request.partitions, context.table.name)

@@ -31,20 +31,17 @@ from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
 from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.publish.approval import approval_properties, check_four_eyes, needs_four_eyes
 from airflow_paimon.core.publish.audit_properties import keep_record
-from airflow_paimon.core.publish.safeguards import refuse_own_approval
+from airflow_paimon.core.publish.required_checks import refuse_without_checks, unchecked_properties
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, ExpireSnapshots, RemoveOrphanFiles
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, protects
 from airflow_paimon.core.table.properties import (
-    APPROVED_BY_PROPERTY,
     CONDITION_PROPERTY,
-    FOUR_EYES_PROPERTY,
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
-    REASON_PROPERTY,
-    REQUESTED_BY_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
@@ -64,15 +61,13 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
 
     Raises:
         InvalidInputError: the condition, the grace time or the age of orphans is none; nothing was changed.
-        UnsafeOperationError: a tag under a legal hold reaches such rows, or four eyes are asked for and nobody else has
-            approved it; nothing was changed.
+        UnsafeOperationError: a tag under a legal hold reaches such rows, four eyes are asked for and nobody else has
+            approved it, or the table requires checks; nothing was changed.
         UnsupportedFeatureError: a table, branch or feature from which rows are not erased here.
         ConflictError: other writers kept changing the files; ``details["done"]`` are the commits that stand.
     """
     table = context.table
     search = check_erasure(table, request)
-    if request.four_eyes and not request.dry_run:
-        refuse_own_approval(request, "erased")
     if request.dry_run:
         return _planned(context, request, search, _look(table, search))
     require_committable(table)
@@ -81,7 +76,13 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
 
 
 def check_erasure(table: Table, request: EraseRows) -> Search:
-    """Check all that is asked for, also what only the last steps use, since the first ones can't be taken back."""
+    """Check all that is asked for, also what only the last steps use, since the first ones can't be taken back.
+
+    Raises:
+        PaimonError: as ``erase_rows`` does.
+    """
+    check_four_eyes(request, table, "erased")
+    refuse_without_checks(request, table, "erased")
     search = search_of(table, request.where)
     _check_table(table, search)
     grace_millis(table, request)
@@ -195,18 +196,15 @@ def _stamp(context: Context, request: EraseRows) -> dict[str, Any]:
     return {"time": context.now_iso, "condition_sha256": condition_digest(request.where)}
 
 
-def _marks(request: EraseRows) -> dict[str, str]:
+def _marks(request: EraseRows, table: Table) -> dict[str, str]:
     """What an erasure's snapshots and the audit say of it."""
-    said = {
+    return {
         OPERATION_PROPERTY: request.operation,
         CONDITION_PROPERTY: condition_digest(request.where),
-        OPERATION_ID_PROPERTY: request.operation_id,
-        REASON_PROPERTY: request.reason,
-        APPROVED_BY_PROPERTY: request.approved_by,
-        REQUESTED_BY_PROPERTY: request.requested_by,
-        FOUR_EYES_PROPERTY: "true" if request.four_eyes else None,
+        **({OPERATION_ID_PROPERTY: request.operation_id} if request.operation_id else {}),
+        **approval_properties(request, four_eyes=needs_four_eyes(request, table)),
+        **unchecked_properties(table),
     }
-    return {name: text for name, text in said.items() if text}
 
 
 @dataclass(slots=True)
@@ -246,7 +244,7 @@ class _Erasure:
         }
         changed = bool(self.erased) or any(step["changed"] for step in self.steps.values())
         if found.proven:
-            details["proof"] = keep_proof(table, details, _marks(self.request), changed=changed)
+            details["proof"] = keep_proof(table, details, _marks(self.request, self.context.table), changed=changed)
         after = table.latest_snapshot_id()
         return self.context.result(None, branch=MAIN, changed=changed, before=before, after=after, details=details)
 
@@ -278,7 +276,9 @@ class _Erasure:
     def _from_branch(self, view: Table, names: set[str], chain: ChainErasure | None) -> None:
         identity = commit_identity(self.tried.operation_id, view.branch_name, digest_of(sorted(names)))
         guard_options = None if chain is None else CHECKED_BY_CALLER
-        options = CommitOptions(identity=identity, properties=_marks(self.request), guard_options=guard_options)
+        options = CommitOptions(
+            identity=identity, properties=_marks(self.request, self.context.table), guard_options=guard_options
+        )
         before = None if chain is None else chain.before_commit
         try:
             done = erase_from_branch(view, self.search, names, self.run, options, before)

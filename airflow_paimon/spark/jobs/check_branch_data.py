@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import PaimonError, UnsafeOperationError, Unsupp
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.masking import hidden_in, masks_of
-from airflow_paimon.data.diff.against import plan_own_changes
+from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.filters import has_jvm
@@ -52,7 +52,7 @@ def check_branch_data(spark: SparkSession, context: Context, request: CheckBranc
         InvalidInputError: a rule is wrong.
     """
     rules = rules_of(context, request)
-    plan = plan_own_changes(context, request.branch, request.against)
+    plan = planned_changes(context, request)
     checks = _Checks(spark, context, request, plan, rules)
     try:
         return evaluate(context, request, plan, lambda: [checks.result(rule) for rule in rules])

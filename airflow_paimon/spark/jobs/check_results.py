@@ -30,7 +30,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.data.diff.against import plan_own_changes
+from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, diff_fits, skipped_rows
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
@@ -49,7 +49,7 @@ def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
         InvalidInputError: a rule is wrong, or names a column that is not there. UnsafeOperationError: a rule of the
             table calls a function that this request doesn't allow. NotFoundError: no such branch.
     """
-    if request.branch == MAIN:
+    if request.branch == MAIN and request.version is None:
         raise InvalidInputError(
             f"{request.table}: main has no changes to check; name the branch that is to be published"
         )
@@ -87,7 +87,7 @@ def check_before_spark(
     others = [rule for rule in rules if not isinstance(rule, RowLimits)]
     if not all(isinstance(rule, NotNull | AcceptedValues | Unique) for rule in others):
         return None
-    plan = plan_own_changes(context, request.branch, request.against)
+    plan = planned_changes(context, request)
     if not diff_fits(plan, memory_bytes) or not all(is_kept(rule, plan, memory_bytes) for rule in others):
         return None
     counts: list[Counts] = []

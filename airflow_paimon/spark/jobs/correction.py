@@ -22,6 +22,7 @@ from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.publish.approval import refuse_unapproved
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.made_by import function_properties, statement_properties
@@ -117,7 +118,8 @@ def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
     """Open the branch that is to be written.
 
     Raises:
-        InvalidInputError: it is main. NotFoundError: there is no such branch.
+        InvalidInputError: it is main. NotFoundError: there is no such branch. UnsafeOperationError: readers of main
+            see the branch, and four eyes are asked for.
     """
     branch = context.table.branch(request.branch)
     if request.branch == MAIN:
@@ -125,6 +127,8 @@ def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
             f"{branch.name}: correct_branch writes a branch, which is published when it is right; create one first"
         )
     branch.require()
+    if not request.dry_run:
+        refuse_unapproved(branch)
     require_committable(branch)
     return branch
 

@@ -13,6 +13,7 @@ from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Plan
+from airflow_paimon.core.publish.approval import refuse_unapproved
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots, named_tables
@@ -184,6 +185,8 @@ def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Tabl
         found[name] = open_table(request.warehouse, text, storage_options=request.storage_options)
     for view in found.values():
         _check_target(view)
+        if not request.dry_run:
+            refuse_unapproved(view)
     places = [(view.name, view.branch_name) for view in found.values()]
     if len(set(places)) < len(places):
         raise InvalidInputError(f"{request.table}: two targets are the same branch of the same table")

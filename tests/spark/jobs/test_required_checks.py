@@ -88,12 +88,15 @@ def test_an_undone_undo_brings_back_what_checks_said(spark: SparkSession, tmp_pa
 
     published = run(tmp_path, "merge_branch", branch="fix", skip_checks=True)
     assert of(published) == said
-    undone = run(tmp_path, "rollback_to", tag=published.details["undo_tag"], keep_later=True)
-    assert of(undone) == {}
+    undone = run(tmp_path, "rollback_to", tag=published.details["undo_tag"], keep_later=True, skip_checks=True)
+    assert of(undone) == {**said, "airflow-paimon.checks": json.dumps({"v is there": "missing"})}
     put(main, [(9, "later", "c")])
-    again = run(tmp_path, "rollback_to", tag=undone.details["undo_tag"], keep_later=True)
-    assert of(again) == said
-    assert of(run(tmp_path, "rollback_to", snapshot=published.snapshot_after)) == said
+    undo: dict[str, Any] = {"tag": undone.details["undo_tag"], "keep_later": True}
+    assert check(spark, tmp_path, branch="main", version=undo["tag"])[0]["outcome"] == "failed"
+    with pytest.raises(UnsafeOperationError, match=r"'v is there' failed; nothing was changed.*--version"):
+        run(tmp_path, "rollback_to", **undo)
+    assert of(run(tmp_path, "rollback_to", **undo, skip_checks=True)) == said
+    assert of(run(tmp_path, "rollback_to", snapshot=published.snapshot_after, skip_checks=True)) == said
 
 
 def test_what_replaces_main_whole_needs_checks_in_comparison_with_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""Who must approve what brings rows to main or takes rows from it: somebody other than who asked, where that is asked.
+
+Every operation whose mark in the table of operations is ``changed`` asks here before it writes anything.
+"""
+
+from __future__ import annotations
+
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.requests.requests import Approved, ExpirePartitions, RollbackTo
+from airflow_paimon.core.table.features import is_chain_part
+from airflow_paimon.core.table.options import FOUR_EYES_OPTION, TableOptions
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import (
+    APPROVED_BY_PROPERTY,
+    FOUR_EYES_PROPERTY,
+    REASON_PROPERTY,
+    REQUESTED_BY_PROPERTY,
+)
+from airflow_paimon.core.table.table import Table
+
+
+def is_read_with_main(view: Table) -> bool:
+    """Whether readers of the table see this branch: main, and those that main's options add, as of a chain table."""
+    options = view.branch(MAIN).schema().options.items()
+    named = {value.strip().lower() for key, value in options if key.startswith(("scan.fallback-", "scan.primary-"))}
+    return view.branch_name == MAIN or view.branch_name.lower() in named
+
+
+def asks_four_eyes(table: Table) -> bool:
+    """Whether the table's option asks for four eyes.
+
+    Raises:
+        InvalidInputError: it is neither true nor false.
+    """
+    said = table.branch(MAIN).schema().options.get(FOUR_EYES_OPTION, "false").strip().lower()
+    if said not in ("true", "false"):
+        raise InvalidInputError(f"{table.name}: option {FOUR_EYES_OPTION} must be true or false; it is {said!r}")
+    return said == "true"
+
+
+def changes_readers_rows(request: Approved, view: Table) -> bool:
+    """Whether the request, and not the table's own options, brings rows to readers of the table or takes rows from
+    them. ``view``: the branch that is written, main for a publish.
+    """
+    if isinstance(request, ExpirePartitions):
+        return not request.is_by_own_options and is_read_with_main(view)
+    return not isinstance(request, RollbackTo) or is_read_with_main(view)
+
+
+def needs_four_eyes(request: Approved, view: Table) -> bool:
+    """Whether the request asks for it, the table's option does, or a publish is taken back that needed it.
+
+    The last one holds for an undo of an undo as well, by which an undone publish comes back.
+
+    Raises:
+        InvalidInputError: the option is neither true nor false.
+    """
+    if request.four_eyes:
+        return True
+    if not changes_readers_rows(request, view):
+        return False
+    return asks_four_eyes(view) or (isinstance(request, RollbackTo) and _takes_back_an_approved_one(request, view))
+
+
+def _takes_back_an_approved_one(request: RollbackTo, view: Table) -> bool:
+    try:
+        target = view.tag(request.tag).snapshot.id if request.tag is not None else request.snapshot or 0
+    except NotFoundError:  # the rollback itself says so, or finds that an earlier try has landed
+        return False
+    return any(
+        p.snapshot.id == target + 1 or (not request.keep_later and p.snapshot.id > target)
+        for p in publishes(view)
+        if FOUR_EYES_PROPERTY in p.snapshot.properties
+    )
+
+
+def check_four_eyes(request: Approved, view: Table, done: str) -> bool:
+    """Check that somebody other than the requester approved, if that is needed; returns whether it is.
+
+    A dry run needs no approval yet. ``done``: what was not done when it is refused.
+
+    Raises:
+        UnsafeOperationError: nobody approved, nobody is known to have asked, or it is the same person.
+    """
+    if not needs_four_eyes(request, view) or request.dry_run:
+        return False
+    asked, approved = ((who or "").strip() for who in (request.requested_by, request.approved_by))
+    if asked and approved and asked.casefold() != approved.casefold():
+        return True
+    why = (
+        "nobody approved it"
+        if not approved
+        else f"it is not known who asked for it, so {approved!r} may have approved their own request"
+        if not asked
+        else f"{approved!r} asked for it and approved it"
+    )
+    raise UnsafeOperationError(
+        f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was {done}. Somebody else has to "
+        f"approve it{_OR_OWN_OPTIONS if isinstance(request, ExpirePartitions) else ''}",
+        details={"requested_by": request.requested_by, "approved_by": request.approved_by},
+    )
+
+
+_OR_OWN_OPTIONS = (
+    "; without an age of its own (--expiration-time, --strategy, --timestamp-..., --now) an expiry goes by the table's "
+    "options partition.expiration-time and the like, which nobody has to approve"
+)
+
+
+def approval_properties(request: Approved, *, four_eyes: bool) -> dict[str, str]:
+    """Return what the snapshot's properties say of who asked, who approved and why."""
+    said = {
+        REASON_PROPERTY: getattr(request, "reason", None),
+        APPROVED_BY_PROPERTY: request.approved_by,
+        REQUESTED_BY_PROPERTY: request.requested_by,
+        FOUR_EYES_PROPERTY: "true" if four_eyes else None,
+    }
+    return {name: text for name, text in said.items() if text}
+
+
+def refuse_unapproved(branch: Table, *, asked: bool = False) -> None:
+    """Refuse to change rows of a branch that readers of main see without anybody's approval, where four eyes are
+    asked for: by the table's option, or ``asked`` for.
+
+    Raises:
+        UnsafeOperationError: names the branch, and the way out.
+    """
+    if branch.branch_name == MAIN or not is_read_with_main(branch) or not (asked or asks_four_eyes(branch)):
+        return
+    if is_chain_part(TableOptions(branch.branch(MAIN).schema().options), branch.branch_name):
+        raise UnsafeOperationError(
+            f"{branch.label} is a branch of a chain table, whose readers see a correction at once, but four eyes are "
+            f"asked for, by the table's option {FOUR_EYES_OPTION} or by the Paimon connection: correct a branch taken "
+            f"from it (create_branch --from-branch {branch.branch_name}), whose publish by merge_branch asks for that; "
+            f"or look at it with dry_run=True"
+        )
+    raise UnsafeOperationError(
+        f"{branch.label} is read together with main (scan.fallback-branch or scan.primary-branch), so readers see a "
+        f"correction at once, but four eyes are asked for, by the table's option {FOUR_EYES_OPTION} or by the Paimon "
+        f"connection: correct the rows on a branch of main instead, whose publish by merge_branch asks for that; or "
+        f"look at it with dry_run=True"
+    )
