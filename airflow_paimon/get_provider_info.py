@@ -3,6 +3,8 @@
 from typing import Any
 
 from airflow_paimon import __version__
+from airflow_paimon.operators import MODULES as OPERATORS
+from airflow_paimon.sensors import MODULES as SENSORS
 
 _NAME = "Apache Paimon"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -63,21 +65,8 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
-        "operators": [
-            _modules(
-                "airflow_paimon.operators.branch",
-                "airflow_paimon.operators.chain",
-                "airflow_paimon.operators.check",
-                "airflow_paimon.operators.correction",
-                "airflow_paimon.operators.audit",
-                "airflow_paimon.operators.erasure",
-                "airflow_paimon.operators.maintenance",
-                "airflow_paimon.operators.pipeline",
-                "airflow_paimon.operators.replay",
-                "airflow_paimon.operators.table_set",
-            )
-        ],
-        "sensors": [_modules("airflow_paimon.sensors.snapshot", "airflow_paimon.sensors.table_set")],
+        "operators": [_modules(*(f"airflow_paimon.operators.{module}" for module in OPERATORS))],
+        "sensors": [_modules(*(f"airflow_paimon.sensors.{module}" for module in SENSORS))],
         "hooks": [
             _modules(
                 "airflow_paimon.hooks.paimon",

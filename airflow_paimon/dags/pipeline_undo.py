@@ -1,6 +1,6 @@
 """Undo a correction of a pipeline: main of each of its tables gets its earlier files back, the last table first.
 
-check_params -> check -> diff -> report -> approve -> undo -> verify. check runs the checks that the tables require. Only
+check_params -> check -> diff -> report -> approve -> undo -> verify. check runs what the tables require as checks. Only
 the partitions that the publishes changed go back; where one of the tables has newer rows in them, all of it is refused
 before anything is undone. To undo one table alone, or to drop what came later: data_correction_undo.
 docs/howto/pipeline-correction.md explains both.

@@ -23,7 +23,8 @@ __all__ = ["SnapshotCatchUpSensor"]
 
 class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     """
-    Wait until a branch of a table has caught up; all conditions that are given must hold.
+    Wait until a branch of a table has caught up; all conditions that are given must hold. Without any it has caught up
+    with main: its newest commit is not older than main's, nor is its watermark where both have one.
 
     A poke costs at most three small reads per branch (waiting for partitions reads manifests as well). Returns
     ``{"table", "branch", "caught_up", "waiting_for", "snapshot_id", "watermark", "commit_time", "main_snapshot_id"}``.

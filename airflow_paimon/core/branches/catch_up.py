@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ class CatchUpCondition:
     unless ``allow_older_partitions``, with files not older than main's newest in that partition.
     ``marked_partitions``: partitions that are marked as complete (the file ``_SUCCESS``).
     ``wait_for_branch``: a branch that doesn't exist is waited for.
+    ``main``: the branch's newest commit is not older than main's, nor is its watermark where both have one.
     """
 
     min_snapshot_id: int | None = None
@@ -41,10 +42,13 @@ class CatchUpCondition:
     allow_older_partitions: bool = False
     wait_for_branch: bool = False
     marked_partitions: tuple[str, ...] = ()
+    main: bool = False
 
     @property
     def needs_main(self) -> bool:
         """Whether main has to be read."""
+        if self.main:
+            return True
         lags = self.watermark_lag_ms is not None or self.commit_lag_ms is not None
         return (lags and self.reference_time_ms is None) or (bool(self.partitions) and not self.allow_older_partitions)
 
@@ -133,10 +137,11 @@ def parse_condition(
 ) -> CatchUpCondition:
     """Parse the arguments of a sensor: lags as ``10 min``, times as ISO with an offset or epoch ms.
 
-    With ``wait_for_branch`` no other condition is needed: the branch then has to exist, and to have a snapshot.
+    With ``wait_for_branch`` no other condition is needed: the branch then has to exist, and to have a snapshot. Without
+    any condition it has to have caught up with main.
 
     Raises:
-        InvalidInputError: malformed, no condition, or a reference time without a lag.
+        InvalidInputError: malformed, or a reference time without a lag.
     """
     from airflow_paimon.core.table.table import parse_timestamp
 
@@ -152,16 +157,12 @@ def parse_condition(
     )
     lags = condition.watermark_lag_ms is not None or condition.commit_lag_ms is not None
     named = (*condition.partitions, *condition.marked_partitions)
-    if not (lags or named or condition.min_snapshot_id is not None or wait_for_branch):
-        raise InvalidInputError(
-            "Nothing to wait for: give min_snapshot_id, max_watermark_lag, max_commit_lag, partitions, "
-            "marked_partitions, wait_for_branch"
-        )
     if condition.reference_time_ms is not None and not lags:
         raise InvalidInputError("reference_time needs max_watermark_lag or max_commit_lag ('0 s' for no lag at all)")
     for spec in named:
         parse_partition_text(spec)
-    return condition
+    nothing_else = not (lags or named or condition.min_snapshot_id is not None or wait_for_branch)
+    return replace(condition, main=nothing_else)
 
 
 def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
@@ -186,6 +187,10 @@ def _lags_behind(condition: CatchUpCondition, state: CatchUpState, head: Head) -
     fixed = condition.reference_time_ms
     if condition.needs_main and fixed is None and main is None:
         return  # main has no snapshot: the branch can't lag
+    if condition.main and main is not None:
+        if head.watermark_ms is not None and main.watermark_ms is not None:
+            yield from _time_behind("watermark", head.watermark_ms, main.watermark_ms, 0)
+        yield from _time_behind("newest commit", head.commit_time_ms, main.commit_time_ms, 0)
     if condition.watermark_lag_ms is not None:
         target = fixed if fixed is not None else main.watermark_ms if main else None
         yield from _time_behind("watermark", head.watermark_ms, target, condition.watermark_lag_ms)
@@ -220,8 +225,14 @@ def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
     partitions only.
 
     Raises:
-        NotFoundError: there is no such table, or no such branch and it is not to be waited for.
+        NotFoundError: there is no such table, or no such branch and it is not to be waited for. InvalidInputError: main
+            is to catch up with itself.
     """
+    if condition.main and table.branch_name == MAIN:
+        raise InvalidInputError(
+            f"{table.name}: nothing to wait for: main can't lag behind itself. Name a branch, or give min_snapshot_id, "
+            f"max_watermark_lag or max_commit_lag with reference_time, partitions or marked_partitions"
+        )
     view, branch = table.branch(MAIN), table.hinted_snapshot()
     if branch is None and condition.wait_for_branch and not table.exists():
         view.require()

@@ -22,6 +22,7 @@ from airflow_paimon.core.branches.catch_up import (
 )
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.table.table import Table, open_table
+from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, run
 from tests.stores import CountingStore
 
@@ -118,7 +119,6 @@ def test_predicate(condition: dict[str, Any], seen: CatchUpState, caught_up: boo
 @pytest.mark.parametrize(
     "values",
     [
-        {},
         {"reference_time": "2026-01-01T00:00:00+00:00"},
         {"reference_time": "2026-01-01T00:00:00+00:00", "partitions": ["dt=1"]},
         {"min_snapshot_id": "five"},
@@ -244,3 +244,23 @@ def test_partitions_that_are_to_be_marked_as_complete(tmp_path: Path) -> None:
         check(table, parse_condition(marked_partitions=["day=1"]))
     with pytest.raises(InvalidInputError, match="at least one key=value"):
         parse_condition(marked_partitions=[""])
+
+
+def test_without_a_condition_a_branch_has_to_catch_up_with_main(tmp_path: Path) -> None:
+    main, condition = make_table(tmp_path), parse_condition()
+    append(main, "1")
+    run(main, "create_branch", branch="fix", snapshot=1)
+    fix = main.branch("fix")
+    assert check(fix, condition).caught_up
+    next_millisecond()
+    append(main, "2")
+    (text,) = check(fix, condition).waiting_for
+    assert text.startswith("newest commit 20")
+    next_millisecond()
+    append(fix, "2")
+    assert check(fix, CatchUpCondition.from_json(condition.to_json())).caught_up
+    with pytest.raises(InvalidInputError, match="main can't lag behind itself"):
+        check(main, condition)
+    heads = (Head(snapshot_id=1, commit_time_ms=5, watermark_ms=w) for w in (7, 9))
+    state = CatchUpState(table="d.t", branch="fix", branch_head=next(heads), main_head=next(heads))
+    assert judge(condition, state).waiting_for[0].startswith("watermark 1970")

@@ -118,7 +118,7 @@ def test_nobody_changes_alone_what_readers_see_with_main(orders: Table, operatio
     assert {n for n, o in OPERATIONS.items() if o.rows_of_main == "branch"} == {"correct_branch", "replay_branch"}
     run(orders, "alter_table", change=["set airflow-paimon.four-eyes=true", "set scan.fallback-branch=fix"])
     request = build_request(operation, {**reach(orders), "branch": "fix", **values})
-    with pytest.raises(UnsafeOperationError, match="is read together with main.*on a branch of main instead"):
+    with pytest.raises(UnsafeOperationError, match=r"is read together with main.*on a branch of main instead"):
         run_before_spark(request)
 
 
