@@ -70,6 +70,12 @@ class _Wrapper(StoreOver):
     def delete(self, path: str) -> None:
         self._call("delete", path, lambda: self.inner.delete(path))
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        return self._call("delete", path, lambda: self.inner.delete_same(path, data))
+
+    def delete_empty(self, path: str) -> None:
+        self._call("delete_tree", path, lambda: self.inner.delete_empty(path))
+
     def delete_tree(self, path: str) -> None:
         self._call("delete_tree", path, lambda: self.inner.delete_tree(path))
 

@@ -23,7 +23,7 @@ STORAGE_LIBRARIES = (
 )  # fmt: skip
 # The hook asks it, too, where Java is; a test below holds that it brings no Spark with it.
 JAVA_SEARCH = "airflow_paimon.spark.java"
-MUTATIONS = {"create", "replace", "delete", "delete_tree"}
+MUTATIONS = {"create", "replace", "delete", "delete_same", "delete_empty", "delete_tree"}
 
 
 @dataclass(frozen=True)

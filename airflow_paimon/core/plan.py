@@ -44,15 +44,18 @@ class Replace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Delete one file; a missing file is not an error."""
+    """Delete one file; a missing file is not an error. ``expected``: only where it has this content; None only where
+    nobody else ever puts another file there, as its name holds a uuid or it is a hint.
+    """
 
     path: str
     reason: str
+    expected: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTree:
-    """Delete a folder and its contents."""
+class DeleteFolders:
+    """Delete a folder with the folders below it, as far as nothing is in them."""
 
     path: str
     reason: str
@@ -115,7 +118,7 @@ class PutSnapshot:
     reason: str
 
 
-FileAction = PutNew | Replace | Delete | DeleteTree
+FileAction = PutNew | Replace | Delete | DeleteFolders
 """Actions that ``execute`` carries out, on one file or folder each."""
 CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | TellCatalog | PutSnapshot
 """Actions that are no file of their own: a plan lists them, and a commit, or the catalog, carries them out."""

@@ -251,7 +251,7 @@ def _count_tables(store: Store, databases: Sequence[str]) -> tuple[int, int, boo
     """Return whether a table was found (0 or 1), how many folders were looked into, and whether some were not."""
     looked = 0
     for database in databases:
-        for entry in store.list(f"{database}{_SUFFIX}"):
+        for entry in store.child(f"{database}{_SUFFIX}").list(""):
             if not entry.is_dir:
                 continue
             if looked == _MOST_FOLDERS:

@@ -126,6 +126,7 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     readable = {i: _is_readable(read, schema) for i, schema in read.schemas.items()}
     # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well
     elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
+    elsewhere = elsewhere or not read.store.remote  # on a local disk the look refuses symbolic links
     folders: set[str] = set()
     native: dict[FileGroup, list[RawFile]] = {}
     row_columns = {f.name for f in read.fields if _is_row_column(read, f)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Action, Delete, DeleteTree, Plan, Precondition, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, DeleteFolders, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -251,9 +251,10 @@ def plan_delete_branch(
     operation: str,
     table: str,
     record: Lineage,
-    files: Sequence[str],
+    files: Mapping[str, bytes | None],
     schemas: Mapping[int, bytes],
-    protective: Sequence[str],
+    protective: Mapping[str, bytes],
+    for_others: Sequence[PutNew] = (),
     *,
     head: int | None = None,
     since: str | None = None,
@@ -261,31 +262,35 @@ def plan_delete_branch(
 ) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
-    ``record``: the branch's record to restore if the deletion is undone. ``schemas``: its schema files. ``protective``:
-    the paths of the tags that retain its files. ``since``: when the deletion began. ``successor``: the record of the
-    branch that takes over its name.
+    ``record``: the branch's record to restore if the deletion is undone. ``files``: its files and their content, None
+    where the branch's name is used only once. ``schemas``: its schema files. ``protective``: the tags that retain its
+    files, by path. ``for_others``: tags that other branches need in their place. ``since``: when the deletion began.
+    ``successor``: the record of the branch that takes over its name.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
     saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
     deleting = replace(record.in_state(DELETING), head=head, schemas=saved, since=since)
     deleted = replace(record.in_state(DELETED), since=since)
-    known = [paths.schema(i) for i in sorted(schemas)]
+    known = {paths.schema(i): data for i, data in sorted(schemas.items())}
     hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="marks the branch as being deleted")]
-    hide += [Delete(path=f, reason="no engine can load the branch any more") for f in known]
+    hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
     remove: list[Action] = [
         Replace(path=path, data=deleted.to_bytes(), reason="from here on the deletion can't be undone")
     ]
-    remove += [Delete(path=p, reason=f"protected files of the deleted branch {name}") for p in protective]
-    remove += [Delete(path=f, reason=f"belongs to branch {name}") for f in sorted(set(files) - set(known))]
+    remove += for_others
+    reason = f"protected files of the deleted branch {name}"
+    remove += [Delete(path=p, expected=data, reason=reason) for p, data in sorted(protective.items())]
+    remove += _deletions(paths, {f: d for f, d in files.items() if f not in known}, f"belongs to branch {name}")
     end = (
-        DeleteTree(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
-        _record_action(path, successor, "the branch's record"),
+        DeleteFolders(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
+        _record_action(path, successor, "the branch's record", deleted.to_bytes()),
     )
     undo: list[Action] = [
         PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch got new commits")
         for i, data in sorted(schemas.items(), reverse=True)
     ]
-    undo.append(_record_action(path, record if record.outlives_changes else None, "the branch is restored"))
+    back = record if record.outlives_changes else None
+    undo.append(_record_action(path, back, "the branch is restored", deleting.to_bytes()))
     return DeletePlan(
         outline=Plan(operation=operation, table=table, summary={"branch": name}),
         hide=tuple(hide),
@@ -295,10 +300,16 @@ def plan_delete_branch(
     )
 
 
-def _record_action(path: str, record: Lineage | None, reason: str) -> Action:
-    """Write a record, or delete it if the branch gets none."""
+def _deletions(paths: BranchPaths, files: Mapping[str, bytes | None], reason: str) -> list[Delete]:
+    """Delete files of a branch as they were read; its hints whatever they say, as a commit rewrites them."""
+    hints = (paths.latest_hint, paths.earliest_hint)
+    return [Delete(path=f, expected=None if f in hints else d, reason=reason) for f, d in sorted(files.items())]
+
+
+def _record_action(path: str, record: Lineage | None, reason: str, marked: bytes | None = None) -> Action:
+    """Write a record, or delete it if the branch gets none. ``marked``: what this operation has put there before."""
     if record is None:
-        return Delete(path=path, reason=reason)
+        return Delete(path=path, expected=marked, reason=reason)
     return Replace(path=path, data=record.to_bytes(), reason=reason)
 
 
@@ -312,7 +323,7 @@ class RenamePlan:
     """
 
     outline: Plan
-    claim: tuple[Action, ...]
+    claim: tuple[PutNew, Replace] | tuple[()]
     copy: tuple[Action, ...]
     hide: tuple[Action, ...]
     remove: tuple[Action, ...]
@@ -332,74 +343,81 @@ def plan_rename_branch(
     to_branch: str,
     files: Mapping[str, bytes],
     there: Mapping[str, bytes],
-    protective: Mapping[str, tuple[str, bytes] | None],
+    protective: Mapping[str, ProtectiveCopy],
     *,
     since: str | None,
     resumed: bool,
+    marks: tuple[bytes | None, bytes | None] | None = None,
 ) -> RenamePlan:
     """Plan a rename: copy everything to the new name, schemas last; hide the old branch; delete the rest of it.
 
     ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: content of the files
-    that an interrupted rename has copied, by path. ``protective``: path under the new name and content of each
-    protective tag, None if it exists already. ``since``: when the rename began; ``resumed``: it was interrupted.
+    that an interrupted rename has copied, by path. ``protective``: each protective tag by its path. ``since``: when the
+    rename began; ``resumed``: it was interrupted. ``marks``: the records of the new and the old branch, where they stay
+    as they are.
     """
     name = record.branch
     old, new = BranchPaths(name), BranchPaths(to_branch)
     paths = lineage_path(name), lineage_path(to_branch)
     moved = replace(record, branch=to_branch)
-    begun = (
-        replace(moved.in_state(CREATING, peer=name), since=since),
-        replace(record.in_state(RENAMING, peer=to_branch), since=since),
+    begins = (
+        replace(moved.in_state(CREATING, peer=name), since=since).to_bytes(),
+        replace(record.in_state(RENAMING, peer=to_branch), since=since).to_bytes(),
     )
-    claim: tuple[Action, ...] = (
-        PutNew(path=paths[1], data=begun[0].to_bytes(), same_ok=resumed, reason="marks the branch as made by a rename"),
-        Replace(path=paths[0], data=begun[1].to_bytes(), reason="marks the branch as being renamed"),
+    claim = (
+        PutNew(path=paths[1], data=begins[0], same_ok=resumed, reason="marks the branch as made by a rename"),
+        Replace(path=paths[0], data=begins[1], reason="marks the branch as being renamed"),
     )
+    marks = marks or begins
     remove: list[Action] = [
-        _record_action(paths[1], moved if moved.outlives_changes else None, "the new branch is ready")
+        _record_action(paths[1], moved if moved.outlives_changes else None, "the new branch is ready", marks[0])
     ]
-    remove += [Delete(path=p, reason=f"protected files under the name {name}") for p in sorted(protective)]
-    remove += [Delete(path=f, reason=f"was copied to {to_branch}") for f in sorted(files)]
-    remove.append(DeleteTree(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
-    remove.append(Delete(path=paths[0], reason="the old branch's record"))
+    reason = f"protected files under the name {name}"
+    remove += [Delete(path=p, expected=tag.data, reason=reason) for p, tag in sorted(protective.items())]
+    remove += _deletions(old, files, f"was copied to {to_branch}")
+    remove.append(DeleteFolders(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
+    remove.append(Delete(path=paths[0], expected=marks[1], reason="the old branch's record"))
     copies = tuple(_copies(record, to_branch, files, there, protective))
-    withdraw: list[Action] = [Delete(path=a.path, reason="the branch was not renamed") for a in reversed(copies)]
-    withdraw.append(DeleteTree(path=new.root.rstrip("/"), reason="the new branch's empty folders"))
-    withdraw.append(Delete(path=paths[1], reason="the branch was not renamed"))
+    withdraw: list[Action] = [
+        Delete(path=a.path, expected=None if isinstance(a, Replace) else a.data, reason="the branch was not renamed")
+        for a in reversed(copies)
+    ]
+    withdraw.append(DeleteFolders(path=new.root.rstrip("/"), reason="the new branch's empty folders"))
+    withdraw.append(Delete(path=paths[1], expected=marks[0], reason="the branch was not renamed"))
     return RenamePlan(
         outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
         claim=claim,
         copy=copies,
         hide=tuple(
-            Delete(path=f, reason="no engine can load the old name any more") for f in _schema_files(old, files)
+            Delete(path=f, expected=files[f], reason="no engine can load the old name any more")
+            for f in _schema_files(old, files)
         ),
         remove=tuple(remove),
-        undo=tuple(_undone_rename(record, moved, old, new, files, there)),
+        undo=tuple(_undone_rename((moved, record), marks, files, there)),
         withdraw=tuple(withdraw),
         both_written=any(action.path in there for action in copies),
     )
 
 
 def _undone_rename(
-    record: Lineage,
-    moved: Lineage,
-    old: BranchPaths,
-    new: BranchPaths,
+    records: tuple[Lineage, Lineage],
+    marks: tuple[bytes | None, bytes | None],
     files: Mapping[str, bytes],
     there: Mapping[str, bytes],
 ) -> list[Action]:
-    """Put the old branch's schemas again, so that both branches stay."""
+    """Put the old branch's schemas again, so that both branches stay. ``records``: the new and the old branch's."""
+    new, old = (BranchPaths(record.branch) for record in records)
     back = [(f, old.root + f.removeprefix(new.root)) for f in reversed(_schema_files(new, there))]
     put = [
         PutNew(path=path, data=there[f], same_ok=True, reason="both branches stay")
         for f, path in back
         if path not in files
     ]
-    return [
-        *put,
-        _record_action(lineage_path(moved.branch), moved if moved.outlives_changes else None, "both branches stay"),
-        _record_action(lineage_path(record.branch), record if record.outlives_changes else None, "both branches stay"),
+    kept = [
+        _record_action(lineage_path(r.branch), r if r.outlives_changes else None, "both branches stay", mark)
+        for r, mark in zip(records, marks, strict=True)
     ]
+    return [*put, *kept]
 
 
 def _schema_files(paths: BranchPaths, files: Iterable[str]) -> list[str]:
@@ -409,16 +427,24 @@ def _schema_files(paths: BranchPaths, files: Iterable[str]) -> list[str]:
     return [paths.schema(i) for i in numbered(names, SCHEMA_PREFIX)]
 
 
+@dataclass(frozen=True, slots=True)
+class ProtectiveCopy:
+    """A protective tag of a branch that is renamed. ``target``: its path under the new name, None if it is there."""
+
+    data: bytes
+    target: str | None
+
+
 def _copies(
     record: Lineage,
     to_branch: str,
     files: Mapping[str, bytes],
     there: Mapping[str, bytes],
-    protective: Mapping[str, tuple[str, bytes] | None],
-) -> Iterable[Action]:
+    protective: Mapping[str, ProtectiveCopy],
+) -> Iterable[PutNew | Replace]:
     """Copy the protective tags, then everything but the schemas, then the schemas, the latest first."""
     old, new = BranchPaths(record.branch), BranchPaths(to_branch)
-    for target, data in sorted(tag for tag in protective.values() if tag is not None):
+    for target, data in sorted((tag.target, tag.data) for tag in protective.values() if tag.target is not None):
         reason = f"keeps the shared files under the name {to_branch}"
         yield PutNew(path=target, data=data, same_ok=True, reason=reason)
     schemas = _schema_files(old, files)

@@ -18,6 +18,7 @@ from airflow_paimon.core.branches.branch_plan import (
 )
 from airflow_paimon.core.branches.delete import (
     Removal,
+    branch_record,
     check_deletable_branch,
     gather_removal,
     refuse_held,
@@ -38,7 +39,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.schema import parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot
-from airflow_paimon.core.plan import Action, Delete, PutNew
+from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.store.base import read_if_there, side_by_side
@@ -274,10 +275,11 @@ def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: lis
 
 def _take_back(table: Table, made: list[Action]) -> None:
     """Delete the files put by this call before it was refused. A failure is harmless: check_table lists leftovers."""
-    actions = [Delete(path=a.path, reason="the branch was not created") for a in reversed(made)]
+    put = [a for a in reversed(made) if isinstance(a, PutNew | Replace)]
+    actions = [Delete(path=a.path, expected=a.data, reason="the branch was not created") for a in put]
     try:
         execute(table, actions)
-    except (StorageError, OutcomeUnknownError) as error:
+    except (ConflictError, StorageError, OutcomeUnknownError) as error:
         log.warning("%s: could not delete %s (%s)", table.name, ", ".join(a.path for a in actions), error)
 
 
@@ -363,12 +365,12 @@ def _existing(table: Table, name: str) -> _Existing | None:
 
 def _stale_record(table: Table, name: str, existing: _Existing | None) -> list[Action]:
     """Delete the record of a branch that another engine has dropped."""
-    record = read_lineage(table, name)
+    seen, record = branch_record(table, name), read_lineage(table, name)
     if existing is not None or record is None or record.state != READY:
         return []
     if table.store.walk(BranchPaths(name).root.rstrip("/")):
         return []  # just created by another operation: our claim will find its record
-    return [Delete(path=lineage_path(name), reason="record of a deleted branch")]
+    return [Delete(path=lineage_path(name), expected=seen, reason="record of a deleted branch")]
 
 
 def _same_operation(record: Lineage | None, wanted: Lineage) -> bool:

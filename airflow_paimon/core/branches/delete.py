@@ -5,7 +5,7 @@ Also the removal that create_branch with ``replace`` does first. A rename copies
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -13,13 +13,16 @@ from typing import NoReturn
 from airflow_paimon.core.branches.branch_plan import (
     NAMES_BRANCH,
     DeletePlan,
+    ProtectiveCopy,
     RenamePlan,
     plan_delete_branch,
     plan_rename_branch,
 )
 from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
+from airflow_paimon.core.branches.tags import relying_branches
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import delete_one
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -27,7 +30,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import find_hold, parse_tag
+from airflow_paimon.core.format.snapshot import Tag, find_hold, parse_tag
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
@@ -46,6 +49,7 @@ from airflow_paimon.core.table.lineage import (
 )
 from airflow_paimon.core.table.paths import (
     MAIN,
+    SNAPSHOT_PREFIX,
     TAG_PREFIX,
     BranchPaths,
     check_branch_name,
@@ -117,13 +121,15 @@ def is_there(table: Table, name: str) -> bool:
 def _finish(context: Context, request: DeleteBranch) -> bool:
     """Remove the record and the tags of a branch without a folder; return whether there was a record."""
     table, name = context.table, request.branch
-    record = None if "/" in name else read_lineage(table, name)
-    if record is None or request.dry_run:
+    seen = None if "/" in name else branch_record(table, name)
+    record = None if seen is None else read_lineage(table, name)
+    if seen is None or record is None or request.dry_run:
         return False
-    tags = [] if record.state == DELETED else protective_paths(table, name)
-    actions = [Delete(path=p, reason=f"protected files of the deleted branch {name}") for p in tags]
-    actions.append(Delete(path=lineage_path(name), reason="the branch's record"))
-    execute(table, actions)
+    tags = {} if record.state == DELETED else protective_tags(table, name)
+    reason = f"protected files of the deleted branch {name}"
+    actions = [Delete(path=p, expected=data, reason=reason) for p, data in tags.items()]
+    execute_while(table, name, seen, actions)
+    execute(table, [Delete(path=lineage_path(name), expected=seen, reason="the branch's record")])
     return True
 
 
@@ -162,8 +168,8 @@ def gather_removal(
     view = table.branch(name)
     try:
         snapshots = _contents(table, {i: view.paths.snapshot(i) for i in view.snapshot_ids()})
-        files = table.store.walk(BranchPaths(name).root.rstrip("/"))
         schemas = _contents(table, {i: view.paths.schema(i) for i in view.schema_ids()})
+        files = read_present(table.store, table.store.walk(BranchPaths(name).root.rstrip("/")))
     except NotFoundError as error:
         raise being_changed(table, name) from error
     if record is None:
@@ -173,13 +179,15 @@ def gather_removal(
     if record.state == DELETING:
         schemas |= {int(i): text.encode() for i, text in record.schemas.items()}
     before = record.in_state(READY) if record.state in (DELETING, DELETED) else record
+    protective = {p: data for p, data in protective_tags(table, name).items() if p != keep}
     plan = plan_delete_branch(
         operation,
         table.name,
         before,
         files,
         schemas,
-        [p for p in protective_paths(table, name) if p != keep],
+        protective,
+        _tags_for_others(table, name, protective),
         head=max(snapshots, default=None),
         since=now_iso,
         successor=successor,
@@ -215,23 +223,62 @@ def remove_branch(table: Table, removal: Removal) -> None:
         if not is_marked(table, removal.branch, mark):
             _give_way(table, removal)
 
-    execute(table, removal.plan.hide, still_hiding)
     try:
+        execute(table, removal.plan.hide, still_hiding)
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
         refuse_held(table, removal.branch)
     except (ConflictError, UnsafeOperationError):
         if is_marked(table, removal.branch, mark):
-            execute(table, removal.plan.undo)
+            _put_schemas_back(table, removal)
+            execute(table, removal.plan.undo[-1:])
         raise
     still_hiding(mark)
+    execute(table, removal.plan.remove[:1])
+    removed = removal.plan.remove[0]
+    assert isinstance(removed, Replace)
+    execute_while(table, removal.branch, removed.data, (*removal.plan.remove[1:], removal.plan.end[0]))
+    execute(table, removal.plan.end[1:])
 
-    def still_ours(_: Action) -> None:
-        if not is_marked(table, removal.branch, removal.plan.remove[0]):
-            raise being_changed(table, removal.branch)
 
-    execute(table, removal.plan.remove, still_ours)
-    execute(table, removal.plan.end)
+def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Action]) -> None:
+    """Carry out the deletions of an operation on a branch, as long as the branch's record is the operation's own.
+
+    Who stalls between two of them may find that another run has completed the operation, and that the branch was made
+    anew meanwhile, of files that may have the same content: what was deleted of it then is put back.
+
+    Raises:
+        ConflictError: the record is another one now, or a file is.
+    """
+    for action in actions:
+        deleted = isinstance(action, Delete) and delete_one(table, action)
+        if not isinstance(action, Delete):
+            execute(table, [action])
+        if branch_record(table, branch) == mark:
+            continue
+        if deleted and isinstance(action, Delete) and action.expected is not None:
+            _put_back_if_needed(table.branch(branch), action.path, action.expected)
+        raise being_changed(table, branch)
+
+
+def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
+    """Put a snapshot or tag back if the branch was made anew from that very snapshot before the file was deleted."""
+    name = path.rpartition("/")[2]
+    if not name.startswith((SNAPSHOT_PREFIX, TAG_PREFIX)):
+        return
+    base = parse_tag(data, name).snapshot
+    record, now = read_lineage(view, view.branch_name), view.find_snapshot(base.id)
+    if record is not None and record.state not in (READY, CREATING):
+        return
+    needed = now is not None and now.identity == base.identity  # a tag of it, or one that protects it
+    if name.startswith(SNAPSHOT_PREFIX):
+        from_it = record.identity == base.identity if record is not None else False
+        needed = from_it or any(tag.snapshot.identity == base.identity for tag in view.tags())
+    elif path.startswith(view.paths.root) and record is not None:
+        needed = needed and record.from_tag == name.removeprefix(TAG_PREFIX)
+    if needed:
+        with suppress(AlreadyExistsError):
+            execute(view, [PutNew(path=path, data=data, reason="of the branch made anew")])
 
 
 def _give_way(table: Table, removal: Removal) -> NoReturn:
@@ -240,10 +287,14 @@ def _give_way(table: Table, removal: Removal) -> NoReturn:
     """
     now = read_lineage(table, removal.branch)
     if now is not None and now.state == READY:
-        for schema in (a for a in removal.plan.undo if isinstance(a, PutNew)):
-            with suppress(AlreadyExistsError):
-                execute(table, [schema])
+        _put_schemas_back(table, removal)
     raise being_changed(table, removal.branch)
+
+
+def _put_schemas_back(table: Table, removal: Removal) -> None:
+    for schema in (a for a in removal.plan.undo if isinstance(a, PutNew)):
+        with suppress(AlreadyExistsError):
+            execute(table, [schema])
 
 
 def branch_record(table: Table, name: str) -> bytes | None:
@@ -270,10 +321,32 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
         )
 
 
-def protective_paths(table: Table, branch: str) -> list[str]:
-    """Return the paths of the tags, on main and on other branches, that keep the files of a branch."""
+def protective_tags(table: Table, branch: str) -> dict[str, bytes]:
+    """Read the tags, on main and on other branches, that keep the files of a branch, by path."""
     views = [v for v in all_views(table) if v.branch_name != branch]
-    return [v.paths.tag(name) for v in views for name in v.tag_names() if protects(name) == branch]
+    paths = [v.paths.tag(name) for v in views for name in v.tag_names() if protects(name) == branch]
+    return read_present(table.store, paths)
+
+
+def _tags_for_others(table: Table, branch: str, going: Mapping[str, bytes]) -> list[PutNew]:
+    """Plan protective tags for the branches of another engine that only tags of this branch keep so far."""
+    main = table.branch(MAIN).reading_tags_once()
+    tags = [parse_tag(data, path.rpartition(f"/{TAG_PREFIX}")[2]) for path, data in _on(main, going).items()]
+    names = [tag.name for tag in tags]
+    relying = {other: tag.snapshot for tag in tags for other in relying_branches(main, tag, names) if other != branch}
+    return [
+        PutNew(
+            path=main.paths.tag(protective_tag(other)),
+            data=Tag(name=protective_tag(other), snapshot=snapshot).to_bytes(),
+            reason=f"keeps the files that branch {other} shares",
+            same_ok=True,
+        )
+        for other, snapshot in relying.items()
+    ]
+
+
+def _on(view: Table, tags: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {path: data for path, data in tags.items() if path.startswith(f"{view.paths.tag_dir}/")}
 
 
 def all_views(table: Table) -> list[Table]:
@@ -402,7 +475,10 @@ def _execute(context: Context, rename: Rename, old: str, new: str) -> None:
             f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since the rename was "
             f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
         ) from error
-    execute(table, late.remove)
+    mark = rename.record if not plan.claim else plan.claim[-1].data
+    *rest, record = late.remove
+    execute_while(table, old, mark or b"", rest)
+    execute(table, [record])
 
 
 def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
@@ -411,7 +487,8 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
     if stale is not None and stale.state == READY and not rename.resumed:
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
-        execute(table, [Delete(path=lineage_path(new), reason="record of a deleted branch")])
+        of_deleted = Delete(path=lineage_path(new), expected=branch_record(table, new), reason="of a deleted branch")
+        execute(table, [of_deleted])
     if branch_record(table, old) != rename.record:
         raise being_changed(table, old)
     try:
@@ -444,7 +521,7 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     Raises:
         NotFoundError: no such branch. ConflictError: it is being created, deleted or given another name.
     """
-    seen = branch_record(table, old)
+    marks = branch_record(table, new), branch_record(table, old)
     before, after = read_lineage(table, old), read_lineage(table, new)
     making = after is not None and after.state == CREATING and after.peer == old
     removing = not making and before is not None and before.state == RENAMING and before.peer == new
@@ -461,10 +538,13 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
         record = known or Lineage(branch=old, created_at=now_iso, known_origin=False)
     files, there = _files(table, old), _files(table, new) if making else {}
     tags = _protective(table, old, new)
-    plan = plan_rename_branch(operation, table.name, record, new, files, there, tags, since=since, resumed=making)
+    kept = marks if removing else None
+    plan = plan_rename_branch(
+        operation, table.name, record, new, files, there, tags, since=since, resumed=making, marks=kept
+    )
     if removing:
         plan = replace(plan, claim=(), copy=(), hide=(), remove=plan.remove[1:])
-    return Rename(plan, resumed=making or removing, record=seen)
+    return Rename(plan, resumed=making or removing, record=marks[1])
 
 
 def _files(table: Table, name: str) -> dict[str, bytes]:
@@ -475,16 +555,16 @@ def _files(table: Table, name: str) -> dict[str, bytes]:
     return dict(zip(files, table.store.read_many(files), strict=True))
 
 
-def _protective(table: Table, old: str, new: str) -> dict[str, tuple[str, bytes] | None]:
-    """The protective tags by path: path and content under the new name, None if that tag exists already."""
-    paths = protective_paths(table, old)
-    found: dict[str, tuple[str, bytes] | None] = {}
-    for path, data in zip(paths, table.store.read_many(paths), strict=True):
-        target = path.replace(protective_tag(old), protective_tag(new))
+def _protective(table: Table, old: str, new: str) -> dict[str, ProtectiveCopy]:
+    """The protective tags by path, with their paths under the new name."""
+    found: dict[str, ProtectiveCopy] = {}
+    for path, data in protective_tags(table, old).items():
+        folder, _, name = path.rpartition(f"/{TAG_PREFIX}")
+        target = f"{folder}/{TAG_PREFIX}{protective_tag(new)}{name.removeprefix(protective_tag(old))}"
         there = read_if_there(table.store, target)
         if there not in (None, data):  # a tag of that name keeps other files
             number = parse_tag(data, path).snapshot.id
-            target = target.rpartition("/")[0] + f"/{TAG_PREFIX}{published_tag(new, number)}"
+            target = f"{folder}/{TAG_PREFIX}{published_tag(new, number)}"
             there = read_if_there(table.store, target)
-        found[path] = None if there == data else (target, data)
+        found[path] = ProtectiveCopy(data, None if there == data else target)
     return found

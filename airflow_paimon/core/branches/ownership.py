@@ -135,7 +135,8 @@ def _write(table: Table, view: Table, action: Replace | PutNew, before: Lineage 
     execute(table, [action])
     if not view.exists():
         if read_if_there(table.store, action.path) == action.data:
-            execute(table, [Delete(path=action.path, reason="the branch was deleted or renamed meanwhile")])
+            reason = "the branch was deleted or renamed meanwhile"
+            execute(table, [Delete(path=action.path, expected=action.data, reason=reason)])
         raise being_changed(table, view.branch_name)
     if read_lineage(table, view.branch_name) != Lineage.from_bytes(action.data):
         raise being_changed(table, view.branch_name)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
-from airflow_paimon.core.branches.tags import check_held, refuse_second_automatic
+from airflow_paimon.core.branches.tags import check_held, refuse_second_automatic, refuse_tag_of_set
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.plan import Delete, Plan, PutNew
+from airflow_paimon.core.plan import Plan, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RenameTag
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX, check_tag_name
@@ -22,7 +23,8 @@ def rename_tag(context: Context, request: RenameTag) -> OperationResult:
 
     Raises:
         NotFoundError: no such tag. AlreadyExistsError: the new name is taken. InvalidInputError: one of the names is
-            kept for this package's own tags. ConflictError: the snapshot expired, or the tag was changed, meanwhile.
+            kept for this package's own tags. UnsafeOperationError: readers of a table set read it. ConflictError: the
+            snapshot expired, or the tag was changed, meanwhile.
     """
     name = check_tag_name(request.to_tag)
     for given in (request.tag, name):
@@ -44,6 +46,7 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
     if old is None and taken is not None and tried.retried:
         return _renamed(context, request, taken, None, replayed=True)
     tag = old or view.tag(request.tag)  # raises NotFoundError with the existing tags
+    refuse_tag_of_set(view, tag)
     new = replace(tag, name=request.to_tag)
     if taken is not None and not (tried.retried and taken == new):
         raise AlreadyExistsError(
@@ -52,7 +55,7 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
     if taken is None:
         refuse_second_automatic(view, new, instead_of=tag.name)
     put = PutNew(path=view.paths.tag(new.name), data=new.to_bytes(), reason=f"renames {tag.name!r}", same_ok=True)
-    gone = Delete(path=view.paths.tag(tag.name), reason=f"is called {new.name!r} from now on")
+    gone = deletion(view, tag, f"is called {new.name!r} from now on")
     plan = Plan(operation=request.operation, table=view.name, actions=(put, gone), summary={"tag": tag.name})
     if not request.dry_run:
         if new.hold is not None:
@@ -61,7 +64,11 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
         check_held(view, new, None)
         _refuse_changed(view, tag, new)
         forget_hold(view, tag.name)
-        execute(view, [gone])  # what it has kept, the new one keeps as long
+        try:
+            execute(view, [gone])  # what it has kept, the new one keeps as long
+        except ConflictError:
+            _refuse_changed(view, tag, new)
+            raise
         if put_back_if_held(view, tag) is not None:
             _refuse_changed(view, tag, new)
     return _renamed(context, request, tag, plan)
@@ -76,7 +83,7 @@ def _refuse_changed(view: Table, tag: Tag, new: Tag) -> None:
     if view.find_tag(tag.name) in (tag, None):
         return
     if view.find_tag(new.name) == new:
-        execute(view, [Delete(path=view.paths.tag(new.name), reason=f"{tag.name!r} was changed meanwhile")])
+        execute(view, [deletion(view, new, f"{tag.name!r} was changed meanwhile")])
     raise ConflictError(f"{view.label}: tag {tag.name!r} was changed while it was renamed; rename it again")
 
 

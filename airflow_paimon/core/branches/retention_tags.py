@@ -12,7 +12,7 @@ See docs/format.md, Who deletes files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.commit.put import delete_files, execute_at_once
+from airflow_paimon.core.commit.put import execute_at_once
 from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
@@ -235,11 +235,12 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
     execute_at_once(view, actions)
     if actions and not is_whole(view, snapshot):
         # Or the table was dropped and made anew: nothing of what they name is left.
-        put = [a.path for a in actions]
-        delete_files(view, [view.paths.tag(t.name) for t in view.tags() if _is_left_over(view, t, put)])
+        put = {a.path: a.data for a in actions}
+        left = [view.paths.tag(t.name) for t in view.tags() if _is_left_over(view, t, put)]
+        execute(view, [Delete(path=p, expected=put[p], reason="nothing is left of its snapshot") for p in left])
 
 
-def _is_left_over(view: Table, tag: Tag, put: Sequence[str]) -> bool:
+def _is_left_over(view: Table, tag: Tag, put: Collection[str]) -> bool:
     return view.paths.tag(tag.name) in put and not is_whole(view, tag.snapshot)
 
 

@@ -1,9 +1,10 @@
 """Legal holds survive a deletion of their tag that began before: ``_airflow_paimon/holds/<branch>/<tag>.json``.
 
-No storage deletes or replaces a file only if nobody has changed it. So whoever holds a tag records that before the tag
-gets the hold, and whoever has deleted a tag looks for such a record afterwards: either the deletion came first, and the
-holder writes the tag anew, or the record is found, and the tag is put back. Whoever has replaced a tag looks as well,
-and the holder looks at the tag between record and hold: of the two, the later one finds the other and is refused.
+Not every storage deletes a file only if nobody has changed it, and none replaces one so. So whoever holds a tag records
+that before the tag gets the hold, and whoever has deleted a tag looks for such a record afterwards: either the deletion
+came first, and the holder writes the tag anew, or the record is found, and the tag is put back. Whoever has replaced a
+tag looks as well, and the holder looks at the tag between record and hold: of the two, the later one finds the other
+and is refused.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def record_hold(view: Table, tag: Tag) -> None:
 
 def forget_hold(view: Table, name: str) -> None:
     """Forget it, before the tag goes that was released, and before another tag gets the name."""
-    if view.store.exists(_path(view, name)):
-        execute(view, [Delete(path=_path(view, name), reason="the hold has ended")])
+    there = read_present(view.store, [_path(view, name)])
+    execute(view, [Delete(path=p, expected=data, reason="the hold has ended") for p, data in there.items()])
 
 
 def put_back_if_held(view: Table, deleted: Tag, *, instead_of: Tag | None = None) -> Tag | None:

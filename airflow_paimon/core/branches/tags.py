@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
 from airflow_paimon.core.branches.success_files import makes_success_files, plan_deletions, plan_success_file
+from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -23,7 +24,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTag, DeleteTag, ReplaceTag
 from airflow_paimon.core.table.options import TableOptions, requested_duration
@@ -338,7 +339,7 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     path = view.paths.tag(tag.name)
     before = replaced.to_bytes() if replaced is not None and is_whole(view, replaced.snapshot) else None
     if view.find_tag(tag.name) == tag:
-        back = Delete(path=path, reason="refused") if before is None else Replace(path=path, data=before, reason="back")
+        back = deletion(view, tag, "refused") if before is None else Replace(path=path, data=before, reason="back")
         execute(view, [back])
     why = f" ({lost[0]} is gone)" if lost else ""
     raise ConflictError(
@@ -351,7 +352,7 @@ def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
 
     Raises:
         UnsafeOperationError: an existing branch needs it, or it is under a legal hold, also one that it got meanwhile:
-            then it is back. NotFoundError: no such tag.
+            then it is back. NotFoundError: no such tag. ConflictError: it was set anew meanwhile, and stays.
     """
     view = context.table.branch(request.branch).require()
     with attempt_of(context, request.branch) as tried:
@@ -368,13 +369,19 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
             return context.result(None, branch=request.branch, changed=False, details={"already_gone": True})
         existing = view.tag(request.tag)
     check_deletable(view, replace(existing, hold=None) if request.release_hold else existing)
-    action = Delete(path=view.paths.tag(request.tag), reason="asked for")
+    action = deletion(view, existing, "asked for")
     marks = plan_deletions(view, [request.tag])
     plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": request.tag})
     if not request.dry_run:
         if request.release_hold:
             forget_hold(view, request.tag)
-        execute(view, [action])
+        try:
+            execute(view, [action])
+        except ConflictError:
+            now = view.find_tag(request.tag)
+            if now is not None:
+                check_deletable(view, now)  # it has got a hold
+            raise
         held = None if request.release_hold else put_back_if_held(view, existing)
         if held is not None:
             check_deletable(view, held)  # refuses it
@@ -388,10 +395,10 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     )
 
 
-def check_deletable(view: Table, tag: Tag) -> None:
+def check_deletable(view: Table, tag: Tag, going: Collection[str] = ()) -> None:
     """Refuse to delete a tag under a legal hold, or one that retains needed files.
 
-    A tag of this package whose manifest list is gone retains none.
+    A tag of this package whose manifest list is gone retains none. ``going``: the names of others that go with it.
 
     Raises:
         UnsafeOperationError: names what needs them, or the legal hold.
@@ -415,7 +422,7 @@ def check_deletable(view: Table, tag: Tag) -> None:
             f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and {needed} would "
             f"delete them. repair_table removes the tag when it is safe"
         )
-    for name in _relying_branches(view, tag):
+    for name in relying_branches(view, tag, {tag.name, *going}):
         raise UnsafeOperationError(
             f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
             f"keeps its files; delete the branch first"
@@ -436,11 +443,13 @@ def refuse_tag_of_set(view: Table, tag: Tag) -> None:
         )
 
 
-def _relying_branches(view: Table, tag: Tag) -> list[str]:
-    """Branches of another engine, without our protective tag, whose base is retained only by this tag."""
+def relying_branches(view: Table, tag: Tag, going: Collection[str]) -> list[str]:
+    """Branches of another engine, without our protective tag, whose base is retained only by this tag. ``going``: the
+    names of the tags that go with it.
+    """
     if view.branch_name != MAIN:
         return []
-    held = {t.name: t.snapshot.identity for t in view.tags_once() if t.name != tag.name and t.time_retained is None}
+    held = {t.name: t.snapshot.identity for t in view.tags_once() if t.name not in going and t.time_retained is None}
     if tag.snapshot.identity in held.values():
         return []
     found = []
@@ -473,6 +482,6 @@ def expire_undo_tags(context: Context) -> None:
     view = context.table
     try:
         old = past_tags(view, context.now_local, RESERVED_TAG_PREFIX)
-        execute(view, [Delete(path=view.paths.tag(t.name), reason="its retention has passed") for t in old])
-    except (StorageError, OutcomeUnknownError, FormatError) as error:
+        execute(view, [deletion(view, t, "its retention has passed") for t in old])
+    except (ConflictError, StorageError, OutcomeUnknownError, FormatError) as error:
         log.warning("%s: could not delete expired undo tags (%s)", context.table.name, error)

@@ -28,7 +28,7 @@ class FilesystemCatalog(Catalog):
         return [e.name.removesuffix(_SUFFIX) for e in self.warehouse.list("") if e.is_dir and e.name.endswith(_SUFFIX)]
 
     def tables(self, database: str) -> list[str]:
-        return [e.name for e in self.warehouse.list(f"{database}{_SUFFIX}") if e.is_dir]
+        return [e.name for e in self.warehouse.child(f"{database}{_SUFFIX}").list("") if e.is_dir]
 
     def locate(self, database: str, tables: Sequence[str]) -> list[Store | None]:
         return [self.place(database, table) for table in tables]

@@ -191,6 +191,14 @@ class RestTableStore(StoreOver):
         elif not found["hint"] and not self._is_being_deleted(found["branch"]):
             self._refuse(f"delete {path}")
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        managed = _METADATA.fullmatch(path) is not None
+        return Store.delete_same(self, path, data) if managed else self.inner.delete_same(path, data)
+
+    def delete_empty(self, path: str) -> None:
+        if path.split("/")[0] not in _SERVERS:
+            self.inner.delete_empty(path)
+
     def delete_tree(self, path: str) -> None:
         branch = path.removeprefix(f"{BRANCH_DIR}/{BRANCH_PREFIX}")
         if branch != path and self._is_being_deleted(branch):

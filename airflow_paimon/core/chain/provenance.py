@@ -260,7 +260,8 @@ def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Valu
     moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
     found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
     gone = superfluous(found, live, now.partitions.delta, moment)
-    actions = tuple(Delete(path=path, reason="its partition is gone") for path in gone)
+    there = read_present(table.store, list(gone))
+    actions = tuple(Delete(path=p, expected=data, reason="its partition is gone") for p, data in there.items())
     execute(table, actions)
     return len(gone)
 

@@ -14,8 +14,9 @@ from datetime import datetime
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
+from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tags import past_tags
-from airflow_paimon.core.check import check_branches, check_catalog, check_files, check_history, check_keys
+from airflow_paimon.core.check import check_branches, check_catalog, check_files, check_history, check_keys, check_sets
 from airflow_paimon.core.check.check_keys import HASH_INDEX, FindDoubleKeys, FindDuplicates, KeyHashes
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
@@ -127,6 +128,7 @@ def find_all(
         elif view.branch_name not in records:
             findings += _guarded(view, check_branches.protection_findings(table, view))
     findings += _guarded(table, check_catalog.catalog_findings(table))
+    findings += _guarded(table, check_sets.set_findings(table))
     findings += _guarded(table, record_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
     for view in (table, *living):
@@ -200,7 +202,7 @@ def _needless(view: Table, kind: str, subject: str, tag: Tag, message: str, reas
         message=message,
         at_risk="nothing; the files of that snapshot take up space until the tag goes",
         repair="delete the tag",
-        actions=(Delete(path=view.paths.tag(tag.name), reason=reason),),
+        actions=(deletion(view, tag, reason),),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
 from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
-from airflow_paimon.core.branches.delete import gather_removal, gather_rename
+from airflow_paimon.core.branches.delete import branch_record, gather_removal, gather_rename
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.plan import Action, Delete, DeleteTree, PutNew
+from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
+from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import greatest_shared
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -32,6 +34,8 @@ _AT_RISK = (
     "nothing of main; commits of airflow-paimon are refused there; while its folder has no schema, Paimon's "
     "remove_orphan_files refuses to work on the whole table"
 )
+
+_NOTHING = "a branch without a schema and without a commit of its own holds nothing"
 
 
 def unfinished_branches(table: Table) -> dict[str, Lineage]:
@@ -61,7 +65,8 @@ def _half_created(table: Table, record: Lineage) -> Finding:
     actions: Sequence[Action] | None = None
     if not is_empty_or_at_base(view, record):
         repair = "leave it to the engine that wrote to it, as a branch that starts empty"
-        actions = [Delete(path=path, reason="the branch has another origin")]
+        seen = branch_record(table, name)
+        actions = [Delete(path=path, expected=seen, reason="the branch has another origin")]
     elif view.exists():
         actions = plan_finish(table, record)
         repair = "finish it" if actions is not None else repair
@@ -77,14 +82,19 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
     what, repair = "is being deleted", "finish the deletion"
     if record.state == DELETED and view.exists():
         what, repair = "was deleted, and another engine has created one of that name since", "forget the deletion"
-        actions: tuple[Action, ...] = (Delete(path=lineage_path(name), reason="that branch is gone"),)
+        gone = Delete(path=lineage_path(name), expected=branch_record(table, name), reason="that branch is gone")
+        actions: tuple[Action, ...] = (gone,)
     else:
-        plan = gather_removal(table, name, record.created_at, "repair_table").plan
+        removal = gather_removal(table, name, record.created_at, "repair_table")
+        plan = removal.plan
         actions = plan.rest if record.state == DELETED else plan.whole().actions
         if record.state == DELETING and head > (record.head or 0):
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"
-            actions = plan.undo
+            undo: list[Action] = [*plan.undo]
+            if isinstance(end := undo[-1], Delete):
+                undo[-1] = replace(end, expected=removal.record)
+            actions = tuple(undo)
     return _half_done("deleted", name, f"Branch {name!r} {what}. ", repair, actions)
 
 
@@ -113,14 +123,16 @@ def without_schema(view: Table) -> Finding:
     root = BranchPaths(view.branch_name).root.rstrip("/")
     name = view.branch_name
     own = _own_snapshots(view)
-    only_hints = set(view.store.walk(root)) <= {view.paths.latest_hint, view.paths.earliest_hint}
+    files = read_present(view.store, view.store.walk(root))
+    only_hints = set(files) <= {view.paths.latest_hint, view.paths.earliest_hint}
     kept = f"snapshots {', '.join(map(str, own))} are perhaps its own, so only you can say whether its folder may go"
-    actions = (
+    actions: tuple[Action, ...] = (
         ()
         if own
         else (
-            DeleteTree(path=root, reason="a branch without a schema and without a commit of its own holds nothing"),
-            Delete(path=lineage_path(name), reason="its lineage"),
+            *(Delete(path=f, expected=data, reason=_NOTHING) for f, data in sorted(files.items())),
+            DeleteFolders(path=root, reason=_NOTHING),
+            Delete(path=lineage_path(name), expected=branch_record(view, name), reason="its lineage"),
         )
     )
     return Finding(
@@ -166,7 +178,7 @@ def staging_finding(view: Table) -> Finding:
         f"was cut off",
         at_risk="nothing; files that were not taken over take up space until orphan cleaning finds them",
         repair="delete it",
-        actions=plan_delete_branch("repair_table", view.name, record, files, {}, ()).whole().actions,
+        actions=plan_delete_branch("repair_table", view.name, record, dict.fromkeys(files), {}, {}).whole().actions,
         by_name_only=True,
     )
 
@@ -180,12 +192,15 @@ def incomplete_branches(view: Table) -> Iterator[Finding]:
         return  # it had a snapshot: history_findings has more to say
     name = view.branch_name
     was_to = f"start from snapshot {lineage.snapshot_id}" if lineage.snapshot_id else f"get schema {lineage.schema_id}"
-    paths = BranchPaths(name)
+    root = BranchPaths(name).root.rstrip("/")
+    files = read_present(view.store, view.store.walk(root))
+    tag = view.branch(lineage.from_branch).paths.tag(protective_tag(name))
+    protective = read_present(view.store, [tag])
     actions: tuple[Action, ...] = (
-        *(Delete(path=f, reason="half made") for f in reversed(view.store.walk(paths.root.rstrip("/")))),
-        DeleteTree(path=paths.root.rstrip("/"), reason="half made"),
-        Delete(path=lineage_path(name), reason="its lineage"),
-        Delete(path=view.branch(lineage.from_branch).paths.tag(protective_tag(name)), reason="protects nothing"),
+        *(Delete(path=f, expected=files[f], reason="half made") for f in sorted(files, reverse=True)),
+        DeleteFolders(path=root, reason="half made"),
+        Delete(path=lineage_path(name), expected=branch_record(view, name), reason="its lineage"),
+        *(Delete(path=p, expected=data, reason="protects nothing") for p, data in protective.items()),
     )
     yield Finding(
         kind="half-made-branch",
@@ -211,7 +226,8 @@ def protection_findings(table: Table, view: Table) -> Iterator[Finding]:
         base = view.snapshot(lineage.snapshot_id)
     if base is None:
         return
-    holders = [t.name for t in source.tags() if t.snapshot.identity == base.identity and t.time_retained is None]
+    same = [t.name for t in source.tags() if t.snapshot.identity == base.identity and t.time_retained is None]
+    holders = [tag for tag in same if protects(tag) in (None, name)]  # another branch's goes with that branch
     if any(protects(holder) == name for holder in holders) or (holders and lineage is None):
         return
     taken = source.find_tag(protective_tag(name)) is not None  # on another snapshot, or with a retention

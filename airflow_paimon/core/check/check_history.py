@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.commit.committer import WRITER
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import Operation, Snapshot, parse_json, parse_snapshot, parse_tag
@@ -62,8 +63,13 @@ def _left_finding(view: Table, number: int) -> Finding:
         f"others had committed and expired meanwhile, and was then killed; its commit counts as not made",
         at_risk="a reader that lists the snapshots takes it for the oldest one",
         repair="delete it",
-        actions=(Delete(path=view.paths.snapshot(number), reason="no later snapshot is based on it"),),
+        actions=_deletions(view, [view.paths.snapshot(number)], "no later snapshot is based on it"),
     )
+
+
+def _deletions(view: Table, paths: Sequence[str], reason: str) -> tuple[Delete, ...]:
+    there = read_present(view.store, paths)
+    return tuple(Delete(path=path, expected=data, reason=reason) for path, data in there.items())
 
 
 def dangling_findings(view: Table) -> Iterator[Finding]:
@@ -81,7 +87,7 @@ def dangling_findings(view: Table) -> Iterator[Finding]:
                 f"deleted it before the tag was there",
                 at_risk="the tag can't be read, and expiries and orphan cleaning refuse to work on the table",
                 repair="delete the tag",
-                actions=(Delete(path=view.paths.tag(tag.name), reason="nothing of its snapshot can be read any more"),),
+                actions=(deletion(view, tag, "nothing of its snapshot can be read any more"),),
                 by_name_only=True,
             )
 
@@ -281,7 +287,9 @@ def taken_away(table: Table, plan: Plan) -> Plan:
     paths = [p for p in table.store.walk(TRASH_DIR) if p.endswith(".json")] if repaired else []
     entries = [parse_trash(data, path) for path, data in read_present(table.store, paths).items()]
     reason = "an expiry has taken it away meanwhile"
-    actions = [Delete(path=e.path, reason=reason) for e in entries if repaired.get(e.path) == e.content]
+    readable = {a.path: a.data for a in plan.actions if isinstance(a, Replace)}
+    gone = [e.path for e in entries if repaired.get(e.path) == e.content]
+    actions = [Delete(path=path, expected=readable[path], reason=reason) for path in gone]
     return replace(plan, actions=tuple(actions))
 
 

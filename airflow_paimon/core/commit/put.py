@@ -9,6 +9,7 @@ from typing import assert_never
 
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
+    ConflictError,
     NotFoundError,
     OutcomeUnknownError,
     StorageError,
@@ -18,7 +19,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.plan import (
     Action,
     Delete,
-    DeleteTree,
+    DeleteFolders,
     DropPartition,
     PutNew,
     PutSnapshot,
@@ -57,7 +58,7 @@ def execute(table: Table, actions: Iterable[Action], on_action: Callable[[Action
     """Carry out actions in order; stop at the first failure.
 
     Raises:
-        AlreadyExistsError: a ``PutNew`` found another file at its path.
+        AlreadyExistsError: a ``PutNew`` found another file at its path. ConflictError: a ``Delete`` did.
     """
     require_committable(table)
     for action in actions:
@@ -89,11 +90,28 @@ def _perform(table: Table, action: Action) -> None:
             if action.expected is None or _content(table, action.path) == action.expected:
                 table.store.replace(action.path, action.data)
         case Delete():
-            table.store.delete(action.path)
-        case DeleteTree():
-            table.store.delete_tree(action.path)
+            delete_one(table, action)
+        case DeleteFolders():
+            table.store.delete_empty(action.path)
         case _:
             assert_never(action)
+
+
+def delete_one(table: Table, action: Delete) -> bool:
+    """Carry out a deletion. Return whether the file that was expected was there.
+
+    Raises:
+        ConflictError: another file is at its path, and stays.
+    """
+    if action.expected is None:
+        table.store.delete(action.path)
+        return False
+    deleted = table.store.delete_same(action.path, action.expected)
+    if deleted is False:
+        raise ConflictError(
+            f"{table.name}: {action.path} was replaced by another process meanwhile, so it was not deleted"
+        )
+    return deleted is True
 
 
 def _content(table: Table, path: str) -> bytes | None:

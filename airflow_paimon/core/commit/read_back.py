@@ -67,7 +67,7 @@ def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> 
     path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
     if not is_gone(table, branch) or table.store.exists(following):
         return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was recreated")
-    table.store.delete(path)
+    table.store.delete_same(path, data)
     if table.store.exists(following):  # a writer to the recreated branch has committed on top of it
         with suppress(AlreadyExistsError):
             table.store.create(path, data)

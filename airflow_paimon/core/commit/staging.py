@@ -175,7 +175,8 @@ def discard_staging(view: Table) -> None:
     record = Lineage(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        execute(view, plan_delete_branch("stage", view.name, record, files, {}, ()).whole().actions)
+        plan = plan_delete_branch("stage", view.name, record, dict.fromkeys(files), {}, {})
+        execute(view, plan.whole().actions)
     except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: could not delete the staging branch %s (%s)", view.name, view.branch_name, error)
 

@@ -117,7 +117,10 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         reason="older than is to be kept",
         consumers=tuple(unused),
         first=(
-            *(Delete(path=consumer_path(context.table.branch(c.branch), c.name), reason=unread) for c in unused),
+            *(
+                Delete(path=consumer_path(context.table.branch(c.branch), c.name), expected=c.data, reason=unread)
+                for c in unused
+            ),
             *first,
         ),
         before=before,
@@ -296,11 +299,11 @@ def choose_tags(
         due = [] if rule is None else _due_tags(view, tags, rule)
         names = set(too_many({r.name: r.snapshot.id for r in tags}) if too_many is not None else ())
         due += [r for r in tags if r.name in names and r not in due]
-        gone = []
+        gone: list[Root] = []
         for root in due:
             assert root.tag is not None
             try:
-                check_deletable(view, root.tag)
+                check_deletable(view, root.tag, [r.name for r in gone])
                 refuse_tag_of_set(view, root.tag)
                 gone.append(root)
             except UnsafeOperationError as error:

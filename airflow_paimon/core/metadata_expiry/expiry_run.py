@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -227,7 +228,7 @@ def _to_trash(context: Context, root: Root, reason: str) -> tuple[Replace, Delet
     """Return the actions that move a root into the trash; again is harmless."""
     entry = _entry(root, context.now_ms, context.request.operation_id)
     keep = Replace(path=entry.trash_path, data=entry.to_bytes(), reason=f"keeps {root.label} for the grace time")
-    return keep, Delete(path=root.path, reason=reason)
+    return keep, Delete(path=root.path, expected=root.data, reason=reason)
 
 
 def _plan(context: Context, choice: Choice) -> Plan:
@@ -248,6 +249,27 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
     table = context.table
     if not _still_unused(table, choice.consumers):
         return False
+    try:
+        return _take_away(context, choice, moved)
+    except ConflictError:  # replaced since the last look
+        _take_back(context, choice)
+        return False
+
+
+def _take_back(context: Context, choice: Choice) -> None:
+    """Delete what was put before something could be taken away that was replaced then: in a table that was dropped and
+    made anew it would be of another table.
+    """
+    now = read_present(context.table.store, [r.path for r in choice.dead])
+    for root in (r for r in choice.dead if now.get(r.path, r.data) != r.data):
+        put = (*choice.before.get(root.path, ()), *_to_trash(context, root, choice.reason))
+        done = [Delete(path=a.path, expected=a.data, reason="put too late") for a in put if isinstance(a, Replace)]
+        with suppress(ConflictError):
+            carry_out(context.table, done)
+
+
+def _take_away(context: Context, choice: Choice, moved: list[Root]) -> bool:
+    table = context.table
     carry_out(table, choice.first)
     by_path = {r.path: r for r in choice.dead}
     for some in batches(_in_turns(choice.dead)):

@@ -27,7 +27,7 @@ from airflow_paimon.core.metadata_expiry.references import (
     top_names,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
-from airflow_paimon.core.plan import Action, Replace
+from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, is_outside, manifest_path
@@ -92,14 +92,16 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
 
 
 def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None) -> None:
-    """Execute replacements and deletions; one whose answer was lost is simply done again."""
+    """Execute replacements and deletions; one whose answer was lost is simply done again, unless it may have taken
+    away what somebody else has put there.
+    """
     for action in actions:
         for more in reversed(range(_TRIES)):
             try:
                 execute(table, [action], on_action)
                 break
             except OutcomeUnknownError:
-                if not more:
+                if not more or (isinstance(action, Delete) and action.expected is not None):
                     raise
 
 

@@ -40,7 +40,7 @@ from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
-from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.store.base import batches, read_present
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.name_digests import Digests, digests_of
@@ -91,7 +91,8 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
-    old += [Delete(path=path, reason=_OLD_STREAM) for path in streams]
+    left = read_present(table.store, streams)
+    old += [Delete(path=path, expected=data, reason=_OLD_STREAM) for path, data in left.items()]
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:
         found = _delete(table, look, found)

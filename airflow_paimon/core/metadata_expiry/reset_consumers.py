@@ -14,6 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.plan import Action, Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ClearConsumers, ResetConsumer
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.streaming.consumers import check_consumer_id, position_at
 from airflow_paimon.core.table.consumers import Consumer, consumer_path, find_consumer, read_consumers
 from airflow_paimon.core.table.options import requested_duration
@@ -35,7 +36,8 @@ def reset_consumer(context: Context, request: ResetConsumer) -> OperationResult:
         if stood is None:
             known = ", ".join(sorted(c.name for c in read_consumers(view))[:10]) or "none"
             raise NotFoundError(f"{view.label} has no consumer {name!r} (its consumers: {known})")
-        action: Action = Delete(path=consumer_path(view, name), reason="asked for")
+        path = consumer_path(view, name)
+        action: Action = Delete(path=path, expected=read_if_there(view.store, path), reason="asked for")
     else:
         _check_position(view, request.next_snapshot)
         action = position_at(view, name, request.next_snapshot, "asked for")
@@ -66,7 +68,9 @@ def clear_consumers(context: Context, request: ClearConsumers) -> OperationResul
     is_meant = _chooser(request, context.now_ms)
     found = [c for c in read_consumers(view) if is_meant(c)]
     found.sort(key=lambda c: c.name)
-    actions = [Delete(path=consumer_path(view, c.name), reason=f"stood at {c.next_snapshot}") for c in found]
+    actions = [
+        Delete(path=consumer_path(view, c.name), expected=c.data, reason=f"stood at {c.next_snapshot}") for c in found
+    ]
     listed = [{"consumer": c.name, "next_snapshot": c.next_snapshot} for c in found]
     plan = Plan(operation=request.operation, table=view.name, actions=tuple(actions), summary={"consumers": len(found)})
     if not request.dry_run:

@@ -20,7 +20,7 @@ from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.paths import PRIVATE_DIR, before_dot
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -178,8 +178,8 @@ def _scope_of(branch: Table, mark: dict[str, Any]) -> PartitionScope:
 
 
 def _marks(branch: Table) -> str:
-    """What the paths of a branch's notes begin with; names of branches contain no dot."""
-    return f"{PUBLISHED_DIR}/{branch.branch_name}."
+    """What the paths of a branch's notes begin with, and those of no other branch."""
+    return f"{PUBLISHED_DIR}/{before_dot(branch.branch_name)}."
 
 
 def _has(branch: Table, mark: dict[str, Any]) -> bool:

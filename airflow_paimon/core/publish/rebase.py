@@ -163,7 +163,8 @@ class _Rebase:
             raise
         except PaimonError:
             if self.request.to_branch not in self.main.branch_names():
-                execute(self.main, [Delete(path=tag.path, reason="the branch was not made") for tag in tags])
+                reason = "the branch was not made"
+                execute(self.main, [Delete(path=tag.path, expected=tag.data, reason=reason) for tag in tags])
             raise
         finally:
             if hold is not None:

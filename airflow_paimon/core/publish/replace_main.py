@@ -41,7 +41,7 @@ from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.consumers import consumer_path, find_consumer
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between, snapshots_there
 from airflow_paimon.core.table.lineage import KEPT_MAIN
-from airflow_paimon.core.table.paths import CONSUMER_PREFIX, MAIN, UNDO_TAG_PREFIX, check_branch_name, protects
+from airflow_paimon.core.table.paths import CONSUMER_PREFIX, MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     REPLACED_PROPERTY,
@@ -282,10 +282,10 @@ def _replacements(main: Table) -> Iterator[Snapshot]:
     """Main's snapshots that replaced it, the newest first."""
     numbers, held = set(), {}
     for name in main.tag_names():
-        rest = name.rpartition(".")[2]
-        if protects(name) is not None and rest.isdigit():
-            numbers.add(int(rest))
-            held[int(rest)] = name
+        shared = parse_protective(name)
+        if shared is not None and shared.published is not None:
+            numbers.add(shared.published)
+            held[shared.published] = name
         elif name.startswith(UNDO_TAG_PREFIX) and (tag := main.find_tag(name)) is not None:
             numbers.add(tag.snapshot.id + 1)
     for number in sorted(numbers, reverse=True):

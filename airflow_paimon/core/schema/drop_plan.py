@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.plan import Delete, DeleteTree, FileAction, PutNew, Replace
-from airflow_paimon.core.table.paths import PRIVATE_DIR, BranchPaths
+from airflow_paimon.core.plan import Delete, FileAction, PutNew, Replace
+from airflow_paimon.core.table.paths import BRANCH_DIR, PRIVATE_DIR, BranchPaths
 
+_METADATA = {PRIVATE_DIR, BRANCH_DIR, "schema", "snapshot", "tag", "changelog", "consumer"}
 RECORD = f"{PRIVATE_DIR}/dropping.json"
 """Lies in a table while it is being dropped: what brings it back, and tells a later try what is left to do."""
 
@@ -48,33 +49,44 @@ def parse_dropping(data: bytes, table: str) -> Dropping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPlan:
-    """Actions in the table's folder, but for ``remove``, which is in the warehouse's. ``mark``: no way back from it."""
+    """Actions in the table's folder. ``mark``: no way back from it."""
 
     hide: tuple[FileAction, ...]
     undo: tuple[FileAction, ...]
-    mark: FileAction
-    remove: tuple[FileAction, ...]
+    mark: Replace
 
 
-def plan_drop(dropping: Dropping, folder: str) -> DropPlan:
-    """Plan the drop of a table that was so. ``folder``: the table's below the warehouse.
+def plan_drop(dropping: Dropping) -> DropPlan:
+    """Plan the drop of a table that was so.
 
-    The newest schema goes last, so that no engine takes an older one for it, and comes back first. Snapshots go before
-    all else: a table that is created in the same place while files are left must not show them.
+    The newest schema goes last, so that no engine takes an older one for it, and comes back first.
     """
     paths = BranchPaths()
     numbers = sorted(dropping.schemas)
-    hide = [Delete(path=paths.schema(n), reason="no engine sees the table without") for n in numbers]
+    reason = "no engine sees the table without"
+    hide = [Delete(path=paths.schema(n), expected=dropping.schemas[n].encode(), reason=reason) for n in numbers]
+    record = dropping.to_bytes()
     undo = [
         PutNew(path=paths.schema(n), data=dropping.schemas[n].encode(), reason="as it was", same_ok=True)
         for n in reversed(numbers)
     ]
     return DropPlan(
-        hide=(PutNew(path=RECORD, data=dropping.to_bytes(), reason="what brings it back", same_ok=True), *hide),
-        undo=(*undo, Delete(path=RECORD, reason="the table stays")),
+        hide=(PutNew(path=RECORD, data=record, reason="what brings it back", same_ok=True), *hide),
+        undo=(*undo, Delete(path=RECORD, expected=record, reason="the table stays")),
         mark=Replace(path=RECORD, data=replace(dropping, removing=True).to_bytes(), reason="its files go from here on"),
-        remove=(
-            DeleteTree(path=f"{folder}/{paths.snapshot_dir}", reason="nothing is to be read of them"),
-            DeleteTree(path=folder, reason="the table is dropped"),
-        ),
     )
+
+
+def division(files: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Divide the files of a table that is dropped: snapshots and all else whose names may come again, and those whose
+    names are used once.
+
+    Snapshots come first: a table that is created in the same place while files are left must not show them.
+    """
+    snapshots = f"{BranchPaths().snapshot_dir}/"
+    again: list[str] = []
+    once: list[str] = []
+    for file in files:
+        if file != RECORD:
+            (again if "/" not in file or file.partition("/")[0] in _METADATA else once).append(file)
+    return sorted(again, key=lambda f: (not f.startswith(snapshots), f)), once

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.commit.committer import execute, require_committable
+from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import (
+    AlreadyExistsError,
     ConflictError,
+    StorageError,
     UnsafeOperationError,
     UnsupportedCatalogError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.plan import Delete
-from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, parse_dropping, plan_drop
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.plan import Delete, DeleteFolders
+from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, division, parse_dropping, plan_drop
+from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
 _EXTERNAL = "data-file.external-paths"
 _SHOWN = 10
+_TRIES = 3
 
 
 def drop_table(table: Table) -> bool:
@@ -46,15 +51,40 @@ def drop_table(table: Table) -> bool:
     require_committable(table)
     dropping = _gather(table) if record is None else parse_dropping(record, table.name)
     if dropping.removing and table.exists():  # another engine, which doesn't look for the record, has made a new one
-        execute(table, [Delete(path=RECORD, reason="of a table that is gone")])
+        execute(table, [Delete(path=RECORD, expected=record, reason="of a table that is gone")])
         record, dropping = None, _gather(table)
-    database, _, short = table.name.partition(".")
-    plan = plan_drop(dropping, f"{database}.db/{short}")
+    plan = plan_drop(dropping)
     if not dropping.removing:
         _hide(table, dropping, plan, begun=record is not None)
         execute(table, [plan.mark])
-    execute(Table(table.catalog.warehouse, table.name), plan.remove)
+    _remove(table, plan.mark.data)
+    database, _, short = table.name.partition(".")
+    folder = DeleteFolders(path=f"{database}.db/{short}", reason="the table is dropped")
+    with suppress(UnsafeOperationError):  # a link to the folder stays
+        execute(Table(table.catalog.warehouse, table.name), [folder])
     return True
+
+
+def _remove(table: Table, mark: bytes) -> None:
+    """Delete the files of a table that is hidden. ``mark``: its record.
+
+    What is listed before a look at the record is the dropped table's: a name that is used only once is then that
+    file's for ever, and any other file goes only with the content that it had.
+
+    Raises:
+        ConflictError: another try has dropped it meanwhile, and a new table is made in its place.
+    """
+    for _ in range(_TRIES):
+        again, once = division(table.store.walk(""))
+        there = read_present(table.store, again)
+        if read_if_there(table.store, RECORD) != mark:
+            raise ConflictError(f"{table.name} was dropped by another process meanwhile; look what is there now")
+        execute(table, [Delete(path=p, expected=there[p], reason="of a table that is dropped") for p in there])
+        if left := delete_files(table, once):
+            raise StorageError(f"{table.name}: {len(left)} of its files could not be deleted, e.g. {left[0]}; retry")
+        if not again and not once:
+            break
+    execute(table, [Delete(path=RECORD, expected=mark, reason="the table is dropped")])
 
 
 def _hide(table: Table, dropping: Dropping, plan: DropPlan, *, begun: bool) -> None:
@@ -67,7 +97,9 @@ def _hide(table: Table, dropping: Dropping, plan: DropPlan, *, begun: bool) -> N
         execute(table, plan.hide)
         _refuse_needed(table, dropping)
     except (ConflictError, UnsafeOperationError):
-        execute(table, plan.undo)
+        for action in plan.undo:
+            with suppress(AlreadyExistsError):  # another process has altered the table
+                execute(table, [action])
         raise
 
 

@@ -161,6 +161,13 @@ class Client(HttpClient):
             raise RequestError(404, "a folder")
         return headers.get(_TOKEN)
 
+    def get_version(self, bucket: str, key: str) -> tuple[bytes, str]:
+        answer = self.send("GET", self.object(bucket, key))
+        return answer.body, answer.headers.get("ETag", "")
+
+    def delete_version(self, bucket: str, key: str, version: str) -> None:
+        self.send("DELETE", self.object(bucket, key), {}, {**self.delete_headers, "If-Match": version})
+
     def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
         headers = {"x-ms-blob-type": "BlockBlob", **({"If-None-Match": "*", _TOKEN: token} if token else {})}
         self.send("PUT", self.object(bucket, key), {}, headers, data, once=bool(token))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError
 
 T = TypeVar("T")
 
@@ -215,8 +216,36 @@ class Store(Protocol):
         """Delete an object; a missing one is not an error."""
         ...
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        """Delete an object if its content is ``data``. False: it has another one, and stays; None: there is none.
+
+        Nobody can put another content there between the look and the deletion without that being seen: this one, for
+        storages whose deletions take no condition, measures the time that somebody would have had.
+
+        Raises:
+            OutcomeUnknownError: another content may have been deleted. StorageError: the storage failed.
+        """
+        began = time.monotonic()
+        found = read_if_there(self, path)
+        if found is None:
+            return None
+        if found != data:
+            return False
+        self.delete(path)
+        if (took := time.monotonic() - began) > LOOK_S:
+            raise OutcomeUnknownError(
+                f"{join(self.uri, path)} was deleted {took:.0f} s after the look at it, and this storage can't delete "
+                f"a file only if it is unchanged: if another process has replaced it in that time, its file is gone. "
+                f"Look what is there before you try again"
+            )
+        return True
+
+    def delete_empty(self, path: str) -> None:
+        """Delete a folder with the folders below it, as far as no object is in them, where a storage has folders."""
+        ...
+
     def delete_tree(self, path: str) -> None:
-        """Delete a folder and its contents; a missing one is not an error."""
+        """Delete a folder that nobody else uses (a unique name) and its contents; a missing one is not an error."""
         ...
 
     def open_input(self, path: str) -> Any:
@@ -241,6 +270,8 @@ _SHARED = 8
 """Up to so many calls at once share their threads with others."""
 _NO_NAME = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 """An empty, ``.`` or ``..`` part of a path, also before a first or after a last ``/``."""
+LOOK_S = 2.0
+"""The longest time from a look at an object to the answer to its deletion, where deletions take no condition."""
 FEW = 1000
 """How many names ``few_names`` gives at most, about: what storages of objects give in one answer."""
 

@@ -95,6 +95,13 @@ class Client(HttpClient):
         headers = {"Range": byte_range} if byte_range else {}
         return self.send("GET", self.object(bucket, key), {"alt": "media"}, headers).content
 
+    def get_version(self, bucket: str, key: str) -> tuple[bytes, str]:
+        answer = self.send("GET", self.object(bucket, key), {"alt": "media"})
+        return answer.body, answer.headers.get("x-goog-generation", "")
+
+    def delete_version(self, bucket: str, key: str, version: str) -> None:
+        self.send("DELETE", self.object(bucket, key), {"ifGenerationMatch": version})
+
     def head(self, bucket: str, key: str) -> str | None:
         answer = self.send("GET", self.object(bucket, key), {"fields": "metadata"})
         found: dict[str, str] = _parsed(answer).get("metadata", {})

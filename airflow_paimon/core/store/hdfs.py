@@ -23,7 +23,15 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store.base import FileInfo, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.base import (
+    FileInfo,
+    Store,
+    folder_name,
+    inner_folder_name,
+    join,
+    object_name,
+    read_if_there,
+)
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import side_by_side
 from airflow_paimon.core.store.ranges import RangeInput
@@ -133,6 +141,43 @@ class HdfsStore(Store):
         if found is not None and not found.isdir:
             self._run("deleting", path, lambda client: client.delete(key, recursive=False), mutating=True)
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        """Rename the file away if it is the one, and look again at what was renamed: another one gets its name back."""
+        found = read_if_there(self, path)
+        if found is None:
+            return None
+        if found != data:
+            return False
+        key = self._key(object_name(path))
+        away = _hidden(key)
+        try:
+            self._client.rename(key, away, overwrite=False)
+        except FAILURES as error:
+            if self._status(path, away) is None:
+                if self._status(path, key) is None:  # another process has deleted it
+                    return None
+                raise self.failed(error, "deleting", path, mutating=True) from error
+        try:
+            if _content(self._client, away) == data:
+                self._client.delete(away, recursive=False)
+                return True
+            self._client.rename(away, key, overwrite=False)
+        except FAILURES as error:
+            raise OutcomeUnknownError(
+                f"{join(self.uri, path)} was renamed to be deleted, and may have been replaced by another process "
+                f"before ({self._reason(error)}). If {away} is there, look at it: if nothing else is at its name, "
+                f"rename it back"
+            ) from error
+        return False
+
+    def delete_empty(self, path: str) -> None:
+        key = self._key(inner_folder_name(path))
+        folders = [entry.path for entry in self._entries(path, recursive=True) if entry.isdir]
+        for folder in sorted((*folders, key), reverse=True):
+            with contextlib.suppress(*FAILURES):  # something is in it
+                if not self._listed(path, folder):
+                    self._client.delete(folder, recursive=False)
+
     def delete_tree(self, path: str) -> None:
         """Delete a folder: one step for whoever reads."""
         key = self._key(inner_folder_name(path))
@@ -196,9 +241,7 @@ class HdfsStore(Store):
                     raise self.failed(error, "replacing" if overwrite else "creating", path) from error
 
     def _hidden_file(self, path: str, key: str, data: bytes) -> str:
-        folder, _, name = key.rpartition("/")
-        stem = name if len(name.encode()) <= 200 else name[:50]  # a name has at most 255 bytes
-        temp = f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
+        temp = _hidden(key)
         try:
             writer = self._new_file(temp)
             writer.write(data)
@@ -381,6 +424,13 @@ def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
     if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
         raise InvalidInputError(f"Storage options for {scheme}:// must be texts: {', '.join(wrong)}")
     return json.dumps(given, sort_keys=True)
+
+
+def _hidden(key: str) -> str:
+    """Name a temporary file beside another one."""
+    folder, _, name = key.rpartition("/")
+    stem = name if len(name.encode()) <= 200 else name[:50]  # a name has at most 255 bytes
+    return f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
 
 
 def _content(client: Any, key: str) -> bytes:

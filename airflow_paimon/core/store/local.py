@@ -18,9 +18,20 @@ from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     PaimonError,
     StorageError,
+    UnsafeOperationError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store.base import FileInfo, Part, Put, Store, folder_name, inner_folder_name, join, object_name
+from airflow_paimon.core.store.base import (
+    FileInfo,
+    Part,
+    Put,
+    Store,
+    folder_name,
+    inner_folder_name,
+    join,
+    object_name,
+    read_if_there,
+)
 from airflow_paimon.core.store.failures import Output, from_os_error
 
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
@@ -42,8 +53,9 @@ class LocalStore(Store):
     """Files below one folder. ``create`` is ``link(2)``: atomic, exclusive, and complete even after a power failure.
 
     Another engine's ``rename`` (Paimon's Java client commits that way) can still replace a created file.
-    Symbolic links to folders are not followed by ``walk``. Leftovers of a killed writer are hidden files
-    ``.<name>.<uuid>.tmp``; listings show them.
+    Below the folder no symbolic link is followed: whatever would lead through one is refused; a listing names a link,
+    and a deletion takes away the link itself. The folder itself, and those above it, may be links.
+    Leftovers of a killed writer are hidden files ``.<name>.<uuid>.tmp``; listings show them.
     """
 
     __slots__ = ("_prefix", "_root")
@@ -72,12 +84,12 @@ class LocalStore(Store):
         return f"{self.uri}\0{status.st_dev}:{status.st_ino}"
 
     def child(self, path: str) -> LocalStore:
-        return LocalStore(self._folder(path))
+        name = folder_name(path)
+        return LocalStore(self._prefix + name if name else self._root)
 
     def read(self, path: str) -> bytes:
-        file = self._object(path)
         try:
-            with open(file, "rb", buffering=0) as stream:
+            with open(self._object(path), "rb", buffering=0, opener=_no_link) as stream:
                 return stream.readall()
         except OSError as error:
             raise self._failed(error, "reading", path) from error
@@ -88,7 +100,7 @@ class LocalStore(Store):
 
     def _read_into(self, path: str, memory: memoryview) -> int:
         try:
-            with open(self._object(path), "rb", buffering=0) as stream:
+            with open(self._object(path), "rb", buffering=0, opener=_no_link) as stream:
                 at = 0
                 while at < len(memory) and (more := stream.readinto(memory[at:])):
                     at += more
@@ -105,7 +117,7 @@ class LocalStore(Store):
 
     def _read_part(self, path: str, start: int, end: int) -> tuple[bytes, int]:
         try:
-            with open(self._object(path), "rb", buffering=0) as stream:
+            with open(self._object(path), "rb", buffering=0, opener=_no_link) as stream:
                 size = os.fstat(stream.fileno()).st_size
                 stream.seek(start)
                 data = bytearray()
@@ -118,16 +130,19 @@ class LocalStore(Store):
     def exists(self, path: str) -> bool:
         file = self._object(path)
         try:
-            return not stat.S_ISDIR(os.stat(file).st_mode)
+            mode = os.lstat(file).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
             raise self._failed(error, "looking at", path) from error
+        if stat.S_ISLNK(mode):
+            raise _linked(file)
+        return not stat.S_ISDIR(mode)
 
     def names(self, path: str) -> list[str]:
         try:
             with os.scandir(self._folder(path)) as entries:
-                return [entry.name for entry in entries if not entry.is_dir()]
+                return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -143,7 +158,7 @@ class LocalStore(Store):
                 if len(some) > _FEW:
                     _remember_full(folder, now)
                     return None
-                return [entry.name for entry in some if not entry.is_dir()]
+                return [entry.name for entry in some if not entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -179,7 +194,7 @@ class LocalStore(Store):
         found = []
         for name in names:
             try:
-                status = os.stat(os.path.join(self._root, name))
+                status = _status(os.path.join(self._root, name))
             except (FileNotFoundError, NotADirectoryError):  # deleted by another process meanwhile
                 continue
             except OSError as error:
@@ -199,8 +214,8 @@ class LocalStore(Store):
             with os.scandir(folder) as entries:
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):  # deleted by another process meanwhile
-                        status = entry.stat()
-                        is_dir = entry.is_dir()
+                        status = _status(entry.path) if entry.is_symlink() else entry.stat()
+                        is_dir = entry.is_dir()  # a link to a folder is one, so that who goes into it is refused
                         size = 0 if is_dir else status.st_size
                         found.append(FileInfo(entry.name, is_dir, size, status.st_mtime_ns // 1_000_000))
         except (FileNotFoundError, NotADirectoryError):
@@ -269,8 +284,43 @@ class LocalStore(Store):
         except OSError as error:
             raise self._failed(error, "deleting", path) from error
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        """Rename the file away if it is the one, and look again at what was renamed: another one gets its name back."""
+        found = read_if_there(self, path)
+        if found is None:
+            return None
+        if found != data:
+            return False
+        file = self._object(path)
+        away = _hidden(file)
+        try:
+            os.rename(file, away)
+            with open(away, "rb", buffering=0, opener=_no_link) as stream:
+                moved = stream.readall()
+            if moved == data:
+                os.unlink(away)
+                return True
+            os.link(away, file, follow_symlinks=False)
+            os.unlink(away)
+        except FileNotFoundError:  # another process has deleted it
+            return None
+        except OSError as error:
+            if not os.path.lexists(away):
+                raise self._failed(error, "deleting", path) from error
+            raise OutcomeUnknownError(
+                f"{join(self.uri, path)} was replaced by another process while it was deleted, and can't be put back "
+                f"({error.strerror}): that file is {away} now. If nothing else is at its name, rename it back"
+            ) from error
+        return False
+
+    def delete_empty(self, path: str) -> None:
+        folder = self._folder(inner_folder_name(path))
+        for parent, _, _ in os.walk(folder, topdown=False):
+            with contextlib.suppress(OSError):  # something is in it
+                os.rmdir(parent)
+
     def delete_tree(self, path: str) -> None:
-        folder = os.path.join(self._root, inner_folder_name(path))
+        folder = self._folder(inner_folder_name(path))
         for _ in range(_TRIES):  # a file that another process deletes meanwhile ends rmtree early
             try:
                 shutil.rmtree(folder)
@@ -287,6 +337,8 @@ class LocalStore(Store):
         from pyarrow import OSFile  # imported here because it takes 0.4 s, and commits and sensors don't need it
 
         file = self._object(path)
+        if os.path.islink(file):
+            raise _linked(file)
         try:
             return OSFile(file, "rb")
         except OSError as error:
@@ -315,20 +367,37 @@ class LocalStore(Store):
         return Output(stream, fail=lambda e: self._failed(e, "writing", path), finish=finish, discard=discard)  # type: ignore[return-value]
 
     def _object(self, path: str) -> str:
-        return self._prefix + object_name(path)
+        name = object_name(path)
+        self._refuse_links(name.rpartition("/")[0])
+        return self._prefix + name
 
     def _folder(self, path: str) -> str:
-        return os.path.join(self._root, name) if (name := folder_name(path)) else self._root
+        name = folder_name(path)
+        self._refuse_links(name)
+        return self._prefix + name if name else self._root
+
+    def _refuse_links(self, folder: str) -> None:
+        """Refuse a folder that is reached through a link.
+
+        Raises:
+            UnsafeOperationError: names the link.
+        """
+        at = self._prefix
+        for part in folder.split("/") if folder else ():
+            at += part
+            if os.path.islink(at):
+                raise _linked(at)
+            at += "/"
 
     def _failed(self, error: Exception, doing: str, path: str) -> PaimonError:
         assert isinstance(error, OSError)
+        if error.errno == errno.ELOOP and os.path.islink(file := self._prefix + path):
+            return _linked(file)
         return from_os_error(error, doing, join(self.uri, path))
 
     def _write_temp(self, target: str, path: str, data: bytes, *, durable: bool = True) -> str:
         """Write ``data`` to a temporary file beside ``target``; return its name. A failure leaves no file."""
-        folder, name = os.path.split(target)
-        stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
-        temp = os.path.join(folder, f".{stem}.{uuid.uuid4().hex}.tmp")
+        temp = _hidden(target)
         try:
             _write_new(temp, data, durable=durable)
         except OSError as error:
@@ -393,6 +462,32 @@ class _LocalPut(Put):
 
     def discard(self) -> None:
         _unlink_quietly(self._temp)
+
+
+def _no_link(file: str, flags: int) -> int:
+    return os.open(file, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def _status(file: str) -> os.stat_result:
+    """Look at a file, at a link itself; a link to nothing is not there."""
+    status = os.lstat(file)
+    if stat.S_ISLNK(status.st_mode):
+        os.stat(file)
+    return status
+
+
+def _linked(file: str) -> UnsafeOperationError:
+    return UnsafeOperationError(
+        f"{file} is a symbolic link, and below a table's folder none is followed: what is behind it may be anybody's. "
+        f"Put in its place what it names, or mount that there (mount --bind); the table's folder itself may be a link"
+    )
+
+
+def _hidden(file: str) -> str:
+    """Name a temporary file beside another one."""
+    folder, name = os.path.split(file)
+    stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
+    return os.path.join(folder, f".{stem}.{uuid.uuid4().hex}.tmp")
 
 
 def _remember_full(folder: str, now: float) -> None:

@@ -159,6 +159,19 @@ class MemoryStore(Store):
         with _lock:
             _volume(key).drop(key)
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        key = self._key(path)
+        with _lock:
+            held = _held(key)
+            if held is None:
+                return None
+            if held[0] == data:
+                _volume(key).drop(key)
+            return held[0] == data
+
+    def delete_empty(self, path: str) -> None:
+        inner_folder_name(path)  # there are no folders
+
     def delete_tree(self, path: str) -> None:
         prefix = self._prefix(inner_folder_name(path))
         with _lock:

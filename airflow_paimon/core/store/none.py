@@ -38,6 +38,9 @@ class RefusingStore(Store):
     def delete(self, path: str) -> None:
         self._refuse()
 
+    def delete_empty(self, path: str) -> None:
+        self._refuse()
+
     def delete_tree(self, path: str) -> None:
         self._refuse()
 

@@ -90,6 +90,14 @@ class ObjectClient(Protocol):
         """Delete an object; a missing one is not an error."""
         ...
 
+    def get_version(self, bucket: str, key: str) -> tuple[bytes, str]:
+        """Read an object, with what ``delete_version`` takes; "" where no deletion takes a condition."""
+        return self.get(bucket, key)[0], ""
+
+    def delete_version(self, bucket: str, key: str, version: str) -> None:
+        """Delete an object if it is still this one; else ``EXISTS``, or 404 where there is none."""
+        raise RequestError(501, "deletions take no condition here")
+
     def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
         side_by_side(lambda key: self.delete(bucket, key), keys)
 

@@ -6,6 +6,7 @@ import json
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO, ClassVar, TypeVar
@@ -30,6 +31,7 @@ from airflow_paimon.core.store.base import (
 )
 from airflow_paimon.core.store.object_client import (
     EXISTS,
+    IN_CONFLICT,
     NO_BUCKET,
     Listing,
     ObjectClient,
@@ -44,6 +46,12 @@ from airflow_paimon.core.store.secrets import without_secrets
 T = TypeVar("T")
 
 _CREATE_TRIES = 4
+_DELETE_TRIES = 4
+_NOT_EMPTY = 409
+PROBE = "_airflow_paimon/probe-"
+"""What the names of objects begin with that are written to find out what a storage does."""
+_deleting: dict[tuple[str, str, str], bool] = {}
+"""(options, server, bucket): whether this process has seen that deletions take a condition there."""
 _SCHEMAS = "schema/"
 
 
@@ -188,6 +196,51 @@ class ObjectStore(Store):
         key = self._key(path)
         self._run("deleting", path, lambda client: client.delete(self._bucket, key), mutating=True)
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        """Delete the version of the object that was read; one whose answer was lost is looked at again."""
+        if not self._deletes_versions():
+            return super().delete_same(path, data)
+        key = self._key(path)
+        for tried in range(1, _DELETE_TRIES + 1):
+            try:
+                found, version = self._client.get_version(self._bucket, key)
+            except RequestError as error:
+                if error.status == 404:
+                    return None if tried == 1 else True
+                raise self._failed(error, "reading", path) from error
+            if found != data:
+                return False
+            try:
+                self._client.delete_version(self._bucket, key, version)
+                return True
+            except RequestError as error:
+                again = error.status in (EXISTS, 404) or error.code == IN_CONFLICT or error.applied
+                if not again or tried == _DELETE_TRIES:
+                    raise self._failed(error, "deleting", path, mutating=True) from error
+            pause(tried)
+        raise AssertionError("unreachable")
+
+    def _deletes_versions(self) -> bool:
+        """Try once per process and bucket whether a deletion under a condition is refused where that doesn't hold.
+
+        Some S3-compatible servers ignore the condition, and OSS has none.
+        """
+        known = (self._options, self._server, self._bucket)
+        if known not in _deleting:
+            key = join(self._prefix, f"{PROBE}{uuid.uuid4().hex}")
+            _deleting[known] = self._run("writing a probe to", "", lambda client: _refuses_other(client, known[2], key))
+        return _deleting[known]
+
+    def delete_empty(self, path: str) -> None:
+        """Delete the empty objects with which some engines mark folders."""
+        prefix = self._folder_prefix(inner_folder_name(path))
+        objects, _ = self._run("deleting", path, lambda client: client.list_all(self._bucket, prefix, ""))
+        files = [info.name for info in objects if not _marks_a_folder(info)]
+        marks = sorted((info.name for info in objects if _marks_a_folder(info)), reverse=True)
+        for mark in marks:
+            if not any(name.startswith(f"{mark.rstrip('/')}/") for name in files):
+                self._run("deleting", path, partial(_delete_mark, bucket=self._bucket, key=mark), mutating=True)
+
     def delete_tree(self, path: str) -> None:
         """Delete all objects below a folder, its schemas last: without them what is left of a branch is no branch."""
         prefix = self._folder_prefix(inner_folder_name(path))
@@ -285,6 +338,31 @@ class ObjectStore(Store):
                 f"check the storage options {self.login_options} or the environment's credentials"
             )
         return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")
+
+
+def _refuses_other(client: ObjectClient, bucket: str, key: str) -> bool:
+    """Whether a deletion of another version of an object than the one that is there is refused, and its own isn't."""
+    client.put(bucket, key, b"one")
+    _, one = client.get_version(bucket, key)
+    client.put(bucket, key, b"other")
+    _, other = client.get_version(bucket, key)
+    refused = False
+    try:
+        if one and other not in ("", one):
+            client.delete_version(bucket, key, one)
+    except RequestError as error:
+        refused = error.status == EXISTS
+    with suppress(RequestError):  # an object in our own folder does no harm
+        client.delete(bucket, key)
+    return refused
+
+
+def _delete_mark(client: ObjectClient, bucket: str, key: str) -> None:
+    try:
+        client.delete(bucket, key)
+    except RequestError as error:
+        if error.status != _NOT_EMPTY:
+            raise
 
 
 def _below(prefix: str, objects: Sequence[FileInfo]) -> list[FileInfo]:

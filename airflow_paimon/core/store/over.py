@@ -98,6 +98,12 @@ class StoreOver(Store):
     def delete(self, path: str) -> None:
         self.inner.delete(path)
 
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        return self.inner.delete_same(path, data)
+
+    def delete_empty(self, path: str) -> None:
+        self.inner.delete_empty(path)
+
     def delete_tree(self, path: str) -> None:
         self.inner.delete_tree(path)
 

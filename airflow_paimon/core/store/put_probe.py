@@ -19,9 +19,8 @@ from typing import ClassVar, Protocol
 from airflow_paimon.core.errors import UnsupportedStorageError
 from airflow_paimon.core.store.base import join
 from airflow_paimon.core.store.object_client import EXISTS, IN_CONFLICT, ObjectClient, RequestError
-from airflow_paimon.core.store.object_store import ObjectStore
+from airflow_paimon.core.store.object_store import PROBE, ObjectStore
 
-_FOLDER = "_airflow_paimon"
 _WRITERS = 8
 _ROUNDS = 5
 _KEPT_SECONDS = 30 * 24 * 3600
@@ -94,7 +93,7 @@ def fault_of(client: ProbedClient, bucket: str, prefix: str) -> str:
     if not client.keeps_answer:
         return _try_once(client, bucket, prefix)
     endpoint = client.endpoint()
-    name = f"{_FOLDER}/probe-{hashlib.sha256(endpoint.encode()).hexdigest()[:16]}.json"
+    name = f"{PROBE}{hashlib.sha256(endpoint.encode()).hexdigest()[:16]}.json"
     places = list(dict.fromkeys((name, join(prefix, name))))
     if any(_is_kept(client, bucket, key, endpoint) for key in places):
         return ""
@@ -106,7 +105,7 @@ def fault_of(client: ProbedClient, bucket: str, prefix: str) -> str:
 
 
 def _try_once(client: ProbedClient, bucket: str, prefix: str) -> str:
-    key = join(prefix, f"{_FOLDER}/probe-{uuid.uuid4().hex}")
+    key = join(prefix, f"{PROBE}{uuid.uuid4().hex}")
     try:
         return _race(client, bucket, key) or _look(client, bucket, key)
     finally:

@@ -277,6 +277,13 @@ class Client(ObjectClient):
     def delete(self, bucket: str, key: str) -> None:
         self._call("DeleteObject", Bucket=bucket, Key=key)
 
+    def get_version(self, bucket: str, key: str) -> tuple[bytes, str]:
+        data, response = self.run(lambda client: self._get(client, bucket, key))
+        return data, str(response.get("ETag", ""))
+
+    def delete_version(self, bucket: str, key: str, version: str) -> None:
+        self._call("DeleteObject", Bucket=bucket, Key=key, IfMatch=version)
+
     def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
         for some in batches(keys, _DELETE_BATCH):
             objects = [{"Key": key} for key in some]

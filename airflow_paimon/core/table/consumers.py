@@ -17,13 +17,14 @@ from airflow_paimon.core.table.table import Table
 class Consumer:
     """A streaming reader's position: it needs ``next_snapshot`` and everything later of its branch.
 
-    ``modified_ms``: when it was written last, by the storage's clock; None where that isn't known.
+    ``modified_ms``: when it was written last, by the storage's clock; None where that isn't known. ``data``: its file.
     """
 
     branch: str
     name: str
     next_snapshot: int
     modified_ms: int | None = field(default=None, compare=False, repr=False)
+    data: bytes = field(default=b"", compare=False, repr=False)
 
 
 def consumer_path(view: Table, name: str) -> str:
@@ -42,7 +43,8 @@ def read_consumers(view: Table) -> Iterator[Consumer]:
     for path, data in read_present(view.store, list(names)).items():
         name, info = names[path]
         position = _next_snapshot(view, path, data)
-        yield Consumer(branch=view.branch_name, name=name, next_snapshot=position, modified_ms=info.modified_ms)
+        modified_ms = info.modified_ms
+        yield Consumer(branch=view.branch_name, name=name, next_snapshot=position, modified_ms=modified_ms, data=data)
 
 
 def find_consumer(view: Table, name: str) -> int | None:

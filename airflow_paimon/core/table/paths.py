@@ -38,6 +38,9 @@ EARLIEST = "EARLIEST"
 
 _BRANCH_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _TAG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@:-]*")
+_PROTECTIVE = re.compile(
+    rf"{PROTECTIVE_TAG_PREFIX}(?P<branch>[^.]+)(?:[.](?P<number>[0-9]{{1,19}})(?:-[0-9a-f]+)?)?", re.DOTALL
+)
 _PART = re.compile(r"[^/\\$.\s]+")
 
 
@@ -151,20 +154,47 @@ def bucket_dir(bucket: int) -> str:
     return "bucket-postpone" if bucket == -2 else f"bucket-{max(bucket, 0)}"
 
 
+def before_dot(branch: str) -> str:
+    """Spell a branch's name without a dot, for a name that goes on with one: other engines make branches ``a.b``."""
+    return branch.replace("%", "%25").replace(".", "%2E")
+
+
 def protective_tag(branch: str) -> str:
-    """Name of the tag on main that retains the files shared with a branch of this package."""
-    return f"{PROTECTIVE_TAG_PREFIX}{branch}"
+    """Name of the tag that retains the files shared with a branch."""
+    return f"{PROTECTIVE_TAG_PREFIX}{before_dot(branch)}"
 
 
 def published_tag(branch: str, snapshot_id: int) -> str:
     """Name of the tag on main that retains the files shared with a branch since it was published as that snapshot."""
-    return f"{PROTECTIVE_TAG_PREFIX}{branch}.{snapshot_id}"
+    return f"{protective_tag(branch)}.{snapshot_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Protective:
+    """What the name of a protective tag says. ``published``: as which snapshot its branch was published, if it was."""
+
+    branch: str
+    published: int | None
+
+
+def parse_protective(tag: str) -> Protective | None:
+    """Read the name of a protective tag; None for other tags.
+
+    One of a publish that found its name taken ends with that try's name.
+    """
+    found = _PROTECTIVE.fullmatch(tag)
+    if found is None:
+        return None
+    branch, number = found["branch"].replace("%2E", ".").replace("%25", "%"), found["number"]
+    if before_dot(branch) != found["branch"]:
+        return None
+    return Protective(branch, None if number is None else int(number))
 
 
 def protects(tag: str) -> str | None:
-    """The branch that a protective tag belongs to, None for other tags. Branch names contain no dot."""
-    rest = tag.removeprefix(PROTECTIVE_TAG_PREFIX)
-    return None if rest == tag else rest.partition(".")[0]
+    """The branch that a protective tag belongs to, None for other tags."""
+    found = parse_protective(tag)
+    return None if found is None else found.branch
 
 
 def check_branch_name(name: str) -> str:

@@ -104,12 +104,11 @@ def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> lis
     values = StoredPartitions(schema).values
     paths = [f"{partition_folder(schema, values(p))}/{NAME}" for p in partitions]
     there = read_present(view.store, paths)
-    return [Delete(path=p, reason="its partition is gone") for p in paths if _is_older(there.get(p), p, before_ms)]
+    old = {p: data for p, data in there.items() if _is_older(data, p, before_ms)}
+    return [Delete(path=p, expected=data, reason="its partition is gone") for p, data in old.items()]
 
 
-def _is_older(data: bytes | None, path: str, before_ms: int) -> bool:
-    if data is None:
-        return False
+def _is_older(data: bytes, path: str, before_ms: int) -> bool:
     try:
         return modified_ms(data, path) <= before_ms
     except FormatError:  # not one of Paimon's: Hadoop's are empty

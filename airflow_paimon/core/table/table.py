@@ -580,7 +580,10 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
                 found.append((f"snapshot {rest} of branch {name!r}", other, other.snapshot(int(rest))))
     if len(found) > 1:
         meanings = " or ".join(what for what, _, _ in found)
-        raise InvalidInputError(f"{table.label}: version {version!r} is ambiguous: {meanings}")
+        raise InvalidInputError(
+            f"{table.label}: version {version!r} is ambiguous: {meanings}. Read the branch itself, as "
+            f"{found[0][1].label}@{version.removeprefix(found[0][1].branch_name)[1:]}"
+        )
     if found:
         return found[0][1:]
     asked = parse_set_version(version)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tag_holds import put_back_if_held
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.catalogs import Catalog, open_catalog
@@ -474,11 +475,11 @@ def _delete_tags(sets: Sets, version: TableSet) -> bool:
             continue
         try:
             check_deletable(view, tag)
-        except UnsafeOperationError as error:
+            execute(view, [deletion(view, tag, "its version of the table set has expired")])
+        except (ConflictError, UnsafeOperationError) as error:
             log.warning("%s", error.message)
             gone = False
             continue
-        execute(view, [Delete(path=view.paths.tag(tag.name), reason="its version of the table set has expired")])
         held = put_back_if_held(view, tag)
         if held is not None:
             log.warning("%s: tag %r %s, and stays", view.label, held.name, held.hold_text)

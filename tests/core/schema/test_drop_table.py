@@ -109,7 +109,7 @@ def test_a_death_at_any_step_leaves_the_table_or_is_finished_by_the_next_try() -
 
 def test_a_table_that_another_engine_has_made_in_the_place_is_dropped_as_any_other() -> None:
     table = make()
-    one, _ = seen(table, on_mutation=lambda method, path: _die(method == "delete_tree" and path == "d.db/t"))
+    one, _ = seen(table, on_mutation=lambda method, path: _die((method, path) == ("delete", RECORD)))
     with pytest.raises(Crash):
         drop_table(one)
     assert (table.store.exists(RECORD), table.exists()) == (True, False)

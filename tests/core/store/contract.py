@@ -248,6 +248,31 @@ class StoreContract:
         with pytest.raises(InvalidInputError, match="root"):
             store.delete_tree("")
 
+    def test_delete_same(self, store: Store) -> None:
+        store.create("snapshot/snapshot-1", b"1")
+        assert store.delete_same("snapshot/snapshot-1", b"2") is False
+        assert store.read("snapshot/snapshot-1") == b"1"
+        assert store.delete_same("snapshot/snapshot-1", b"1") is True
+        assert store.delete_same("snapshot/snapshot-1", b"1") is None
+        assert store.delete_same("nothing/deeper", b"") is None
+        store.create("snapshot/snapshot-1", b"")
+        assert store.delete_same("snapshot/snapshot-1", b"") is True
+        assert [name for name in store.walk("") if "probe" not in name] == []
+
+    def test_delete_empty(self, store: Store) -> None:
+        for path in ("branch/branch-b/snapshot/1", "branch/branch-b/tag/x", "branch/branch-bb/x"):
+            store.create(path, b"1")
+        store.delete("branch/branch-b/snapshot/1")
+        store.delete_empty("branch/branch-b")
+        assert store.walk("") == ["branch/branch-b/tag/x", "branch/branch-bb/x"]
+        assert [i.name for i in store.list("branch/branch-b")] == ["tag"]
+        store.delete("branch/branch-b/tag/x")
+        store.delete_empty("branch/branch-b")
+        store.delete_empty("branch/branch-b")
+        assert [i.name for i in store.list("branch")] == ["branch-bb"]
+        with pytest.raises(InvalidInputError, match="root"):
+            store.delete_empty("")
+
     def test_child(self, store: Store) -> None:
         child = store.child("db.db/t%3A1")
         assert child.uri == f"{store.uri}/db.db/t%3A1"

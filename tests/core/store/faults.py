@@ -10,7 +10,7 @@ import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
-from airflow_paimon.core.store import Store, object_store
+from airflow_paimon.core.store import Store, base, object_store
 from airflow_paimon.core.table.table import Table
 from tests.s3_proxy import Proxy, Request
 
@@ -59,6 +59,33 @@ class PutFaultsContract:
 
     look: str
     """The method of looking whose object it is."""
+
+    conditions: ClassVar[bool] = True
+    """Whether the server's deletions take a condition."""
+
+    def test_another_object_that_comes_between_the_look_and_the_deletion_stays(
+        self, store: Store, direct: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where the storage can say so; elsewhere nobody is told that all went well if there was time for it."""
+        store.delete_same("warm", b"")  # finds out what the server does
+        direct.create("tag/tag-x", b"1")
+        client = type(store._client)  # type: ignore[attr-defined]
+        look = "get_version" if self.conditions else "delete"
+        known = getattr(client, look)
+
+        def stalls(self: Any, bucket: str, key: str) -> Any:
+            found = known(self, bucket, key) if look == "get_version" else None
+            direct.replace("tag/tag-x", b"2")
+            return found if look == "get_version" else known(self, bucket, key)
+
+        monkeypatch.setattr(client, look, stalls)
+        if self.conditions:
+            assert store.delete_same("tag/tag-x", b"1") is False
+            assert direct.read("tag/tag-x") == b"2"
+            return
+        monkeypatch.setattr(base, "LOOK_S", 0.0)
+        with pytest.raises(OutcomeUnknownError, match="tag/tag-x was deleted"):
+            store.delete_same("tag/tag-x", b"1")
 
     def test_equal_bytes_of_another_call_are_not_ours(self, store: Store, direct: Store, proxy: Proxy) -> None:
         direct.create("schema-1", b"{}")

@@ -5,14 +5,16 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError, UnsafeOperationError
+from airflow_paimon.core.store.base import Part
 from airflow_paimon.core.store.local import LocalStore
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.restricted import run_restricted
@@ -147,6 +149,78 @@ def test_links_out_of_the_table_are_not_followed_by_deletion(store: LocalStore, 
     store.delete_tree("table")
     assert (outside / "precious").read_bytes() == b"1"
     assert store.walk("") == []
+
+
+def test_no_link_below_the_folder_is_followed(store: LocalStore, tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "ware house%3A"
+    (outside / "deeper").mkdir(parents=True)
+    for name in ("precious", "deeper/precious"):
+        (outside / name).write_bytes(b"1")
+    store.create("t/x", b"1")
+    (root / "t/folder").symlink_to(outside)
+    (root / "t/file").symlink_to(outside / "precious")
+    memory = memoryview(bytearray(1))
+    calls: list[Callable[[str], Any]] = [
+        store.read, store.exists, store.open_input, lambda p: store.read_many([p]),
+        lambda p: store.read_into([(p, memory)]), lambda p: store.read_parts([Part(p, 0, 1)]),
+    ]  # fmt: skip
+    below: list[Callable[[str], Any]] = [
+        store.delete, store.open_output, lambda p: store.create(p, b"2"), lambda p: store.replace(p, b"2"),
+        lambda p: store.delete_same(p, b"1"), lambda p: store.create_many({p: b"2"}), lambda p: store.hint(p, b"2"),
+    ]  # fmt: skip
+    folders: list[Callable[[str], Any]] = [
+        store.list, store.names, store.few_names, store.walk, store.files, store.delete_tree, store.delete_empty,
+        lambda p: list(store.files_in_parts(p)), store.divided,
+    ]  # fmt: skip
+    tried = [(call, "t/file") for call in calls]
+    tried += [(call, f"t/folder/{name}") for call in (*calls, *below) for name in ("precious", "deeper/precious", "no")]
+    tried += [(call, f"t/folder{name}") for call in folders for name in ("", "/deeper")]
+    for call, path in tried:
+        with pytest.raises(UnsafeOperationError, match=f"{path[:4]}.* is a symbolic link"):
+            call(path)
+    assert store.walk("t") == ["t/file", "t/x"]
+    store.replace("t/file", b"2")
+    store.delete("t/folder")  # the link itself
+    assert sorted(os.listdir(root / "t")) == ["file", "x"]
+    assert files(outside) == ["deeper/precious", "precious"]
+    assert {(outside / name).read_bytes() for name in ("precious", "deeper/precious")} == {b"1"}
+
+
+def test_the_folder_itself_and_those_above_may_be_links(tmp_path: Path) -> None:
+    (tmp_path / "disk/t").mkdir(parents=True)
+    (tmp_path / "d.db").symlink_to(tmp_path / "disk")
+    (tmp_path / "u").symlink_to(tmp_path / "disk/t")
+    for store in (LocalStore(str(tmp_path)).child("d.db/t"), LocalStore(str(tmp_path / "u"))):
+        store.replace("snapshot/LATEST", b"1")
+        assert (store.read("snapshot/LATEST"), store.walk("")) == (b"1", ["snapshot/LATEST"])
+
+
+def test_a_file_that_is_replaced_while_it_is_deleted_stays(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other writer comes between the look and the deletion; then a second one right after the file was moved."""
+    rename, link = os.rename, os.link
+    store.create("tag/tag-x", b"1")
+
+    def late(source: str, target: str) -> None:
+        store.replace("tag/tag-x", b"2")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert store.delete_same("tag/tag-x", b"1") is False
+    assert (store.read("tag/tag-x"), store.walk("")) == (b"2", ["tag/tag-x"])
+
+    def later(source: str, target: str, **options: Any) -> None:
+        if target.endswith("tag/tag-x"):
+            (tmp_path / "ware house%3A/tag/tag-x").write_bytes(b"3")
+        link(source, target, **options)
+
+    store.replace("tag/tag-x", b"1")
+    monkeypatch.setattr(os, "link", later)
+    with pytest.raises(OutcomeUnknownError, match=r"that file is .*/tag/\.tag-x\..*\.tmp now"):
+        store.delete_same("tag/tag-x", b"1")
+    kept = {(tmp_path / "ware house%3A" / name).read_bytes() for name in store.walk("")}
+    assert (store.read("tag/tag-x"), kept) == (b"3", {b"2", b"3"})
 
 
 @pytest.mark.parametrize(("error", "named"), [(errno.EPERM, True), (errno.EOPNOTSUPP, True), (errno.EACCES, False)])

@@ -189,6 +189,24 @@ def test_a_version_whose_tags_and_snapshots_are_gone_is_named(warehouse: str) ->
         seen(warehouse)
 
 
+def test_the_tag_of_a_version_keeps_its_name_and_is_missed_when_it_is_gone(warehouse: str) -> None:
+    make(warehouse)
+    table = open_table(warehouse, NAMES[0])
+    with pytest.raises(UnsafeOperationError, match="is of version 1 of table set 'nightly'"):
+        run(table, "rename_tag", tag="set-nightly-1", to_tag="mine")
+    assert run(table, "check_table").details["ok"]
+    tag = table.tag("set-nightly-1")
+    append(table, "1")
+    run(table, "delete_tag", tag=tag.name)
+    (found,) = run(table, "check_table").details["findings"]
+    assert (found["id"], "is gone" in found["message"]) == ("table-set-tag:nightly@1", True)
+    run(table, "repair_table")
+    assert table.tag("set-nightly-1").snapshot == tag.snapshot
+    table.store.replace("tag/tag-set-nightly-1", table.store.read(table.paths.snapshot(2)))
+    (found,) = run(table, "check_table").details["findings"]
+    assert "is on snapshot 2 now" in found["message"] and found["repair"] is None
+
+
 def test_a_snapshot_that_expires_before_it_is_tagged_costs_a_number(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
