@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
 from airflow_paimon.core.table.table import Table
@@ -234,7 +235,16 @@ class _Parser:
                 raise ValueError("Arrow cuts the digits off")
             return value
         except (ValueError, KeyError, InvalidOperation, OverflowError):
-            raise self.error(f"{self.shown(text)} is not a value of column {name!r} ({data_type})") from None
+            zone = {"TIMESTAMP": ", a time without a zone", "TIMESTAMP_LTZ": ", a time with a zone"}
+            kind = f"{data_type}{zone.get(data_type.root, '')}"
+            raise self.error(f"{self.shown(text)} is not a value of column {name!r} ({kind})") from None
+
+
+def _moment(text: str, *, local_zone: bool) -> Timestamp:
+    if "," in text:  # Python takes it for a point, and cuts digits off
+        raise ValueError(text)
+    timestamp_of(datetime.fromisoformat(text), local_zone=local_zone)  # refuses a zone, or its absence
+    return Timestamp.from_iso(text)
 
 
 _FLOATS = ("FLOAT", "DOUBLE")
@@ -245,5 +255,6 @@ _LITERALS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), str),
     "DECIMAL": Decimal,
     "DATE": date.fromisoformat,
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_LTZ"), datetime.fromisoformat),
+    "TIMESTAMP": lambda text: _moment(text, local_zone=False),
+    "TIMESTAMP_LTZ": lambda text: _moment(text, local_zone=True),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from decimal import Decimal
 from html.parser import HTMLParser
@@ -105,6 +106,31 @@ def test_a_condition_as_text_compares_floating_point_numbers(tmp_path: Path) -> 
     }  # fmt: skip
     assert {text: table.count(text) for text in expected} == expected
     assert {text: table.to_arrow(where=text).num_rows for text in expected} == expected
+
+
+def test_conditions_on_times_are_exact_and_say_which_take_a_zone(tmp_path: Path) -> None:
+    kinds = {"t": "TIMESTAMP(6)", "z": "TIMESTAMP(6) WITH LOCAL TIME ZONE", "n": "TIMESTAMP(9)"}
+    made = create_table(str(tmp_path), "d.t", list(kinds.items()), options={"bucket": "-1"})
+    noon, nanos = dt.datetime(2026, 1, 1, 12), 1_767_268_800_000_000_001
+    row = {"t": noon, "z": noon.replace(tzinfo=dt.UTC), "n": nanos}
+    write_arrow(made, pa.Table.from_pylist([row, {**row, "n": nanos + 1}], read_arrow(made).schema))
+    table, t, z = open_table(str(tmp_path), "d.t"), pc.field("t"), pc.field("z")
+    naive, aware = dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    for where in ((t > naive) & (t < aware), t == aware, z != naive, t.isin([aware]), (z > aware) | (t > aware)):
+        with pytest.raises(InvalidInputError, match=r"[tz] takes times with(out)? a time zone"):
+            table.to_arrow(where=where)
+    assert table.to_arrow(where=(t > naive) & (z > aware)).num_rows == 2
+    wrong = {"t > '2026-01-01' AND t < '2027-01-01T00:00Z'": "without a zone", "z IN ('2026-01-01')": "with a zone",
+             "t = '2026-01-01 12:00:00.0000001'": "is not a value"}  # fmt: skip
+    for text, why in wrong.items():
+        with pytest.raises(InvalidInputError, match=why):
+            table.count(text)
+    exact = {
+        "n = '2026-01-01 12:00:00.000000001'": 1,
+        "n > '2026-01-01 12:00:00.000000001'": 1,
+        "z = '2026-01-01T13:00:00+01:00'": 2,
+    }
+    assert {text: table.count(text) for text in exact} == exact
 
 
 def test_counts_are_those_of_a_reader(orders: ReadableTable, monkeypatch: pytest.MonkeyPatch) -> None:

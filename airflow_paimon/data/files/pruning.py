@@ -68,7 +68,7 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
         known = f"(columns: {', '.join(schema.names)})"
         unknown = re.match(r"No match for FieldRef\.Name\((.*?)\) in ", problem)
         what = f"names column {unknown[1]!r}, which the table does not have" if unknown else "does not fit the table"
-        why = "" if unknown else f": {problem.splitlines()[0]}"
+        why = "" if unknown else f": {problem.splitlines()[0]}{_zones(where, schema) if 'timezone' in problem else ''}"
         raise InvalidInputError(f"{label}: where {what}{why} {known}")
     text = str(where)  # Arrow does not expose the columns of an expression; its text contains at least those
     some = pa.schema([f for f in schema if f.name in text])
@@ -76,9 +76,17 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
     return Filter(where=where, predicate=predicate, columns=frozenset(names))
 
 
+def _zones(where: pc.Expression, schema: pa.Schema) -> str:
+    """Say with which times the columns that an expression names are compared."""
+    times = [f for f in schema if pa.types.is_timestamp(f.type) and f.name in str(where)]
+    said = [f"{f.name} takes times {'without' if f.type.tz is None else 'with'} a time zone" for f in times]
+    return f"; {', '.join(said)}" if said else ""
+
+
 def _binding_problem(where: pc.Expression, schema: pa.Schema) -> str | None:
+    row = [pa.nulls(1, f.type) for f in schema]  # of no row Arrow asks less: not whether both times have a zone
     try:
-        schema.empty_table().filter(where)
+        pa.Table.from_arrays(row, names=schema.names).filter(where)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError) as error:
         return str(error)
     return None
