@@ -1,20 +1,20 @@
 """Renews the list of table options by a release of Paimon: ``python -m tests.paimon_options FILE``.
 
 FILE is Paimon's sources: a folder, a jar or zip of them (``paimon-api-...-sources.jar``), or one ``*Options.java``. New
-options are added to ``core/table/known_options.py``, those that have no class yet are named, and nothing is taken away:
-tables of older releases keep their options.
+options are added to ``core/table/known_options.py`` with types and defaults, types that are unknown there are filled
+in, options that have no class yet are named, and nothing is taken away: tables of older releases keep their options.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
 from airflow_paimon.core.table import known_options
-from airflow_paimon.core.table.known_options import DEFAULTS
+from airflow_paimon.core.table.known_options import parse_line
 from airflow_paimon.core.table.option_classes import class_of
 
 _OF_TABLES = re.compile(
@@ -23,6 +23,12 @@ _OF_TABLES = re.compile(
 )
 _OPTION = re.compile(r"\bkey\(\s*\"([^\"]+)\"\s*\)(.*?)(?=\bkey\(|\Z)", re.DOTALL)
 _OLDER = re.compile(r"with(?:Fallback|Deprecated)Keys\(([^)]*)\)")
+_TYPE = re.compile(
+    r"\.\s*(?:(int|long|boolean|double|float|duration|memory|map)Type\(\)|enumType\(\s*(?:\w+\.)*(\w+)\.class\s*\))"
+)
+_TYPES = {"memory": "size"}
+_COMMENT = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|/\*.*?\*/|//[^\n]*", re.DOTALL)
+"""And texts, in which there is none."""
 _DEFAULT = re.compile(r"\.defaultValue\(\s*(.*?)\s*\)\s*(?:\.|;)", re.DOTALL)
 _UNITS = {
     "ofMebiBytes": "mb", "ofKibiBytes": "kb", "ofBytes": "bytes", "ofMillis": "ms", "ofSeconds": "s",
@@ -30,27 +36,62 @@ _UNITS = {
 }  # fmt: skip
 
 
-def sources(path: Path) -> Iterator[str]:
-    """Yield the Java sources that declare options of tables."""
+def sources(path: Path) -> dict[str, str]:
+    """Return the Java sources by their files' names."""
     if path.is_dir():
-        yield from (p.read_text() for p in sorted(path.rglob("*.java")) if _OF_TABLES.fullmatch(p.name))
-    elif is_zipfile(path):
+        return {str(p): p.read_text() for p in sorted(path.rglob("*.java"))}
+    if is_zipfile(path):
         with ZipFile(path) as archive:
-            names = [n for n in sorted(archive.namelist()) if _OF_TABLES.fullmatch(n.rpartition("/")[2])]
-            yield from (archive.read(n).decode() for n in names)
-    else:
-        yield path.read_text()
+            return {n: archive.read(n).decode() for n in sorted(archive.namelist()) if n.endswith(".java")}
+    return {str(path): path.read_text()}
 
 
-def declared(source: str) -> dict[str, str]:
-    """Return the options that a source declares, older names included, with defaults as the documentation has them."""
-    found: dict[str, str] = {}
+def all_declared(found: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the options of tables that these sources declare."""
+    everything = "\n".join(found.values())
+    options: dict[str, tuple[str, str]] = {}
+    for name, source in found.items():
+        if len(found) == 1 or _OF_TABLES.fullmatch(Path(name).name):
+            options |= declared(source, everything)
+    return options
+
+
+def declared(source: str, everything: str) -> dict[str, tuple[str, str]]:
+    """Return (type, default) of the options that a source declares, older names included, with defaults as the
+    documentation has them. ``everything``: where the types are that it names.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for name, rest in _OPTION.findall(source):
-        default = _DEFAULT.search(rest)
-        found[name] = _spelled(default[1]) if default else ""
+        default, kind = _DEFAULT.search(rest), _kind(_TYPE.search(rest), source, everything)
+        found[name] = (kind, _spelled(default[1]) if default else "")
         for names in _OLDER.findall(rest):
-            found |= dict.fromkeys(re.findall(r"\"([^\"]+)\"", names), "")
+            found |= dict.fromkeys(re.findall(r"\"([^\"]+)\"", names), (kind, ""))
     return found
+
+
+def _kind(found: re.Match[str] | None, *sources: str) -> str:
+    """Return an option's type; of an enumeration its values, as ``toString`` has them; "" for texts."""
+    if found is None or found[2] is None:
+        return "" if found is None else _TYPES.get(found[1], found[1])
+    for source in sources:
+        plain = _COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else "", source)
+        if body := re.search(rf"enum {found[2]}\b[^{{]*{{(.*?)[;}}]\s*\n", plain, re.DOTALL):
+            return "|".join(_constants(body[1]))
+    return ""
+
+
+def _constants(body: str) -> list[str]:
+    """Return the values of an enumeration's constants: the text that a constant begins with, else its name."""
+    values: list[str] = []
+    depth, previous = 0, ""
+    for token in re.findall(r"\"(?:[^\"\\]|\\.)*\"|@?\w+|[(),]", body):
+        if depth == 0 and token[0].isalpha():
+            values.append(token.lower())
+        elif depth == 1 and previous == "(" and token.startswith('"'):
+            values[-1] = token.strip('"')
+        depth += (token == "(") - (token == ")")
+        previous = token
+    return values
 
 
 def _spelled(java: str) -> str:
@@ -65,23 +106,25 @@ def _spelled(java: str) -> str:
     return re.sub(r"(?<=\d)[_L]", "", plain) if re.fullmatch(r"[\w .,:/()-]+", plain) else ""
 
 
-def renew(found: Mapping[str, str], module: Path) -> list[str]:
-    """Add the options that the list lacks; return their names."""
-    new = {name: default for name, default in found.items() if name not in DEFAULTS}
-    if new:
-        head, mark, rest = module.read_text().partition('_TABLE = r"""\n')
-        lines, end, tail = rest.partition('"""\n')
-        every = {**dict(line.split(" =", 1) for line in lines.splitlines()), **{n: f" {d}" for n, d in new.items()}}
-        body = "".join(f"{name} ={every[name].rstrip()}\n" for name in sorted(every))
-        module.write_text(head + mark + body + end + tail)
+def renew(found: Mapping[str, tuple[str, str]], module: Path) -> list[str]:
+    """Add the options that the list lacks, and the types that it doesn't know; return the names of new options."""
+    head, mark, rest = module.read_text().partition('_TABLE = r"""\n')
+    lines, end, tail = rest.partition('"""\n')
+    listed = dict(parse_line(line) for line in lines.splitlines())
+    new = {name: one for name, one in found.items() if name not in listed}
+    every = new | {name: (kind or found.get(name, ("",))[0], default) for name, (kind, default) in listed.items()}
+    body = "".join(f"{_line(name, *every[name])}\n" for name in sorted(every))
+    module.write_text(head + mark + body + end + tail)
     return sorted(new)
+
+
+def _line(name: str, kind: str, default: str) -> str:
+    return f"{name}{f': {kind}' if kind else ''} = {default}".rstrip()
 
 
 def main(path: str) -> int:
     """Renew the list; return 1 if an option has no class yet, or nothing was found."""
-    found: dict[str, str] = {}
-    for source in sources(Path(path)):
-        found |= declared(source)
+    found = all_declared(sources(Path(path)))
     if not found:
         print(f"make options: {path} declares no option of a table")
         return 1

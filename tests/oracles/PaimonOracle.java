@@ -3,6 +3,7 @@ import java.io.File;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Method;
 import java.math.BigDecimal;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -61,6 +62,7 @@ import org.apache.paimon.operation.BaseAppendFileStoreWrite;
 import org.apache.paimon.operation.CleanOrphanFilesResult;
 import org.apache.paimon.operation.LocalOrphanFilesClean;
 import org.apache.paimon.partition.actions.PartitionMarkDoneAction;
+import org.apache.paimon.options.ConfigOption;
 import org.apache.paimon.options.ExpireConfig;
 import org.apache.paimon.options.Options;
 import org.apache.paimon.predicate.Predicate;
@@ -163,6 +165,8 @@ public final class PaimonOracle {
         switch (op) {
             case "ping":
                 return NODES.objectNode();
+            case "options":
+                return options(request);
             case "create_table":
                 return createTable(request);
             case "alter_table":
@@ -366,6 +370,40 @@ public final class PaimonOracle {
         String[] name = text(request, "table").split("\\.", 2);
         boolean branch = withBranch && request.hasNonNull("branch") && !"main".equals(text(request, "branch"));
         return Identifier.create(name[0], branch ? name[1] + "$branch_" + text(request, "branch") : name[1]);
+    }
+
+    /** The options of tables, with the types of their values, and which of `tried`, [option, value], can be parsed. */
+    private static ObjectNode options(JsonNode request) throws Exception {
+        ObjectNode answer = NODES.objectNode();
+        ObjectNode types = answer.putObject("types");
+        Map<String, ConfigOption<?>> known = new HashMap<>();
+        Method type = ConfigOption.class.getDeclaredMethod("getClazz");
+        type.setAccessible(true);
+        for (ConfigOption<?> option : CoreOptions.getOptions()) {
+            Class<?> values = (Class<?>) type.invoke(option);
+            known.put(option.key(), option);
+            ArrayNode found = types.putArray(option.key()).add(values.getSimpleName());
+            if (values.isEnum()) {
+                for (Object value : values.getEnumConstants()) {
+                    found.add(value.toString().toLowerCase());
+                }
+            }
+        }
+        ArrayNode parsed = answer.putArray("parsed");
+        for (JsonNode pair : request.path("tried")) {
+            if (!known.containsKey(pair.get(0).asText())) {
+                parsed.addNull();
+                continue;
+            }
+            Options given = Options.fromMap(Map.of(pair.get(0).asText(), pair.get(1).asText()));
+            try {
+                given.get(known.get(pair.get(0).asText()));
+                parsed.add(true);
+            } catch (IllegalArgumentException refused) {
+                parsed.add(false);
+            }
+        }
+        return answer;
     }
 
     private ObjectNode createTable(JsonNode request) throws Exception {

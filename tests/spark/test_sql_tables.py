@@ -166,6 +166,7 @@ def test_alter_table_on_main_and_on_a_branch(spark: SparkSession, tmp_path: Path
         ("DROP COLUMN nope", InvalidInputError, "no column 'nope'"),
         ("SET TBLPROPERTIES ('primary-key' = 'k')", InvalidInputError, "'primary-key' describes the table"),
         ("SET TBLPROPERTIES ('merge-engine' = 'first-row')", InvalidInputError, "how existing files are read"),
+        ("SET TBLPROPERTIES ('snapshot.expire.limit' = 'ten')", InvalidInputError, "'ten' is not a whole number"),
         ("RENAME TO d.u", UnsupportedFeatureError, "AS SELECT"),
         ("DROP PARTITION (dt = 'zz')", NotFoundError, "no partition dt=zz"),
         ("REPLACE COLUMNS (x INT)", InvalidInputError, "sql doesn't run"),
@@ -286,6 +287,12 @@ def test_describe_and_show(spark: SparkSession, tmp_path: Path) -> None:
         ("CREATE TABLE d.t (a INT, A INT)", "case|already exists"),
         ("CREATE TABLE d.t (a INT) TBLPROPERTIES ('primary-key' = 'nope')", "nope"),
         ("CREATE TABLE d.t (a INT) TBLPROPERTIES ('bucket' = 'many')", "bucket"),
+        ("CREATE TABLE d.t (a INT, b INT) PARTITIONED BY (b) TBLPROPERTIES ('partition' = 'a')", "given twice"),
+        (
+            "CREATE TABLE d.t (k INT, a INT, b INT) TBLPROPERTIES ('primary-key' = 'k', "
+            "'merge-engine' = 'partial-update', 'fields.a.sequence-group' = ' b')",
+            "write b without blanks",
+        ),
         ("CREATE TABLE d.t AS SELECT a FROM d.nope", "cannot be found"),
         ("CREATE TABLE d.t AS SELECT 1 AS a, 2 AS a", "twice|a name of its own"),
         ("CREATE TABLE d.t AS SELECT NULL AS a", "void"),

@@ -25,7 +25,14 @@ from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterChainTable, CreateChainTable
 from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
-from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes, new_schema
+from airflow_paimon.core.schema.schema_plan import (
+    RemoveOption,
+    SchemaChange,
+    SetOption,
+    apply_changes,
+    check_opening,
+    new_schema,
+)
 from airflow_paimon.core.schema.text import parse_change, parse_column, parse_options
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage, require_ready
@@ -124,7 +131,9 @@ def _plan_set_up(
         )
         if not table.exists():
             _check_names(names)
-            return setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], lineage)
+            plan = setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], lineage)
+            check_opening(schema)
+            return plan
         if not setup_plan.same_schema(table.schema(), schema):
             raise AlreadyExistsError(
                 f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "

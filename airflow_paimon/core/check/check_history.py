@@ -18,7 +18,7 @@ from airflow_paimon.core.format.snapshot import Operation, Snapshot, parse_json,
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.schema.option_checks import opening_faults
+from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
@@ -159,8 +159,8 @@ def opening_findings(view: Table) -> Iterator[Finding]:
             kind="unopenable-schema",
             subject=f"{view.branch_name}/{fault.split()[0]}",
             severity=ERROR,
-            message=f"{view.label}: Paimon can't open it: {fault}",
-            at_risk="no engine of Paimon reads or writes it; change the option or column with alter_table",
+            message=f"{view.label}: Paimon can't open it, or not use it: {fault}",
+            at_risk="Paimon's engines fail on it, or where they need the option; mend it with alter_table",
         )
 
 

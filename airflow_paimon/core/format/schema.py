@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.option_lists import listed
 from airflow_paimon.core.format.recent import Recent
 from airflow_paimon.core.format.snapshot import RESTORE, load_json_object
 from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
@@ -77,9 +78,7 @@ class TableSchema:
     def bucket_keys(self) -> tuple[str, ...]:
         """Columns that determine the bucket: option ``bucket-key``, else the trimmed primary key."""
         text = self.options.get("bucket-key", "")
-        if text.strip():
-            return tuple(part.strip() for part in text.split(","))
-        return self.trimmed_primary_keys
+        return listed("bucket-key", text) if text.strip() else self.trimmed_primary_keys
 
     @property
     def content(self) -> tuple[Any, ...]:

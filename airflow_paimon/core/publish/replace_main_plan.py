@@ -23,8 +23,9 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import field_ids, with_nullable
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, schemas_by_id
+from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.option_checks import check_options
-from airflow_paimon.core.schema.schema_plan import holds, is_immutable
+from airflow_paimon.core.schema.schema_plan import check_opening, holds, is_immutable
 from airflow_paimon.core.table.options import OWN_OPTIONS, PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 from airflow_paimon.core.table.properties import REPLACED_PROPERTY
@@ -147,7 +148,9 @@ def _check_options(table: str, main: TableSchema, branch: TableSchema, out: Mapp
             f"{table}: the branch has bucket={buckets[2]}, and its files lie in these buckets; main can't have "
             f"bucket={buckets[1]} with them. Use --options branch"
         )
-    check_options(replace(branch, options=out))
+    after = replace(branch, options=out)
+    check_options(after)
+    check_opening(after, {*opening_faults(main), *opening_faults(branch)})
 
 
 def options_diff(before: Mapping[str, str], after: Mapping[str, str], only: Collection[str] | None = None) -> list[str]:

@@ -18,16 +18,23 @@ from airflow_paimon.core.format.types import (
     parse_type_text,
     with_nullable,
 )
-from airflow_paimon.core.schema.option_checks import check_naming, check_options, check_same_layout, opening_faults
-from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION
+from airflow_paimon.core.schema.opening_rules import opening_faults
+from airflow_paimon.core.schema.option_checks import check_naming, check_options, check_same_layout
+from airflow_paimon.core.table.merge_options import group_fields
+from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION, TableOptions
 
 _IMMUTABLE = frozenset({
-    "index-file-in-data-file-dir",
-    "branch", "bucket-function.type", "bucket-key", "data-evolution.enabled", "data-file.path-directory",
-    "merge-engine", "partition", "partition.default-name", "partition.legacy-name", "path", "pk-clustering-override",
-    "primary-key", "row-tracking.enabled", "rowkind.field", "sequence.field", "sequence.snapshot-ordering", "type",
+    "aggregation.remove-record-on-delete", "blob-descriptor-field", "blob-field", "blob-view-field", "branch",
+    "bucket-function.type", "bucket-key", "data-evolution.enabled", "data-file.path-directory",
+    "dynamic-bucket.initial-buckets", "force-lookup", "index-file-in-data-file-dir", "merge-engine",
+    "partial-update.remove-record-on-delete", "partial-update.remove-record-on-sequence-group",
+    "partition.default-name", "partition.legacy-name", "path", "pk-clustering-override", "primary-key.nullable",
+    "row-tracking.enabled", "rowkind.field", "sequence.field", "sequence.snapshot-ordering", "type",
 })  # fmt: skip
 """Options that determine how existing files are read: changing them on a table with data would give wrong rows."""
+_PARTITION, _PRIMARY = "partition", "primary-key"
+_KEYS = {_PARTITION: "partition key", _PRIMARY: "primary key"}
+"""Options of a new table that become its keys."""
 _SHOWN = 80
 
 
@@ -117,12 +124,17 @@ def new_schema(
 ) -> TableSchema:
     """Return schema 0 of a new table. Ids count up in the order of the columns, nested fields right after their parent.
 
+    The options ``primary-key`` and ``partition`` give the keys as well, as Paimon's do.
+
     Raises:
         InvalidInputError: no columns, empty names or names that differ only in case, an unknown type, a key that is not
-            a column.
+            a column, or that is given twice.
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidInputError(f"options is a dict of names and values, e.g. {{'bucket': '2'}}, not {options!r}")
+    given = {str(k): str(v) for k, v in (options or {}).items()}
+    primary_keys = _keys_by_option(given, _PRIMARY, primary_keys)
+    partition_keys = _keys_by_option(given, _PARTITION, partition_keys)
     names = _column_names(columns)
     _check_distinct(names)
     _check_keys(names, partition_keys, primary_keys)
@@ -130,8 +142,8 @@ def new_schema(
         raise InvalidInputError(f"There is no column {unknown[0]!r} to comment; there are: {', '.join(names)}")
     ids = _Ids(-1)
     fields = []
-    for name, given in columns:
-        data_type = _typed(given, name)
+    for name, wanted in columns:
+        data_type = _typed(wanted, name)
         field_id = ids.next()
         data_type = with_nullable(ids.renumber(data_type), data_type.nullable and name not in primary_keys)
         fields.append(DataField(field_id, name, data_type, (comments or {}).get(name)))
@@ -141,10 +153,21 @@ def new_schema(
         highest_field_id=ids.last,
         partition_keys=tuple(partition_keys),
         primary_keys=tuple(primary_keys),
-        options={str(k): str(v) for k, v in (options or {}).items()},
+        options={k: v for k, v in given.items() if k not in _KEYS},
         comment=comment,
         time_millis=now_ms,
     )
+
+
+def _keys_by_option(given: Mapping[str, str], key: str, names: Sequence[str]) -> Sequence[str]:
+    if key not in given:
+        return names
+    if names:
+        raise InvalidInputError(
+            f"The {_KEYS[key]} is given twice, as {', '.join(names)} and by the option {key}={given[key]}; leave one "
+            f"of them out"
+        )
+    return TableOptions(given).names(key)
 
 
 def _column_names(columns: Any) -> list[str]:
@@ -226,12 +249,13 @@ def apply_changes(schema: TableSchema, changes: Sequence[SchemaChange], *, has_d
     before = set(opening_faults(schema))
     for change in changes:
         schema = _STEPS[type(change)](schema, change, has_data)
-    check_opening(schema, before)
-    return replace(schema, id=schema.id + 1, time_millis=now_ms, version=3)
+    new = replace(schema, id=schema.id + 1, time_millis=now_ms, version=3)
+    check_opening(new, before)
+    return new
 
 
 def check_opening(schema: TableSchema, known: Collection[str] = ()) -> None:
-    """Check that Paimon can open a table with this schema; ``known``: faults that it has already.
+    """Check that Paimon can open and use a table with this schema; ``known``: faults that it has already.
 
     Raises:
         InvalidInputError: it could not.
@@ -239,7 +263,7 @@ def check_opening(schema: TableSchema, known: Collection[str] = ()) -> None:
     faults = [fault for fault in opening_faults(schema) if fault not in known]
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise InvalidInputError(f"No engine of Paimon could open the table: {faults[0]}{more}")
+        raise InvalidInputError(f"Paimon could not open the table, or not use it: {faults[0]}{more}")
 
 
 def is_immutable(key: str) -> bool:
@@ -248,6 +272,8 @@ def is_immutable(key: str) -> bool:
 
 
 def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> TableSchema:
+    if schema.options.get(change.key) == str(change.value) or _is_key_of(schema, change):
+        return schema
     _check_option(schema, change.key, has_data)
     new = replace(schema, options={**schema.options, change.key: str(change.value)})
     check_options(new, only=change.key)
@@ -269,6 +295,23 @@ def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:
         raise InvalidInputError(
             f"Option {key} determines how existing files are read; set it on a new table and copy the rows"
         )
+
+
+def _is_key_of(schema: TableSchema, change: SetOption) -> bool:
+    """Whether the option says which keys the table has, which changes nothing.
+
+    Raises:
+        InvalidInputError: it says others, which would be stored and mean nothing.
+    """
+    if change.key not in _KEYS:
+        return False
+    there = schema.primary_keys if change.key == _PRIMARY else schema.partition_keys
+    if TableOptions({change.key: str(change.value)}).names(change.key) == there:
+        return True
+    raise InvalidInputError(
+        f"The {_KEYS[change.key]} of a table can't change (it is {', '.join(there) or 'none'}); make a new table with "
+        f"{change.key}={change.value} and copy the rows"
+    )
 
 
 def _add(schema: TableSchema, change: AddColumn, has_data: bool) -> TableSchema:
@@ -359,9 +402,11 @@ def _check_new_name(schema: TableSchema, name: str) -> None:
 
 def _option_columns(schema: TableSchema) -> set[str]:
     """Columns that options refer to by name."""
-    options = ("bucket-key", "sequence.field", "rowkind.field", "partition.timestamp-pattern")
-    named = {p.strip().lstrip("$") for o in options for p in schema.options.get(o, "").split(",")}
-    return named | {k.split(".")[1] for k in schema.options if k.startswith("fields.") and k.count(".") >= 2}
+    options = TableOptions(schema.options)
+    named = {n for o in ("bucket-key", "sequence.field", "rowkind.field") for n in options.names(o)}
+    timed = {n for n in schema.field_names if f"${n}" in options.text("partition.timestamp-pattern")}
+    own = {k.split(".")[1] for k in schema.options if k.startswith("fields.") and k.count(".") >= 2}
+    return named | timed | own | {n for k in schema.options for n in group_fields(k)}
 
 
 def _check_not_used(schema: TableSchema, name: str, what: str, *, keys: bool) -> None:

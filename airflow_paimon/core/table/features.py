@@ -17,13 +17,14 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import AtomicType, types_within
 from airflow_paimon.core.table.bucket import function_problem
-from airflow_paimon.core.table.merge_options import aggregate_problems
+from airflow_paimon.core.table.merge_options import aggregate_problems, group_faults
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
 
 _CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
+_NEW_TABLE = "copy the rows to a new table"
 _KNOWN_TYPES = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "ARRAY", "MAP", "ROW",
@@ -291,6 +292,8 @@ def _engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Pro
     if engine not in _ENGINES:
         yield f"tables with merge-engine={engine}", _CONNECTOR
     yield from aggregate_problems(schema)
+    if engine == "partial-update":
+        yield from ((fault, "correct the option") for fault in group_faults(schema))
     if options.flag(_CLUSTERED) and options.flag(_MERGE_ON_READ):
         yield f"tables with both {_CLUSTERED}=true and {_MERGE_ON_READ}=true", _CONNECTOR
 
@@ -379,8 +382,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     for field in schema.fields:
         if field.default_value is not None and not isinstance(field.type, AtomicType):
             yield f"default values of nested columns (column {field.name!r})", _CONNECTOR
-    if options.text("rowkind.field") and schema.primary_keys and not _is_text(schema, options.text("rowkind.field")):
-        yield f"tables with rowkind.field={options.text('rowkind.field')}, which is not a text column", "reset it"
+    yield from _naming_problems(schema, options)
     if options.bucket > 0 and not schema.bucket_keys:
         yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
     if schema.primary_keys:
@@ -388,6 +390,15 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
         yield from _key_table_write_problems(schema, options)
         yield from _moving_key_problems(schema, options, by_buckets)
         yield from _producer_problems(options) if by_buckets else _append_problems(options)
+
+
+def _naming_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
+    """Options that name columns which aren't there, or are of another type."""
+    kind = options.given("rowkind.field")
+    if kind is not None and schema.primary_keys and not _is_text(schema, kind):
+        yield f"tables with rowkind.field={kind}, which is not a text column", "reset it"
+    if options.bucket > 0 and (missing := set(schema.bucket_keys) - set(schema.field_names)):
+        yield f"tables with bucket-key={options.given('bucket-key')}, as {min(missing)!r} is no column", _NEW_TABLE
 
 
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.options import MASKED_OPTION
+from airflow_paimon.core.table.options import MASKED_OPTION, TableOptions
 
 _SECRET = re.compile(r"secret|token|password|credential|access[-_.]?key|account[-_.]?key|sas[-_.]", re.IGNORECASE)
 HIDDEN = "***"
@@ -40,7 +40,7 @@ class Masks:
 
 def listed(schema: TableSchema) -> tuple[str, ...]:
     """Return the names in the table's option."""
-    return tuple(name.strip() for name in schema.options.get(MASKED_OPTION, "").split(",") if name.strip())
+    return TableOptions(schema.options).names(MASKED_OPTION)
 
 
 def hidden_in(table: str, masks: Iterable[str]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.format.option_lists import listed
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.options import TableOptions
@@ -29,15 +30,51 @@ _NAMING = {
 def sequence_groups(schema: TableSchema) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     """Return the sequence fields and the other columns of each group (``fields.g1,g2.sequence-group = a,b``).
 
-    Names are divided at commas, blanks are part of them. Columns that the schema doesn't have (in an older version) are
-    left out.
+    Columns that the schema doesn't have (in an older version) are left out; that the newest one doesn't have,
+    ``group_faults`` says.
     """
     known = set(schema.field_names)
     for key, text in sorted(schema.options.items()):
         if _is_group(key):
-            fields = tuple(_group_fields(key))
+            fields = tuple(group_fields(key))
             if known.issuperset(fields):
-                yield fields, tuple(c for c in text.split(",") if c in known)
+                yield fields, tuple(c for c in listed(key, text) if c in known)
+
+
+def protected_columns(schema: TableSchema) -> dict[str, str]:
+    """Return the columns that sequence groups list, and the option of each; a column's first group counts."""
+    groups = [(key, listed(key, text)) for key, text in sorted(schema.options.items(), reverse=True) if _is_group(key)]
+    return {name: key for key, names in groups for name in reversed(names)}
+
+
+def group_faults(schema: TableSchema) -> Iterator[str]:
+    """Yield what is wrong with the sequence groups of a table's newest schema: Paimon can't open it with one of these.
+
+    A blank is part of a name, so the column behind it would silently be out of the group.
+    """
+    protected = protected_columns(schema)
+    for key, text in sorted(schema.options.items()):
+        if not _is_group(key):
+            if key.startswith(_PREFIX[:-1]) and key.endswith(_GROUP[1:]):
+                yield f"{key} is not of the form {_PREFIX}<columns>{_GROUP}"
+            continue
+        ordering, names = group_fields(key), listed(key, text)
+        for name in (*ordering, *names):
+            if name not in schema.field_names:
+                yield f"{key} names {name!r}, which is no column{_without_blanks(name, schema)}"
+            elif name in schema.primary_keys:
+                yield f"{key} names {name!r}, which is a column of the primary key"
+        for name in names:
+            if protected[name] != key or names.count(name) > 1 or name in _ordering_others(schema, key):
+                yield f"{key} names {name!r}, which is in a sequence group twice; a column is in one group"
+
+
+def _ordering_others(schema: TableSchema, key: str) -> set[str]:
+    return {name for other in schema.options if other != key for name in group_fields(other)}
+
+
+def _without_blanks(name: str, schema: TableSchema) -> str:
+    return f"; write {name.strip()} without blanks" if name.strip() in schema.field_names else ""
 
 
 def combines_rows(schema: TableSchema) -> bool:
@@ -110,21 +147,22 @@ def _is_group(key: str) -> bool:
 
 def _named(options: Mapping[str, str]) -> set[str]:
     """Return the columns that options of a set name, in their keys and values."""
-    return {n for k, v in options.items() for n in (*_group_fields(k), *_list_of(k, v))}
+    return {n for k, v in options.items() for n in (*group_fields(k), *_list_of(k, v))}
 
 
-def _group_fields(key: str) -> list[str]:
-    return key[len(_PREFIX) : -len(_GROUP)].split(",") if _is_group(key) else []
+def group_fields(key: str) -> list[str]:
+    """Return the columns by which a sequence group is ordered; none: the option is no group."""
+    return list(listed(key, key[len(_PREFIX) : -len(_GROUP)])) if _is_group(key) else []
 
 
 def _list_of(key: str, text: str) -> list[str]:
     if key == _SORT_ORDER:
         return []
-    return [n for part in text.split(",") if (n := part if _is_group(key) else part.strip())]
+    return [name for name in listed(key, text) if name]
 
 
 def _renamed_group(key: str, names: Mapping[str, str]) -> str:
-    return f"{_PREFIX}{','.join(names[n] for n in _group_fields(key))}{_GROUP}" if _is_group(key) else key
+    return f"{_PREFIX}{','.join(names[n] for n in group_fields(key))}{_GROUP}" if _is_group(key) else key
 
 
 def _renamed_list(key: str, text: str, names: Mapping[str, str]) -> str:
@@ -152,7 +190,7 @@ _DEFAULT_KEY = "fields.default-aggregate-function"
 _NUMBERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"})
 _BYTES = frozenset({"BINARY", "VARBINARY", "BYTES"})
 _TEXT = frozenset({"CHAR", "VARCHAR", "STRING"})
-_ORDERED = _NUMBERS | _BYTES | _TEXT | {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"}
+_ORDERED = _NUMBERS | _BYTES | _TEXT | {"BOOLEAN", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"}
 _ROOTS = {
     **dict.fromkeys(("sum", "product"), _NUMBERS),
     **dict.fromkeys(("max", "min"), _ORDERED),
@@ -175,6 +213,7 @@ _TYPES = {
     **dict.fromkeys(SKETCHES, "VARBINARY or BYTES"),
 }
 """What each function accepts, for messages; the functions that are missing accept every type."""
+FUNCTIONS = frozenset((*_TYPES, *_ANY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +238,8 @@ class AggregateOptions:
 
 def configured_function(options: TableOptions, column: str) -> str | None:
     """Return the function that the table options give to a column, or to all columns."""
-    return options.text(f"fields.{column}.aggregate-function") or options.text(_DEFAULT_KEY) or None
+    own = options.given(f"fields.{column}.aggregate-function")
+    return options.given(_DEFAULT_KEY) if own is None else own
 
 
 def function_of(options: TableOptions, column: str, *, keys: Collection[str], sequence_fields: Collection[str]) -> str:
@@ -260,7 +300,7 @@ def _function_in(schema: TableSchema, options: TableOptions, column: str) -> str
 
 def _sequence_columns(options: TableOptions) -> set[str]:
     """Return the columns by which rows or sequence groups are ordered: no function applies to them."""
-    return {*options.sequence_fields, *(name for key in options.raw for name in _group_fields(key))}
+    return {*options.sequence_fields, *(name for key in options.raw for name in group_fields(key))}
 
 
 def _refused(feature: str, way_out: str) -> UnsupportedFeatureError:
@@ -273,21 +313,27 @@ def _wrong(feature: str, way_out: str) -> InvalidInputError:
 
 def _check_type(options: TableOptions, field: DataField, function: str) -> None:
     own = f"fields.{field.name}.aggregate-function"
-    key = own if options.text(own) else _DEFAULT_KEY
-    if function not in _TYPES and function not in _ANY:
-        raise _refused(
-            f"the aggregate function {key}={function} of column {field.name!r}",
-            f"set the option to one of {', '.join(sorted({*_TYPES, *_ANY} - {PRIMARY_KEY}))}",
-        )
-    if function in _TYPES and not _accepts(function, field.type):
-        raise _refused(
-            f"{key}={function} for column {field.name!r} of type {field.type}",
-            f"the function takes {_TYPES[function]}: set another function, or change the column's type",
-        )
+    key = own if options.given(own) is not None else _DEFAULT_KEY
+    if function not in FUNCTIONS:
+        raise _refused(f"the aggregate function {key}={function} of column {field.name!r}", _one_of_them())
+    if not takes(function, field.type) or not _merges(function, field.type):
+        raise _refused(f"{key}={function} for column {field.name!r} of type {field.type}", what_it_takes(function))
 
 
-def _accepts(function: str, data_type: DataType) -> bool:
+def _one_of_them() -> str:
+    return f"set the option to one of {', '.join(sorted(FUNCTIONS - {PRIMARY_KEY}))}"
+
+
+def what_it_takes(function: str) -> str:
+    """Say which types a function takes that doesn't take all."""
+    return f"the function takes {_TYPES[function]}: set another function, or change the column's type"
+
+
+def takes(function: str, data_type: DataType) -> bool:
+    """Whether Paimon gives a column of this type the function, which is one of ``FUNCTIONS``."""
     root = data_type.root if isinstance(data_type, AtomicType) else ""
+    if function in _ANY:
+        return True
     if function in _ROOTS:
         return root in _ROOTS[function]
     if function == "listagg":
@@ -295,17 +341,19 @@ def _accepts(function: str, data_type: DataType) -> bool:
             isinstance(data_type, AtomicType) and root == "VARCHAR" and data_type.args[:1] == (UNLIMITED,)
         )
     if function.startswith("merge_map"):
-        return _is_mergeable_map(data_type, timed=function != "merge_map")
+        value = data_type.value if isinstance(data_type, MapType) else None
+        timed = isinstance(value, RowType) and len(value.fields) > 1
+        return timed or (function == "merge_map" and value is not None)
     is_array = isinstance(data_type, ArrayType) and data_type.root == "ARRAY"
     return is_array and (function == "collect" or _nested_row(data_type) is not None)
 
 
-def _is_mergeable_map(data_type: DataType, *, timed: bool) -> bool:
-    if not isinstance(data_type, MapType):
-        return False
-    # Paimon compares binary keys of a map by object identity: equal keys would stand in the map twice.
-    has_bytes = isinstance(data_type.key, AtomicType) and data_type.key.root in _BYTES
-    return not has_bytes and (not timed or (isinstance(data_type.value, RowType) and len(data_type.value.fields) > 1))
+def _merges(function: str, data_type: DataType) -> bool:
+    """Whether values of a type that the function takes are merged here as well."""
+    if isinstance(data_type, MapType) and function.startswith("merge_map"):
+        # Paimon compares binary keys of a map by object identity: equal keys would stand in the map twice.
+        return not (isinstance(data_type.key, AtomicType) and data_type.key.root in _BYTES)
+    return function not in ("max", "min") or data_type.root != "BOOLEAN"
 
 
 def _nested_row(data_type: DataType) -> RowType | None:
@@ -320,8 +368,7 @@ def _time_field(options: TableOptions, field: DataField) -> str:
 
 
 def _check_options(options: TableOptions, field: DataField, parsed: AggregateOptions) -> None:
-    removes = options.flag("aggregation.remove-record-on-delete") and options.merge_engine == "aggregation"
-    if removes and parsed.ignore_retract:
+    if options.flag("aggregation.remove-record-on-delete") and parsed.ignore_retract:
         key = parsed.option("ignore-retract")
         raise _wrong(
             f"{key} together with aggregation.remove-record-on-delete", "Paimon allows one of them: reset the other"

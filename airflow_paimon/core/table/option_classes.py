@@ -75,7 +75,7 @@ GROUPS: tuple[OptionGroup, ...] = (
         "bucket bucket-key bucket-function.type bucket-append-ordered dynamic-bucket.assigner-parallelism "
         "dynamic-bucket.initial-buckets dynamic-bucket.max-buckets dynamic-bucket.target-row-num "
         "partition.default-name partition.legacy-name data-file.path-directory data-file.prefix changelog-file.prefix "
-        "dynamic-partition-overwrite primary-key",
+        "partition primary-key",
     ),
     _handled(
         "how files are written",
@@ -228,7 +228,7 @@ GROUPS: tuple[OptionGroup, ...] = (
     ),
     _no_effect(
         "how the columns of a table are given or changed",
-        "add-column-before-partition alter-column-null-to-not-null.disabled disable-explicit-type-casting partition "
+        "add-column-before-partition alter-column-null-to-not-null.disabled disable-explicit-type-casting "
         "legacy-timestamp-mapping.enabled path",
     ),
     _no_effect(
@@ -237,6 +237,7 @@ GROUPS: tuple[OptionGroup, ...] = (
         "scan.plan-sort-partition batch-scan-mode stream-scan-mode chain-table.split.key-range-enabled "
         "chain-table.streaming.merge-snapshot key-value.sequence_number.enabled",
     ),
+    _no_effect("what an overwrite replaces: here the statement or the caller says it", "dynamic-partition-overwrite"),
     _no_effect(
         "changes that a DELETE tells streaming readers: here it tells them always", "delete.force-produce-changelog"
     ),

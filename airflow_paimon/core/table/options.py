@@ -8,16 +8,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.option_lists import listed
 
-_AMOUNT = re.compile(r"([0-9]{1,99})\s*([a-z]*)", re.IGNORECASE)
+_AMOUNT = re.compile(r"([0-9]{1,99})\s*([a-zµ]*)", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "b": 1, "bytes": 1}
-_SIZE_UNITS |= {unit + b: 2 ** (10 * power) for power, unit in enumerate("kmgt", 1) for b in ("", "b")}
-_DURATION_UNITS = {
-    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), timedelta(milliseconds=1)),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), timedelta(seconds=1)),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), timedelta(minutes=1)),
-    **dict.fromkeys(("h", "hour", "hours"), timedelta(hours=1)),
-    **dict.fromkeys(("d", "day", "days"), timedelta(days=1)),
+_SIZE_UNITS |= {
+    unit: 2 ** (10 * power)
+    for power, name in enumerate(("kibibytes", "mebibytes", "gibibytes", "tebibytes"), 1)
+    for unit in (name[0], f"{name[0]}b", name)
+}
+_NANOSECONDS = {
+    **dict.fromkeys(("ns", "nano", "nanos", "nanosecond", "nanoseconds"), 1),
+    **dict.fromkeys(("µs", "micro", "micros", "microsecond", "microseconds"), 10**3),
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 10**6),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 10**9),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60 * 10**9),
+    **dict.fromkeys(("h", "hour", "hours"), 3600 * 10**9),
+    **dict.fromkeys(("d", "day", "days"), 86400 * 10**9),
 }
 
 READ_TOGETHER = ("scan.fallback-branch", "scan.primary-branch")
@@ -59,11 +66,11 @@ PROTECTIVE_OPTIONS: Mapping[str, str] = {
 def parse_duration(text: str, name: str = "duration") -> timedelta:
     """Parse Paimon's duration text, e.g. ``7 d``, ``36h``, ``90 min``; a bare number is milliseconds."""
     match = _AMOUNT.fullmatch(text.strip())
-    unit = _DURATION_UNITS.get(match[2].lower()) if match else None
+    unit = _NANOSECONDS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise InvalidInputError(f"{name}: {text!r} is not a duration; write e.g. '7 d', '36 h', '90 min', '10 s'")
     try:
-        return int(match[1]) * unit
+        return timedelta(microseconds=int(match[1]) * unit // 1000)
     except OverflowError:
         raise InvalidInputError(f"{name}: {text!r} is too long a duration") from None
 
@@ -129,9 +136,14 @@ class TableOptions:
     def size(self, key: str, default: str) -> int:
         return parse_size(self.raw.get(key, default), f"Table option {key}")
 
+    def listed(self, key: str) -> tuple[str, ...]:
+        """Return the names that an option lists, as Paimon divides them; none where it is not set."""
+        value = self.given(key)
+        return () if value is None else listed(key, value)
+
     def names(self, key: str) -> tuple[str, ...]:
-        """A comma-separated list of column names."""
-        return tuple(part.strip() for part in self.raw.get(key, "").split(",") if part.strip())
+        """Return the names that an option lists, without empty ones."""
+        return tuple(name for name in self.listed(key) if name)
 
     @property
     def bucket(self) -> int:

@@ -301,25 +301,16 @@ def _new_table(asked: Asked, plan: Any, columns: Sequence[tuple[str, DataType, s
     _check_spec(str(identifier), spec)
     properties = mapping_of(spec.properties())
     partitions = [_partition_column(str(identifier), t) for t in sequence_items(plan.partitioning())]
-    primary = properties.pop("primary-key", "")
-    named = properties.pop("partition", "")
-    if named and partitions:
-        raise InvalidInputError(f"{CREATE} {identifier}: give PARTITIONED BY or the property 'partition', not both")
     if "path" in properties:
         raise _refused(str(identifier), "the property 'path'", "the catalog chooses a table's folder")
     return NewTable(
         name=str(identifier),
         columns=[(name, kind) for name, kind, _ in columns],
         comments={name: comment for name, _, comment in columns if comment is not None},
-        partition_keys=partitions or _listed(named),
-        primary_keys=_listed(primary),
+        partition_keys=partitions,
         options=properties,
         comment=option_of(spec.comment()),
     )
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text.strip() else []
 
 
 def _check_spec(name: str, spec: Any) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, run
 
@@ -63,7 +64,7 @@ def test_options_with_which_paimon_could_not_open_the_table(tmp_path: Path, kind
     with pytest.raises(InvalidInputError):
         make(tmp_path / "new", kind, **{key: value})
     table = make(tmp_path / "old", kind)
-    with pytest.raises(InvalidInputError, match=r"No engine of Paimon could open|can't be"):
+    with pytest.raises(InvalidInputError, match="Paimon could not open"):
         alter_table(table, [SetOption(key=key, value=value)])
     assert table.schema().id == 0 and not (tmp_path / "new" / "d.db").exists()
 
@@ -94,6 +95,33 @@ def test_a_table_that_has_a_fault_already_is_named_and_can_be_mended(tmp_path: P
     alter_table(table, [SetOption(key="write-only", value="true")])
     alter_table(table, [SetOption(key="snapshot.num-retained.max", value="20")])
     assert run(table, "check_table").details["ok"]
+
+
+def test_keys_that_are_given_as_options(tmp_path: Path) -> None:
+    given = {"primary-key": " dt , k", "partition": "dt", "bucket": "2"}
+    table = create_table(str(tmp_path), "d.t", COLUMNS, options=given)
+    schema = table.schema()
+    assert (schema.primary_keys, schema.partition_keys, schema.options) == (("dt", "k"), ("dt",), {"bucket": "2"})
+    assert not schema.field("k").type.nullable
+    for more in ({"primary_keys": ["k"]}, {"partition_keys": ["dt"]}):
+        with pytest.raises(InvalidInputError, match="given twice"):
+            create_table(str(tmp_path), "d.twice", COLUMNS, options=given, **more)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="primary key nope must name columns"):
+        create_table(str(tmp_path), "d.other", COLUMNS, options={"primary-key": "nope"})
+    alter_table(table, [SetOption(key="primary-key", value="dt,k")])  # as Paimon takes it
+    for key, value in (("primary-key", "k"), ("partition", "v"), ("primary-key", "nope")):
+        with pytest.raises(InvalidInputError, match="of a table can't change"):
+            alter_table(table, [SetOption(key=key, value=value)])
+    assert table.schema().options == {"bucket": "2"}
+
+
+@pytest.mark.parametrize("text", ["v, n", " v,n", "v,nope"])
+def test_a_sequence_group_that_another_writer_has_stored_with_a_blank_is_not_read(tmp_path: Path, text: str) -> None:
+    table = make(tmp_path, "groups")
+    data = table.store.read("schema/schema-0").replace(b'-group": "v"', f'-group": "{text}"'.encode())
+    table.store.replace("schema/schema-0", data)
+    with pytest.raises(UnsupportedFeatureError, match=r"fields\.g\.sequence-group names .*which is no column"):
+        check_readable(table.schema(), table="d.t")
 
 
 def test_index_files_stay_where_they_are_in_a_table_with_data(tmp_path: Path) -> None:

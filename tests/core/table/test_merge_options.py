@@ -22,7 +22,7 @@ def schema(columns: str, options: dict[str, str]) -> TableSchema:
     ("older", "then", "latest", "now", "expected"),
     [
         ("a:1", {"x": "1", "y": "2"}, "b:1", {"x": "3"}, {"x": "3"}),
-        ("a:1 b:2", {}, "b:1 a:2", {"bucket-key": "a, b"}, {"bucket-key": "b,a"}),
+        ("a:1 b:2", {}, "b:1 a:2", {"bucket-key": "a,b"}, {"bucket-key": "b,a"}),
         ("a:1", {}, "b:1", {"sequence.field": "b"}, {"sequence.field": "a"}),
         (
             "a:1 b:2",

@@ -11,7 +11,7 @@ import pytest
 import airflow_paimon
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table import known_options, option_classes
+from airflow_paimon.core.table import known_options
 from airflow_paimon.core.table.features import check_compactable, check_readable, check_unclustered, check_writable
 from airflow_paimon.core.table.known_options import DEFAULTS
 from airflow_paimon.core.table.option_classes import GROUPS, OptionClass, class_of
@@ -102,7 +102,18 @@ SOURCE = """
                     .withFallbackKeys("b.older", "b.oldest");
     public static final ConfigOption<String> C = key("bucket").stringType().noDefaultValue();
     public static final ConfigOption<Long> D = key("d.rows").longType().defaultValue(2_000_000L).withDescription("");
+    public static final ConfigOption<Named> E = key("e").enumType(Elsewhere.Named.class).noDefaultValue();
+
+    /** What is read; of {@link Mode}. */
+    public enum Mode implements DescribedEnum {
+        FULL_SCAN("full-scan", "Reads all, http://x; more than"
+                        + " once (or not)."),
+        /* the other */ SHORT("short", "Reads, and stops.");
+
+        private final String value;
+    }
 """
+NAMED = "enum Named {\n    FIRST, // one\n    SECOND_ONE\n}\n"
 
 
 def test_the_list_is_renewed_by_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,11 +121,19 @@ def test_the_list_is_renewed_by_sources(tmp_path: Path, monkeypatch: pytest.Monk
     module.write_text(Path(known_options.__file__).read_text())
     monkeypatch.setattr(known_options, "__file__", str(module))
     (tmp_path / "CoreOptions.java").write_text(SOURCE)
+    (tmp_path / "Elsewhere.java").write_text(NAMED)
     (tmp_path / "CatalogOptions.java").write_text('key("warehouse")')
     assert paimon_options.main(str(tmp_path)) == 1  # no class yet
-    added = set(module.read_text().splitlines()) - set(Path(option_classes.__file__).read_text().splitlines())
-    assert {"a.size = 8 mb", "b-mode = full-scan", "b.older =", "b.oldest =", "d.rows = 2000000"} <= added
-    assert len(module.read_text().splitlines()) == len(DEFAULTS) + 5 + _lines_around(module)
+    added = set(module.read_text().splitlines())
+    assert {
+        "a.size: size = 8 mb",
+        "b-mode: full-scan|short = full-scan",
+        "b.older: full-scan|short =",
+        "b.oldest: full-scan|short =",
+        "d.rows: long = 2000000",
+        "e: first|second_one =",
+    } <= added
+    assert len(module.read_text().splitlines()) == len(DEFAULTS) + 6 + _lines_around(module)
     assert paimon_options.main(str(tmp_path / "CatalogOptions.java")) == 1
 
 

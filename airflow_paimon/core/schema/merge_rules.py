@@ -1,0 +1,131 @@
+"""What Paimon checks of merge engines when it opens a table with a primary key, and when it first merges rows (pure).
+
+Each rule yields a sentence for each fault. See ``opening_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import ArrayType, DataField, MapType, RowType
+from airflow_paimon.core.table.merge_options import (
+    DEFAULT_FUNCTION,
+    FUNCTIONS,
+    configured_function,
+    group_faults,
+    group_fields,
+    protected_columns,
+    takes,
+    what_it_takes,
+)
+from airflow_paimon.core.table.options import TableOptions
+
+_IGNORE, _REMOVE = "ignore-delete", "partial-update.remove-record-on-delete"
+_REMOVE_BY_GROUP = "partial-update.remove-record-on-sequence-group"
+_REMOVE_AGGREGATE = "aggregation.remove-record-on-delete"
+_MERGING = ("partial-update", "aggregation")
+
+
+def sequence_groups(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if _is_partial_update(schema, options):
+        yield from group_faults(schema)
+
+
+def removals(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """What a delete does in a partial update: one of several things."""
+    if not _is_partial_update(schema, options):
+        return
+    by_group = options.given(_REMOVE_BY_GROUP)
+    ordering = {name for key in options.raw for name in group_fields(key)}
+    for key in (_REMOVE, _REMOVE_BY_GROUP):
+        if options.ignore_delete and (options.flag(key) if key == _REMOVE else by_group is not None):
+            yield f"{_IGNORE}=true contradicts {key}; reset one of them"
+    if options.flag(_REMOVE) and ordering:
+        yield f"{_REMOVE}=true doesn't go with sequence groups; reset it, or set {_REMOVE_BY_GROUP}"
+    missing = [] if by_group is None else [n for n in options.listed(_REMOVE_BY_GROUP) if n not in ordering]
+    if missing:
+        yield f"{_REMOVE_BY_GROUP}={by_group} names {missing[0]!r}, by which no sequence group is ordered"
+
+
+def function_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if not schema.primary_keys or options.merge_engine not in _MERGING:
+        return
+    for name in schema.field_names:
+        function = configured_function(options, name)
+        if function is not None and function not in FUNCTIONS:
+            yield f"{_key(options, name)}={function!r} is none of Paimon's functions: {', '.join(sorted(FUNCTIONS))}"
+
+
+def functions_without_group(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """Partial updates give a column a function only within a sequence group."""
+    if not _is_partial_update(schema, options):
+        return
+    protected = protected_columns(schema)
+    for field in _merged_fields(schema, options):
+        function = configured_function(options, field.name)
+        if function not in (None, DEFAULT_FUNCTION) and field.name not in protected:
+            yield f"{_key(options, field.name)}={function} needs a sequence group that has column {field.name!r}"
+
+
+def function_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """Functions on types that they don't take: Paimon makes such a table, and fails with its first merge or read."""
+    for field in _merged_fields(schema, options):
+        function = configured_function(options, field.name)
+        if function not in FUNCTIONS:
+            continue
+        if not takes(function, field.type):
+            key = _key(options, field.name)
+            yield f"{key}={function} for column {field.name!r} of type {field.type}: {what_it_takes(function)}"
+        else:
+            yield from _function_options(options, field, function)
+
+
+def _function_options(options: TableOptions, field: DataField, function: str) -> Iterator[str]:
+    prefix = f"fields.{field.name}."
+    if options.flag(_REMOVE_AGGREGATE) and options.flag(f"{prefix}ignore-retract"):
+        yield f"{prefix}ignore-retract=true contradicts {_REMOVE_AGGREGATE}; reset one of them"
+    if function == "merge_map_with_keytime":
+        time = options.given(f"{prefix}ts-field")
+        if time is not None and time not in _fields_of(field):
+            yield f"{prefix}ts-field={time!r} is no field of the ROW in the map"
+    if function in ("nested_update", "nested_partial_update"):
+        yield from _nested(options, field, function)
+
+
+def _nested(options: TableOptions, field: DataField, function: str) -> Iterator[str]:
+    prefix = f"fields.{field.name}."
+    strategy, key, order = (f"{prefix}{n}" for n in ("nested-key-null-strategy", "nested-key", "nested-sequence-field"))
+    needs = [k for k in (strategy, order) if function == "nested_update" and options.given(k) is not None]
+    if options.given(key) is None and (needs or function == "nested_partial_update"):
+        yield f"{(needs or [f'{prefix}aggregate-function'])[0]} needs {key}"
+    for option in (key, order):
+        for name in options.listed(option):
+            if name not in _fields_of(field):
+                yield f"{option} names {name!r}, which the ROW in column {field.name!r} doesn't have"
+
+
+def _fields_of(field: DataField) -> set[str]:
+    """Return the names of the fields of the ROW in an array or a map."""
+    kind = field.type
+    inner = kind.element if isinstance(kind, ArrayType) else kind.value if isinstance(kind, MapType) else None
+    return {f.name for f in inner.fields} if isinstance(inner, RowType) else set()
+
+
+def _is_partial_update(schema: TableSchema, options: TableOptions) -> bool:
+    return bool(schema.primary_keys) and options.merge_engine == "partial-update"
+
+
+def _merged_fields(schema: TableSchema, options: TableOptions) -> list[DataField]:
+    """Return the columns that have a function: those that are neither keys nor order rows."""
+    if not schema.primary_keys or options.merge_engine not in _MERGING:
+        return []
+    ordering = {name for key in options.raw for name in group_fields(key)}
+    if options.merge_engine == "aggregation":
+        ordering = set(options.sequence_fields)
+    return [f for f in schema.fields if f.name not in ordering and f.name not in schema.primary_keys]
+
+
+def _key(options: TableOptions, column: str) -> str:
+    own = f"fields.{column}.aggregate-function"
+    return own if options.given(own) is not None else "fields.default-aggregate-function"

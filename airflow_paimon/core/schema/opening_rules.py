@@ -1,0 +1,323 @@
+"""What Paimon checks of a schema each time it opens a table: with a fault none of its engines can read it (pure).
+
+The rules are those of ``SchemaValidation``, ``TableSchema`` and the merge functions of Paimon 2.1 (its development on
+2026-08-22), one function each, which yields a sentence for each fault; a sentence begins with the option or column. A
+test walks ``OPENING_RULES`` and tries an example of each on both sides of it, with Paimon's Java engine beside. The
+rules of chain tables are in ``core.chain.layout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import AtomicType, DataField, DataType, MapType, types_within
+from airflow_paimon.core.schema import merge_rules, scan_rules, table_kind_rules
+from airflow_paimon.core.table.option_values import map_of, value_faults
+from airflow_paimon.core.table.options import TableOptions
+
+Rule = Callable[[TableSchema, TableOptions], Iterator[str]]
+
+_NO_KEYS = frozenset({"ARRAY", "MAP", "ROW", "MULTISET", "VECTOR", "VARIANT", "GEOMETRY", "GEOGRAPHY"})
+_NESTED = frozenset({"ARRAY", "MULTISET", "MAP", "ROW"})
+_RESERVED = frozenset({"_VALUE_KIND", "_ROW_ID", "rowkind", "_LEVEL", "_SEQUENCE_NUMBER"})
+_KEY_PREFIX = "_KEY_"
+_TIMES = ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ")
+_ENDLESS = 2**31 - 1
+_VERSION_OF_0_7 = 1
+_FIELDS, _DEFAULT_FUNCTION = "fields", "default-aggregate-function"
+_FRACTION = ("variant.shredding.minFieldCardinalityRatio", 0.1)
+_PURE = frozenset({"CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"})
+_COUNTS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"})
+_TEXTS = frozenset({"CHAR", "VARCHAR", "STRING"})
+_FLOATS = frozenset({"FLOAT", "DOUBLE"})
+_INDEXED = {
+    "bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN"},
+    "bloom-filter": _PURE | _COUNTS | _FLOATS,
+    "bsi": _COUNTS | {"DECIMAL"},
+    "range-bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN", "DECIMAL"},
+}
+"""File indexes, and the types of the columns that each takes."""
+_IN_FILES = {
+    "avro": frozenset({"VARIANT", "GEOMETRY", "GEOGRAPHY"}),
+    "orc": frozenset({"VARIANT", "VECTOR", "GEOMETRY", "GEOGRAPHY"}),
+    "csv": frozenset({"ARRAY", "MAP", "ROW", "MULTISET", "VECTOR", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
+    "json": frozenset({"MULTISET", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
+}
+"""Types that a file format can't hold."""
+_AVRO_DIGITS = {"TIMESTAMP": 6, "TIMESTAMP_LTZ": 6, "TIME": 3}
+
+
+def opening_faults(schema: TableSchema) -> list[str]:
+    """Return one sentence for each fault; none: Paimon can open the table, and parse the options when it needs them."""
+    wrong = value_faults(schema.options)
+    rest = replace(schema, options={k: v for k, v in schema.options.items() if k not in wrong})
+    found = (rule(rest, TableOptions(rest.options)) for rule in OPENING_RULES.values())
+    return list(dict.fromkeys([*wrong.values(), *chain.from_iterable(found)]))
+
+
+def _key_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    for kind, names in (("primary key", schema.primary_keys), ("partition key", schema.partition_keys)):
+        for name in names:
+            if name not in schema.field_names:
+                yield f"{name} is in the {kind}, and is no column"
+            elif schema.field(name).type.root in _NO_KEYS:
+                yield f"{name} is of type {schema.field(name).type.root}, which no {kind} can be"
+
+
+def _keys(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if schema.primary_keys and set(schema.primary_keys) <= set(schema.partition_keys):
+        keys = ", ".join(schema.primary_keys)
+        yield f"{keys} is the whole primary key and within the partition key: each partition would hold one row"
+    if options.flag("primary-key.nullable") and not schema.primary_keys:
+        yield "primary-key.nullable=true needs a primary key"
+
+
+def _bucket_key(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    text = options.given("bucket-key")
+    if text is not None and options.bucket == -1:
+        yield f"bucket-key={text} needs a number of buckets: set bucket as well, or leave bucket-key out"
+    names = options.listed("bucket-key") if (text or "").strip() else ()
+    if len(set(names)) < len(names):
+        yield f"bucket-key={text} names a column twice"
+    for name in names:
+        if name not in schema.field_names:
+            yield f"bucket-key={text} names {name!r}, which is no column{_without_blanks(name, schema)}"
+        elif name in schema.partition_keys:
+            yield f"bucket-key={text} names {name!r}, which is a partition column"
+        elif schema.primary_keys and name not in schema.primary_keys:
+            yield f"bucket-key={text} names {name!r}, which is no column of the primary key"
+        elif schema.field(name).type.root in _NESTED and options.bucket != -1:
+            yield f"bucket-key={text} names {name!r} of type {schema.field(name).type.root}, which no bucket key can be"
+
+
+def _without_blanks(name: str, schema: TableSchema) -> str:
+    return f"; write {name.strip()} without blanks" if name.strip() in schema.field_names else ""
+
+
+def _bucket(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    count = options.bucket
+    if count == -2 and not schema.primary_keys:
+        yield "bucket=-2 (postponed) needs a primary key"
+    elif count < -2 or count == 0:
+        yield f"bucket={count} is neither a number of buckets from 1 on, nor -1 (dynamic), nor -2 (postponed)"
+    elif count > 0 and not schema.bucket_keys and (count > 1 or schema.version != _VERSION_OF_0_7):
+        yield f"bucket={count} needs bucket-key as well in a table without primary key, or leave it at -1"
+
+
+def _field_options(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """``fields.<columns>.<property>``: the columns go up to the first dot."""
+    for key in options.raw:
+        parts = key.split(".")
+        if not key.startswith(_FIELDS):
+            continue
+        names = parts[1].split(",") if len(parts) > 1 else [""]
+        for name in names:
+            if name != _DEFAULT_FUNCTION and name not in schema.field_names:
+                yield f"{key} is for column {name!r}, which the table doesn't have{_without_blanks(name, schema)}"
+        if len(parts) > 3 and len(names) == 1 and _root(schema, names[0]) == "ROW":
+            yield f"{key} is for a field within column {names[0]!r}, for which Paimon has no options"
+
+
+def _root(schema: TableSchema, name: str) -> str | None:
+    return schema.field(name).type.root if name in schema.field_names else None
+
+
+def _sequence_field(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    names = options.listed("sequence.field")
+    for name in names:
+        if name not in schema.field_names:
+            yield f"sequence.field names {name!r}, which is no column"
+        if names.count(name) > 1:
+            yield f"sequence.field names {name!r} twice"
+        if options.given(f"fields.{name}.aggregate-function") is not None:
+            yield f"fields.{name}.aggregate-function is for a column of sequence.field, which orders rows"
+    if names and options.merge_engine == "first-row":
+        yield "sequence.field doesn't go with merge-engine=first-row, which keeps the row that came first"
+    if names and schema.crosses_partitions:
+        yield (
+            f"sequence.field doesn't go with a primary key ({', '.join(schema.primary_keys)}) that lacks partition "
+            f"columns ({', '.join(schema.partition_keys)})"
+        )
+
+
+def _limits(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    for key in ("target-file-row-num", "num-sorted-run.compaction-trigger"):
+        if options.number(key, 1) < 1:
+            yield f"{key}={options.given(key)} must be 1 at least"
+    if options.number("num-levels", 2) < 2:
+        yield f"num-levels={options.given('num-levels')} must be 2 at least"
+    low, high = 10, _ENDLESS
+    for kept in ("snapshot", "changelog"):
+        low = options.number(f"{kept}.num-retained.min", low)
+        high = options.number(f"{kept}.num-retained.max", high)
+        if low < 1 or low > high:
+            yield f"{kept}.num-retained.min={low} must be from 1 to {kept}.num-retained.max={high}; set both"
+
+
+def _changelogs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    producer = options.text("changelog-producer", "none").lower()
+    commits = options.given("full-compaction.delta-commits") is not None
+    overwrites = options.flag("streaming-read-overwrite")
+    if not schema.primary_keys and producer != "none":
+        yield f"changelog-producer={producer} needs a primary key"
+    if options.merge_engine == "first-row" and producer not in ("none", "lookup"):
+        yield f"changelog-producer={producer} doesn't go with merge-engine=first-row"
+    if commits and producer == "lookup":
+        yield "full-compaction.delta-commits doesn't go with changelog-producer=lookup"
+    if commits and not schema.primary_keys and options.bucket == -1:
+        yield "full-compaction.delta-commits needs a primary key, or a number of buckets"
+    if overwrites and producer in ("full-compaction", "lookup"):
+        yield f"streaming-read-overwrite=true doesn't go with changelog-producer={producer}"
+    if overwrites and not schema.primary_keys:
+        yield "streaming-read-overwrite=true needs a primary key; streaming-read-append-overwrite is for other tables"
+
+
+def _vectors(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if not options.deletion_vectors:
+        return
+    if options.text("changelog-producer").lower() == "full-compaction":
+        yield "changelog-producer=full-compaction doesn't go with deletion-vectors.enabled"
+    if options.merge_engine == "first-row" and not options.flag("pk-clustering-override"):
+        yield "deletion-vectors.enabled=true doesn't go with merge-engine=first-row, which deletes nothing"
+
+
+def _column_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    for name in schema.field_names:
+        if name in _RESERVED or name.startswith(_KEY_PREFIX):
+            yield f"{name} is a column name that Paimon keeps for itself"
+
+
+def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    kind = options.given("rowkind.field")
+    if kind is not None and kind not in schema.field_names:
+        yield f"rowkind.field={kind!r} is no column{_without_blanks(kind, schema)}"
+    time = options.given("record-level.time-field")
+    if time is not None and _root(schema, time) not in _TIMES:
+        yield f"record-level.time-field={time!r} must name a column of type INT, BIGINT or TIMESTAMP"
+    text = (options.given("vector-field") or "").strip()
+    for name in text.split(",") if text else ():
+        if _root(schema, name) != "VECTOR":
+            yield f"vector-field names {name!r}, which is no column of type VECTOR"
+
+
+def _file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """Columns of types that the format of the table's files can't hold."""
+    levels = map_of(options.given("file.format.per.level") or "")
+    for field in _in_data_files(schema, options):
+        kinds = list(types_within(field.type))
+        own = options.file_format
+        strange = [t for t in kinds if t.root in _IN_FILES.get(own, ()) or (own == "avro" and _too_fine(t))]
+        for found in strange:
+            yield f"file.format={own} can't hold column {field.name!r}, which is or has {found}"
+        for level, name in levels.items():
+            if name.lower() == "avro" and _too_fine(field.type) and field.type.root != "TIME":
+                yield f"file.format.per.level={level}:avro can't hold column {field.name!r} of type {field.type}"
+
+
+def _too_fine(found: DataType) -> bool:
+    """Whether a time has more digits than Avro's."""
+    return isinstance(found, AtomicType) and found.root in _AVRO_DIGITS and found.args[0] > _AVRO_DIGITS[found.root]
+
+
+def _in_data_files(schema: TableSchema, options: TableOptions) -> list[DataField]:
+    """Return the columns that don't have files of their own."""
+    inline = {n for k in ("blob-descriptor-field", "blob-view-field") for n in options.names(k)}
+    apart = options.given("vector.file.format") is not None
+    return [
+        f
+        for f in schema.fields
+        if not (table_kind_rules.is_blob(f.type) and f.name not in inline) and not (apart and f.type.root == "VECTOR")
+    ]
+
+
+def _file_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    indexed: dict[str, set[str]] = {}
+    for key in options.raw:
+        if key.startswith("file-index.") and key.endswith(".columns"):
+            kind = key.removeprefix("file-index.").removesuffix(".columns")
+            names = options.listed(key)
+            indexed.setdefault(kind, set()).update(names, (n.partition("[")[0] for n in names))
+            yield from (fault for name in names for fault in _indexed_column(schema, key, kind, name))
+    for key in options.raw:
+        parts = key.removeprefix("file-index.").split(".")
+        of_column = key.startswith("file-index.") and len(parts) == 3 and not key.endswith(".columns")
+        if of_column and parts[1] not in indexed.get(parts[0], ()):
+            yield f"{key} is for column {parts[1]!r}, which file-index.{parts[0]}.columns doesn't name"
+
+
+def _indexed_column(schema: TableSchema, key: str, kind: str, name: str) -> Iterator[str]:
+    column, bracket, _ = name.partition("[")
+    nested = bool(bracket) and name.endswith("]")
+    name = column if nested else name
+    if name not in schema.field_names:
+        yield f"{key} names column {name!r}, which the table doesn't have"
+        return
+    found = schema.field(name).type
+    if nested:
+        if not isinstance(found, MapType) or found.key.root not in _TEXTS:
+            yield f"{key} names a key of column {name!r}, which is no MAP with keys of type STRING"
+            return
+        found = found.value
+    if kind not in _INDEXED:
+        yield f"{key} is for an index that Paimon doesn't have; there are {', '.join(sorted(_INDEXED))}"
+    elif found.root not in _INDEXED[kind]:
+        yield f"{key} names column {name!r}, and {kind} has no index for type {found}"
+
+
+def _shredding(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    def number(key: str, default: float) -> float:
+        text = options.given(key)
+        return default if text is None else float(text.strip().rstrip("fFdD"))
+
+    rows = "variant.shredding.maxInferBufferRow"
+    if options.number(rows, 1) < 1:
+        yield f"{rows}={options.given(rows)} must be 1 at least"
+    key, default = _FRACTION
+    ratio = number(key, default)
+    if not 0 <= ratio <= 1:
+        yield f"{key}={options.given(key)} must be from 0 to 1"
+    if options.text("variant.shredding.inferenceMode").lower() == "adaptive":
+        yield from _adaptive(options, ratio, number)
+
+
+def _adaptive(options: TableOptions, ratio: float, number: Callable[[str, float], float]) -> Iterator[str]:
+    rows, kept = "variant.shredding.adaptive.maxInferBufferRow", "variant.shredding.adaptive.retentionRatio"
+    if options.number(rows, 1) < 1:
+        yield f"{rows}={options.given(rows)} must be 1 at least"
+    if not 0 <= number(kept, 0.05) <= ratio:
+        yield f"{kept}={options.given(kept)} must be from 0 to {_FRACTION[0]}={ratio}"
+
+
+OPENING_RULES: Mapping[str, Rule] = {
+    "key types": _key_types,
+    "keys": _keys,
+    "bucket key": _bucket_key,
+    "buckets": _bucket,
+    "start of reads": scan_rules.start_of_reads,
+    "branches read together": scan_rules.branches_read_together,
+    "options of columns": _field_options,
+    "sequence field": _sequence_field,
+    "sequence groups": merge_rules.sequence_groups,
+    "removals": merge_rules.removals,
+    "function names": merge_rules.function_names,
+    "functions without group": merge_rules.functions_without_group,
+    "function types": merge_rules.function_types,
+    "changelogs": _changelogs,
+    "limits": _limits,
+    "file types": _file_types,
+    "column names": _column_names,
+    "named columns": _named_columns,
+    "deletion vectors": _vectors,
+    "file indexes": _file_indexes,
+    "variants": _shredding,
+    "row tracking": table_kind_rules.row_tracking,
+    "blobs": table_kind_rules.blobs,
+    "geography": table_kind_rules.geography,
+    "order of files": table_kind_rules.order_of_files,
+    "sequence numbers": table_kind_rules.sequence_numbers,
+    "key indexes": table_kind_rules.key_indexes,
+    "map layouts": table_kind_rules.map_layouts,
+}
