@@ -16,6 +16,8 @@ from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks._catalog_test import look_into, shortened
+from airflow_paimon.hooks._masks_test import check_masks
+from airflow_paimon.runbooks.notify import choose_notifiers
 
 if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
@@ -104,14 +106,22 @@ def examine(hook: PaimonHook) -> tuple[bool, str]:
     try:
         hook.check_settings()
         _check_spark(hook)
+        choose_notifiers(hook.notify, None, hook.paimon_conn_id)
         if hook.catalog_type != "filesystem":
-            return within(PATIENCE_SECONDS, hook.get_catalog().label, lambda: _look_into(hook))
+            return within(PATIENCE_SECONDS, hook.get_catalog().label, lambda: _masked_too(hook, _look_into(hook)))
         way_out = _UNREACHABLE if hook.storage == "s3" else _UNHEARD
-        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _look(_store(hook)), way_out)
+        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _masked_too(hook, _look(_store(hook))), way_out)
     except InvalidInputError as error:  # perhaps there is no warehouse whose kind of storage could be named
         return False, error.message
     except PaimonError as error:
         return False, _with_way_out(hook.storage, error)
+
+
+def _masked_too(hook: PaimonHook, found: tuple[bool, str]) -> tuple[bool, str]:
+    """Look for what the connection hides, where the rest is right."""
+    if found[0]:
+        check_masks(hook)
+    return found
 
 
 def within(seconds: float, where: str, look: Callable[[], T], way_out: str = _UNHEARD) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -32,6 +33,7 @@ EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secr
                      "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
                      "spark_options", "results_folder", "notify", "approvers", "remind_before", "four_eyes", "forms",
                      "masked_columns", "plain_memory_mb"})  # fmt: skip
+_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 _STORAGES = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "oss": "oss", "hdfs": "hdfs", "viewfs": "hdfs",
     "webhdfs": "webhdfs", "swebhdfs": "webhdfs",
@@ -223,13 +225,18 @@ class PaimonHook(BaseHook):
     @property
     def masks(self) -> list[str]:
         """The columns whose values no sample shows, as ``table:column``, besides those of the tables' own options."""
+        return [f"{pattern}:{column}" for pattern, columns in self.masked.items() for column in columns]
+
+    @property
+    def masked(self) -> dict[str, list[str]]:
+        """The same by table, whose name may be a pattern."""
         found = self._json_object("masked_columns")
         if not all(isinstance(one, list) and all(isinstance(c, str) for c in one) for one in found.values()):
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r}: masked_columns must be a JSON object of lists by table, such as "
                 f'{{"sales.orders": ["email"], "hr.*": ["name", "phone"]}}'
             )
-        return [f"{pattern}:{column}" for pattern, columns in found.items() for column in columns]
+        return found
 
     def get_catalog(self) -> Catalog:
         """Return the warehouse's catalog; it connects when it is asked something."""
@@ -288,7 +295,12 @@ class PaimonHook(BaseHook):
 
         good, message = examine(self)
         # The form tests it under a name that Airflow makes up.
-        return good, message.replace(f"Connection {self.paimon_conn_id!r}", "The connection")
+        for word in ("Connection", "connection"):
+            message = message.replace(
+                f"{word} {self.paimon_conn_id!r}", f"{'T' if word[0] == 'C' else 't'}he connection"
+            )
+        # `airflow connections test` prints it as markup, which would swallow [s3]; pip takes the blank.
+        return good, _MARKUP.sub("[ ", message)
 
     def check_settings(self) -> None:
         """Read every setting. ``InvalidInputError`` names the first one that is wrong."""

@@ -43,7 +43,7 @@ from airflow_paimon.core.requests.arguments import (
 from airflow_paimon.core.requests.context import OperationResult, failure_json
 from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.plain import MIB, Here, NeedsSparkError
-from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.requests.requests import CheckBranchData, Request
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
@@ -181,12 +181,13 @@ class _NoPandas(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def _without_pandas(request: Request) -> Iterator[None]:
-    """Leave pandas out unless a function of the user runs here: importing it is a tenth of a small job.
+    """Leave pandas out unless a function of the user may run here: importing it is a tenth of a small job.
 
     PyArrow and PySpark import it where it is installed, only to recognise its objects, and go on without it. Python
     workers are not affected.
     """
-    if getattr(request, "function", None) is not None or uses_connect():  # a Connect client needs it
+    runs_functions = getattr(request, "function", None) is not None or isinstance(request, CheckBranchData)
+    if runs_functions or uses_connect():  # a Connect client needs it
         yield
         return
     finder = _NoPandas()

@@ -15,6 +15,7 @@ from airflow_paimon.operators.branch import (
     CreateTagOperator,
     DiffBranchesOperator,
 )
+from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator
 from airflow_paimon.operators.replay import ReplayBranchOperator
 from tests.airflow.conftest import RunDag, set_connection
@@ -103,6 +104,9 @@ def double(spark, views):
     assert pandas.NA is not None
     print("a line on stdout that is no result")
     return views["branch"].where("dt = '1'").selectExpr("k", "concat(v, v) as v", "dt")
+
+def short(spark, views):
+    return pandas.DataFrame({"k": [1]}).query("k > 1").to_dict("records")
 """
 
 
@@ -133,22 +137,26 @@ def test_rows_are_corrected_by_a_function_and_compared_or_replayed(
     common: dict[str, Any] = {"table": "d.t", "branch": "fix"}
     with DAG(f"test_rows_{then}", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         new = CreateBranchOperator(task_id="new", snapshot=1, **common)
+        shipped = {"py_files": str(tmp_path / "fixes.py")}
         correct = CorrectBranchOperator(
-            task_id="correct",
-            function="fixes:double",
-            mode="upsert",
-            spark_options={"py_files": str(tmp_path / "fixes.py")},
-            **common,
+            task_id="correct", function="fixes:double", mode="upsert", spark_options=shipped, **common
         )
         if then == "compared":
             new >> correct >> DiffBranchesOperator(task_id="diff", sample="1", **common)
+            correct >> CheckBranchOperator(
+                task_id="check", rules=[{"function": "fixes:short"}], spark_options=shipped, **common
+            )
         else:
             changes = "INSERT INTO branch SELECT k + 10, v, dt FROM up WHERE dt = '1'; DELETE FROM branch WHERE k = 12"
             new >> correct >> ReplayBranchOperator(task_id="replay", source=["up=d.t"], sql=changes, **common)
     run = run_dag(dag)
     assert run.state == "success", run.tasks
     logged = "".join(capfd.readouterr())
-    assert logged.count("--conf spark.ui.enabled=false") == logged.count("--name nightly corrections") == 2
+    assert (
+        logged.count("--conf spark.ui.enabled=false")
+        == logged.count("--name nightly corrections")
+        == len(run.tasks) - 1
+    )
     assert run.xcom("correct")["snapshot_after"] == 2
     rows = read_arrow(main.branch("fix"), 2).sort_by("k").to_pylist()
     assert [row["v"] for row in rows] == ["aa", "bb", "c"]

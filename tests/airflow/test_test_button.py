@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -380,3 +381,42 @@ def test_a_form_that_leaves_fields_empty(monkeypatch: pytest.MonkeyPatch, wareho
     blank = dict.fromkeys(("endpoint", "addressing_style", "spark_conn_id", "spark_conf", "spark_options", "notify"))
     assert press(monkeypatch, warehouse=str(warehouse), **blank)[0]
     assert PaimonHook("madeup").spark_settings().conn_id == "spark_default"
+
+
+NOTIFIER = {"class": "airflow.providers.smtp.notifications.smtp.SmtpNotifier", "to": "you@example.org"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (
+            {"notify": {"oncall": {**NOTIFIER, "class": "nowhere.Notifier"}}},
+            "class 'nowhere.Notifier' can't be imported",
+        ),
+        ({"notify": {"oncall": {"class": "airflow.sdk.BaseHook"}}}, "is not a notifier of Airflow's"),
+        ({"masked_columns": {"d.t": ["V", "kk"]}}, "d.t has no column kk (did you mean k?)"),
+        ({"masked_columns": {"d.nope": ["k"]}}, "there is no table d.nope that can be read"),
+        ({"masked_columns": {"d.*": ["k", "email"]}}, "d.* has no column email"),
+        ({"masked_columns": {"x.*": ["k"]}}, "there is no table x.* that can be read"),
+    ],
+)
+def test_what_is_named_and_not_there(
+    monkeypatch: pytest.MonkeyPatch, warehouse: Path, extra: dict[str, Any], message: str
+) -> None:
+    append(make_table(warehouse), "1")
+    good, said = press(monkeypatch, warehouse=str(warehouse), **extra)
+    assert not good and message in said
+    good, said = press(monkeypatch, warehouse=str(warehouse), masked_columns={"d.T*": ["K"], "d.t": ["v"]})
+    assert good, said
+
+
+def test_the_command_prints_all_of_the_message(
+    monkeypatch: pytest.MonkeyPatch, warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes the message for markup, in which [s3] is a style."""
+    from rich.console import Console
+
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    good, message = press(monkeypatch, warehouse="s3://lake/wh")
+    Console(width=200).print(message)
+    assert not good and "pip install 'airflow-paimon[ s3]'" in capsys.readouterr().out
