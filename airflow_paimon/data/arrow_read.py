@@ -17,7 +17,7 @@ from airflow_paimon.data.chain.grouped_read import (
     plan_chain_by_groups,
     plan_pinned_chain_by_groups,
 )
-from airflow_paimon.data.chain.read import read_chain
+from airflow_paimon.data.chain.read import filled_chain, read_chain
 from airflow_paimon.data.chain.scan import (
     PinnedChain,
     chain_read_mode,
@@ -161,11 +161,15 @@ def pin_rows(table: Table, version: int | str | None = None) -> PinnedRows:
 
 
 def _batches(layers: Iterable[Layer]) -> Iterator[pa.RecordBatch]:
-    return (batch for read, splits in layers for split in splits for batch in read_split(read, split))
+    for read, splits in layers:
+        filled = replace(read, fills_chars=True)
+        for split in splits:
+            yield from read_split(filled, split)
 
 
 def _chain_batches(chain: PlannedChain) -> Iterator[pa.RecordBatch]:
-    return (batch for read in chain.reads for batch in read_chain(read))
+    for read in chain.reads:
+        yield from read_chain(filled_chain(read))
 
 
 def _planned(

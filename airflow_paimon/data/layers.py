@@ -37,7 +37,6 @@ from airflow_paimon.core.table.scan import (
 )
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.core.table.visibility import hides_level_zero
-from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import chosen_files
 from airflow_paimon.data.files.pruning import bind_where, keep
 from airflow_paimon.data.files.read import BATCH_ROWS
@@ -171,7 +170,7 @@ def files_for(
 ) -> Selection | None:
     """Select the files whose rows a filter can keep; None: it says nothing of partitions and buckets."""
     try:
-        rows = bind_where(where, predicate, arrow_schema(with_row_columns(schema).fields), "")
+        rows = bind_where(where, predicate, with_row_columns(schema).fields, "")
     except InvalidInputError:
         return None  # what is wrong with it is said with the names of the table
     partitions = _partitions(where, predicate, schema)
@@ -183,7 +182,7 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
     if not schema.partition_keys:
         return None
     found = partitions_where(predicate, schema)
-    asked = bind_where(where, None, arrow_schema(with_row_columns(schema).fields), "")
+    asked = bind_where(where, None, with_row_columns(schema).fields, "")
     if asked.columns.isdisjoint(schema.partition_keys):
         return found
     own = partitions_that(lambda bounds: keep(asked, [bounds], schema)[0], schema)

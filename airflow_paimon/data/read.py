@@ -30,6 +30,7 @@ from airflow_paimon.data.files.arrow_types import (
     one_array,
     repeated,
 )
+from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
@@ -285,6 +286,8 @@ class _SplitReader:
                 columns[f.name] = repeated(self._constant[f.name], f.type, batch.num_rows)
             elif f.name in batch.schema.names:
                 columns[f.name] = batch.column(f.name)
+            if (read.fills_chars or read.rows.where is not None) and f.name in columns:
+                columns[f.name] = as_read(columns[f.name], f.type)
         if read.kinds:
             columns[KIND_FIELD.name] = _kind_texts(batch)
         if read.rows.where is not None:

@@ -44,7 +44,8 @@ class TableRead:
     """The common parameters of all splits of a read. Picklable, for tasks on other machines.
 
     ``schema``: the schema of the read; ``schemas``: those of the files, by id. ``kinds``: deletes are rows as well, and
-    ``columns`` may name ``KIND_FIELD`` and, of a primary-key table, ``_SEQUENCE_NUMBER``.
+    ``columns`` may name ``KIND_FIELD`` and, of a primary-key table, ``_SEQUENCE_NUMBER``. ``fills_chars``: CHARs are
+    read filled up (``char_values``), not as they are stored; with a filter they always are.
     """
 
     store: Store
@@ -55,6 +56,7 @@ class TableRead:
     rows: Filter = NO_FILTER
     batch_rows: int = BATCH_ROWS
     kinds: bool = False
+    fills_chars: bool = False
 
     @property
     def fields(self) -> tuple[DataField, ...]:
@@ -175,7 +177,7 @@ def with_positions(read: TableRead) -> TableRead:
 
 
 def _bound_filter(schema: TableSchema, where: pc.Expression | None, predicate: Predicate | None, label: str) -> Filter:
-    rows = bind_where(where, predicate, arrow_schema(with_row_columns(schema).fields), label)
+    rows = bind_where(where, predicate, with_row_columns(schema).fields, label)
     if where is None and predicate is None:
         return rows
     return replace(rows, points=key_points(where, rows.columns, predicate, schema))

@@ -55,7 +55,8 @@ def read_system_table(
     check_columns(table, columns)
     at = {"version": version, "timestamp": timestamp_argument(timestamp)}
     planned = by_groups(plan_system_table(table, name, columns=columns, where=where, more_than=MANY_ENTRIES, **at))
-    batches = (batch for read, splits in planned.layers for split in splits for batch in read_split(read, split))
+    layers = ((replace(read, fills_chars=True), splits) for read, splits in planned.layers)
+    batches = (batch for read, splits in layers for split in splits for batch in read_split(read, split))
     return pa.Table.from_batches(batches, planned.read.output_schema)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, naming_table
+from airflow_paimon.core.format.char_text import compared_text
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
@@ -230,6 +231,8 @@ class _Parser:
         text = token[1:-1].replace("''", "'") if kind == "text" else token
         try:
             value = literal(_LITERALS[data_type.root](text), data_type)
+            if data_type.root == "CHAR":
+                value = compared_text(value, data_type.args[0])
             scalar = scalar_of(value, data_type)  # raises if it has more digits than the column
             if data_type.root.startswith("TIMESTAMP") and value_of(scalar) != value:
                 raise ValueError("Arrow cuts the digits off")

@@ -51,6 +51,7 @@ from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.data.whole_read import WholeRead, packed, plan_or_whole, unpacked
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
+from airflow_paimon.spark.char_columns import schema_with_chars
 from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.shares import (
     FILES_A_TASK,
@@ -149,7 +150,7 @@ class PaimonDataSource(DataSource):
         unknown = [n for n in names if n not in fields]
         if unknown:
             raise InvalidInputError(f"There is no column {unknown[0]!r} (columns: {', '.join(schema.field_names)})")
-        found = spark_schema(fields[n] for n in names)
+        found = schema_with_chars([fields[n] for n in names])
         return found.add(ROW_KIND, "string") if flag(self.options, ROW_KIND_OPTION) else found
 
     @in_planning()

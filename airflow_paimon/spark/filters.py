@@ -85,8 +85,8 @@ def equal_columns(condition: Any, schema: TableSchema, ids: frozenset[int]) -> l
     known = frozenset(schema.field_names)
     for own, other in ((condition.left(), condition.right()), (condition.right(), condition.left())):
         name = _column(own, known)
-        if name is None or int(own.exprId().id()) not in ids:
-            continue
+        if name is None or int(own.exprId().id()) not in ids or schema.field(name).type.root == "CHAR":
+            continue  # what is stored of a CHAR may be shorter than what is compared
         theirs = [int(a.exprId().id()) for a in sequence_items(other.references().toSeq())]
         if theirs and not ids.intersection(theirs) and str(own.dataType().typeName()).partition("(")[0] in _ORDERED:
             return [(name, other)]

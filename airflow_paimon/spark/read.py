@@ -9,6 +9,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
@@ -21,6 +22,7 @@ from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.file_index import NoFileIndexError
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
@@ -86,9 +88,11 @@ def read_table(
         wanted, needed = _columns_to_read(schema, columns, found.columns, str(where))
     read: dict[str, Any] = {"version": version, "timestamp": moment, "columns": needed, "predicate": predicate}
     if mode is not None:
-        frame = chain_frame(spark, plan_chain_or_whole(table, mode=mode, gap_policy=policy, **read))
+        chain = plan_chain_or_whole(table, mode=mode, gap_policy=policy, **read)
+        frame = filled_frame(chain_frame(spark, chain), fields_of(chain))
     else:
-        frame = frame_of(spark, plan_or_whole(table, **read))
+        planned = plan_or_whole(table, **read)
+        frame = filled_frame(frame_of(spark, planned), fields_of(planned))
     if where is not None:
         frame = frame.where(where)
     if wanted is not None and needed is not None and list(needed) != list(wanted):
@@ -112,7 +116,8 @@ def _system_frame(
         whole = replace(schema, fields=system_fields(kind, schema))
         predicate, needed = parse_where(spark, where, whole).predicate, None
     predicate = restrict(predicate, set(schema.field_names))
-    frame = frame_of(spark, plan_system_table(table, kind, columns=needed, predicate=predicate, **at))
+    planned = plan_system_table(table, kind, columns=needed, predicate=predicate, **at)
+    frame = filled_frame(frame_of(spark, planned), fields_of(planned))
     frame = frame if where is None else frame.where(where)
     return frame if columns is None else frame.select(*map(sql_name, columns))
 
@@ -131,6 +136,15 @@ def _columns_to_read(
         return None, None
     wanted = schema.field_names if columns is None else columns
     return wanted, list(dict.fromkeys([*wanted, *(n for n in known if n in used)]))
+
+
+def fields_of(planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> tuple[DataField, ...]:
+    """Return the columns of planned reads."""
+    if isinstance(planned, WholeChain):
+        return planned.base.inputs.main.fields
+    if isinstance(planned, ChainRead):
+        return planned.inputs.main.fields
+    return (planned.branches[0].read if isinstance(planned, WholeRead) else planned[0][0]).fields
 
 
 def frame_of(spark: SparkSession, layers: Sequence[Layer] | WholeRead) -> DataFrame:

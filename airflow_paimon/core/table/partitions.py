@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, decode_row, encode_row, is_compact, unscaled_of
+from airflow_paimon.core.format.char_text import compared_text, stored_text
 from airflow_paimon.core.format.manifest_blocks import Bounded, ManifestBlock
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
@@ -197,6 +198,15 @@ def comparable(value: Any) -> Any:
     return repr(value) if isinstance(value, float | bool) else value
 
 
+def named_value(value: Any, data_type: DataType) -> Any:
+    """Return the ``comparable`` form of a value by which users name partitions: a CHAR is stored with blanks at its end
+    or without, and means the same as in SQL.
+    """
+    if isinstance(value, str) and isinstance(data_type, AtomicType) and data_type.root == "CHAR":
+        return compared_text(value, data_type.args[0])
+    return comparable(value)
+
+
 def encode_partition(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
     """Encode a partition in canonical form, as Java writes it."""
     return encode_row([math.nan if isinstance(v, float) and math.isnan(v) else v for v in values], types)
@@ -333,6 +343,11 @@ def _parse_stamp(value: Any, data_type: DataType) -> Timestamp:
     return stamp
 
 
+def _parse_text(value: Any, data_type: DataType) -> str:
+    assert isinstance(data_type, AtomicType)
+    return stored_text(_expect(value, str), data_type)
+
+
 def _parse_bytes(value: Any, _: DataType) -> bytes:
     if isinstance(value, str):
         return bytes.fromhex(value[2:]) if value.startswith("0x") else _fail()
@@ -345,7 +360,7 @@ _PARSERS: dict[str, tuple[_Parser, str]] = {
     "BOOLEAN": (_parse_bool, "give true or false"),
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), (_parse_int, "give a whole number in its range")),
     **dict.fromkeys(("FLOAT", "DOUBLE"), (_parse_float, "give a number")),
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (lambda text, _: str(_expect(text, str)), "give a text")),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (_parse_text, "give a text that is not too long")),
     **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (_parse_bytes, "give bytes or a text such as 0x01ff")),
     "DECIMAL": (_parse_decimal, "give a decimal number with no more digits"),
     "DATE": (_parse_date, "give a date or a text such as 2025-01-31"),
@@ -358,10 +373,11 @@ _PARSERS: dict[str, tuple[_Parser, str]] = {
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Types whose bounds compare in Python as in every engine. Floats don't (NaN, -0.0), and bytes have no bounds.
+# Types whose bounds compare in Python as in every engine. Floats don't (NaN, -0.0), nor CHARs (blanks at the end), and
+# bytes have no bounds.
 _PRUNABLE = frozenset((
-    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "STRING", "DECIMAL", "DATE", "TIME",
-    "TIMESTAMP", "TIMESTAMP_LTZ",
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "VARCHAR", "STRING", "DECIMAL", "DATE", "TIME", "TIMESTAMP",
+    "TIMESTAMP_LTZ",
 ))  # fmt: skip
 
 
@@ -390,6 +406,10 @@ class StoredPartitions:
         """Return the values, in partition-key order."""
         self.identity: Callable[[bytes], tuple[Any, ...]] = _once(lambda p: tuple(map(comparable, self.values(p))))
         """Return a key that is equal for all stored forms of one partition, and only for those."""
+        self.named: Callable[[bytes], tuple[Any, ...]] = _once(
+            lambda p: tuple(map(named_value, self.values(p), self.types))
+        )
+        """Return a key that is equal for all partitions that a user names by the same values."""
         self.canonical: Callable[[bytes], bytes] = _once(
             lambda p: encode_partition(self.values(p), self.types) if self.types else p
         )
@@ -402,12 +422,14 @@ class StoredPartitions:
     def selection(self, specs: Iterable[Mapping[str, Any]]) -> PartitionSelection:
         """Select partitions by typed values of some or all of their columns. No spec selects nothing."""
         at = {key: i for i, key in enumerate(self.keys)}
-        return PartitionSelection(self, [{at[key]: value for key, value in spec.items()} for spec in specs])
+        named = [{at[key]: value for key, value in spec.items()} for spec in specs]
+        return PartitionSelection(self, named, lambda i, value: named_value(value, self.types[i]), self.named)
 
     def those(self, stored: Iterable[bytes]) -> PartitionSelection:
         """Select exactly these."""
         found = {self.identity(p): self.values(p) for p in stored}  # 0.0 and -0.0 are equal values
-        return PartitionSelection(self, [dict(enumerate(values)) for values in found.values()])
+        exact = [dict(enumerate(values)) for values in found.values()]
+        return PartitionSelection(self, exact, lambda _, value: comparable(value), self.identity)
 
     def where(self, test: Callable[[tuple[Any, ...]], bool]) -> Selection:
         """Select by any test of the values. It skips no manifest: use it where ``selection`` can't express the test."""
@@ -442,13 +464,21 @@ class PartitionSelection:
     ``specs``: position of a partition column -> its value; a partition is selected if it agrees with all of one spec.
     """
 
-    def __init__(self, partitions: StoredPartitions, specs: Sequence[Mapping[int, Any]]) -> None:
+    def __init__(
+        self,
+        partitions: StoredPartitions,
+        specs: Sequence[Mapping[int, Any]],
+        form: Callable[[int, Any], Any],
+        form_of: Callable[[bytes], tuple[Any, ...]],
+    ) -> None:
+        """``form``, ``form_of``: of a value, and of a stored partition's values, what is compared."""
         self._partitions = partitions
         self._specs = specs
+        self._form_of = form_of
         self._by_columns: dict[tuple[int, ...], set[tuple[Any, ...]]] = {}
         for spec in specs:
             columns = tuple(sorted(spec))
-            self._by_columns.setdefault(columns, set()).add(tuple(comparable(spec[i]) for i in columns))
+            self._by_columns.setdefault(columns, set()).add(tuple(form(i, spec[i]) for i in columns))
 
         self._verdict = _once(self._is_selected)
 
@@ -457,8 +487,8 @@ class PartitionSelection:
         return self._verdict(stored)
 
     def _is_selected(self, stored: bytes) -> bool:
-        identity = self._partitions.identity(stored)
-        return any(tuple(identity[i] for i in columns) in found for columns, found in self._by_columns.items())
+        own = self._form_of(stored)
+        return any(tuple(own[i] for i in columns) in found for columns, found in self._by_columns.items())
 
     @property
     def key(self) -> Hashable:
@@ -556,17 +586,21 @@ class PartitionChoice:
     """The partitions of an operation: those that match any of ``specs``; without specs, all. Picklable."""
 
     keys: tuple[str, ...]
+    types: tuple[DataType, ...]
     specs: tuple[tuple[tuple[int, Any], ...], ...] = ()
 
     def matches(self, values: Sequence[Any]) -> bool:
-        return not self.specs or any(
-            all(comparable(values[at]) == comparable(value) for at, value in spec) for spec in self.specs
-        )
+        if not self.specs:
+            return True
+        own = tuple(map(named_value, values, self.types))
+        return any(all(own[at] == named_value(value, self.types[at]) for at, value in spec) for spec in self.specs)
 
     def selection(self, schema: TableSchema) -> Selection:
         """Return the choice as a selection of stored partitions, which can skip whole manifests."""
         stored = StoredPartitions(schema)
-        return PartitionSelection(stored, [dict(s) for s in self.specs]) if self.specs else stored.where(lambda _: True)
+        if not self.specs:
+            return stored.where(lambda _: True)
+        return stored.selection({self.keys[at]: value for at, value in spec} for spec in self.specs)
 
 
 def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label: str) -> PartitionChoice:
@@ -582,7 +616,7 @@ def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label
     except InvalidInputError as error:
         raise InvalidInputError(f"{label}: {error.message}") from None
     chosen = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
-    return PartitionChoice(schema.partition_keys, chosen)
+    return PartitionChoice(schema.partition_keys, types, chosen)
 
 
 def shown_partition(schema: TableSchema, values: Sequence[Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
 from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.char_text import compared_text
 from airflow_paimon.core.format.timestamp import timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
 
@@ -108,6 +109,8 @@ def _may_match_condition(condition: Condition, known: Bounds, data_type: DataTyp
         return True
     if not isinstance(data_type, AtomicType) or data_type.root in ("FLOAT", "DOUBLE"):
         return True  # bounds may leave NaN out, and -0.0 is equal to 0.0
+    if data_type.root == "CHAR":
+        return _char_may_match(condition, known, data_type)
     try:
         if condition.op == "in":
             values = [literal(v, data_type) for v in condition.value if v is not None]
@@ -116,6 +119,29 @@ def _may_match_condition(condition: Condition, known: Bounds, data_type: DataTyp
         return value is not None and _TESTS[condition.op](known.low, known.high, value)
     except (UnsupportedError, InvalidInputError, TypeError):
         return True  # a literal of another type: only the engine knows how it compares
+
+
+def _char_may_match(condition: Condition, known: Bounds, data_type: AtomicType) -> bool:
+    """CHARs are compared filled up with blanks, and stored so or without. The bounds are of what is stored."""
+    high = filled_bound(known.high, data_type)
+    given = condition.value if condition.op == "in" else (condition.value,)
+    if high is None or not all(v is None or isinstance(v, str) for v in given):
+        return True
+    low = high if known.low == known.high else known.low
+    if condition.op == "starts with":
+        return _may_start_with(low, high, condition.value)
+    values = [compared_text(v, data_type.args[0]) for v in given if v is not None]
+    if condition.op == "in":
+        return any(low <= v <= high for v in values)
+    return bool(values) and _TESTS[condition.op](low, high, values[0])
+
+
+def filled_bound(high: str, data_type: AtomicType) -> str | None:
+    """Return the bound of filled-up CHARs, of which what is stored has the upper bound ``high``; None: there is none.
+
+    Filled up, a text is never below what is stored. It may be above another one whose next character is below a blank.
+    """
+    return None if any(c < " " for c in high) else high.ljust(data_type.args[0])
 
 
 def _may_start_with(low: Any, high: Any, prefix: Any) -> bool:

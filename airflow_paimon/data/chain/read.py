@@ -10,6 +10,7 @@ See docs/chain-tables.md, Reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.chain.scan import ChainRead, Inputs
 from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, ChainTarget
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
+from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import FileBatch
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners
@@ -169,6 +171,13 @@ def read_chain(read: ChainRead) -> Iterator[pa.RecordBatch]:
         yield from read_chain_split(read.inputs, chain)
 
 
+def filled_chain(read: ChainRead) -> ChainRead:
+    """Return the read with CHARs filled up."""
+    layers = tuple((replace(part, fills_chars=True), splits) for part, splits in read.layers)
+    main = replace(read.inputs.main, fills_chars=True)
+    return replace(read, layers=layers, inputs=read.inputs._replace(main=main))
+
+
 def read_chain_split(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:
     """Read one bucket of a chain, or a part of it: for each slice of keys the rows of every target."""
     for target, rows in merged_rows(inputs, split):
@@ -279,6 +288,8 @@ def _finished(inputs: Inputs, target: ChainTarget, rows: pa.RecordBatch) -> Iter
         repeated(constant[n], main.schema.field(n).type, rows.num_rows) if n in constant else rows.column(n)
         for n in names
     ]
+    if main.fills_chars or main.rows.where is not None:
+        columns = [as_read(c, main.schema.field(n).type) for c, n in zip(columns, names, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, names=names)
     if main.rows.where is not None:
         batch = filtered(batch, main.rows.where)

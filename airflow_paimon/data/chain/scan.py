@@ -43,7 +43,6 @@ from airflow_paimon.core.table.scan import (
 )
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
-from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.layers import FEW_FILES, Layer, check_types, none_as_early, read_as_one, snapshot_at_time_of
@@ -248,7 +247,7 @@ def partition_reads(
 ) -> list[PartitionRead]:
     """Plan which partitions are read, and how; raises as ``plan_chain``."""
     state, schema = pinned.state, pinned.state.main.schema
-    rows = bind_where(where, predicate, arrow_schema(schema.fields), state.main.table.label)
+    rows = bind_where(where, predicate, schema.fields, state.main.table.label)
     return plan_reads(state.layout, state.partitions, _wanted(rows, schema), mode=mode, gap_policy=gap_policy)
 
 
@@ -269,7 +268,7 @@ def plan_partitions(
         InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
     """
     label = state.main.table.label
-    rows = bind_where(where, predicate, arrow_schema(state.main.schema.fields), label)
+    rows = bind_where(where, predicate, state.main.schema.fields, label)
 
     def stored(plan: ScanPlan, source: Source) -> Layer:
         part = _only(plan, {r.target for r in reads if r.source == source})

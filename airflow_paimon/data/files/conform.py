@@ -1,6 +1,7 @@
 """Checks rows to be written against the table's columns, and converts them to the types of data files.
 
-Nothing is changed silently: a value that does not fit is an error that names the column.
+Nothing is changed silently, but for blanks at the end of CHAR and VARCHAR (``char_values``): a value that does not fit
+is an error that names the column.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.masking import listed
 from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type, one_array
+from airflow_paimon.data.files.char_values import for_storage
 
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 """The texts of ``_row_kind``, by their number in ``_VALUE_KIND``."""
@@ -137,7 +139,8 @@ def _check_date(column: pa.Array, field: DataField, label: str) -> None:
 
 def _default(field: DataField, where: str) -> pa.Scalar:
     try:
-        return pa.scalar(field.default_value).cast(arrow_type(field.type))
+        value = pa.array([field.default_value]).cast(arrow_type(field.type))
+        return for_storage(value, field.type, where)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InvalidInputError(f"{where} has the default value {field.default_value!r}, which is not a {field.type}; "
                                 f"give the column's values") from None  # fmt: skip
@@ -179,7 +182,7 @@ def _fitted(column: pa.Array, data_type: DataType, where: str, masked: bool) -> 
             _check_float(column, fitted, where, masked)
         column = fitted
     _check_length(column, data_type, where)
-    return column
+    return for_storage(column, data_type, where)
 
 
 def _misfit(column: pa.Array, data_type: DataType, where: str, said: str) -> str:
@@ -211,10 +214,9 @@ def _check_float(column: pa.Array, fitted: pa.Array, where: str, masked: bool) -
 
 
 def _check_length(column: pa.Array, data_type: DataType, where: str) -> None:
-    if not isinstance(data_type, AtomicType) or not data_type.args or data_type.root not in (*_TEXT, *_BYTES):
+    if not isinstance(data_type, AtomicType) or not data_type.args or data_type.root not in _BYTES:
         return
-    lengths = pc.utf8_length(column) if data_type.root in _TEXT else pc.binary_length(column)
-    longest = pc.max(lengths).as_py()
+    longest = pc.max(pc.binary_length(column)).as_py()
     if longest is not None and longest > data_type.args[0]:
         raise InvalidInputError(f"{where} is {data_type}; a value has a length of {longest}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from typing import Any
 
@@ -20,8 +20,8 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, Unsupport
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile, Stats
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import AtomicType, DataType
-from airflow_paimon.core.table.predicate import Bounds, Predicate, exactly, may_match
+from airflow_paimon.core.format.types import AtomicType, DataField, DataType
+from airflow_paimon.core.table.predicate import Bounds, Predicate, exactly, filled_bound, may_match
 from airflow_paimon.data.files.arrow_types import (
     ROW_ID_FIELD,
     SEQUENCE_FIELD,
@@ -30,6 +30,7 @@ from airflow_paimon.data.files.arrow_types import (
     scalar_of,
     value_of,
 )
+from airflow_paimon.data.files.char_filters import with_filled_literals
 from airflow_paimon.data.files.key_lookup import Points, possible
 
 
@@ -50,8 +51,11 @@ NO_FILTER = Filter()
 _ROW_FIELDS = (ROW_ID_FIELD, SEQUENCE_FIELD)
 
 
-def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema: pa.Schema, label: str) -> Filter:
-    """Check, before anything is read, whether an expression fits the table, and which columns it needs.
+def bind_where(
+    where: pc.Expression | None, predicate: Predicate | None, fields: Sequence[DataField], label: str
+) -> Filter:
+    """Check, before anything is read, whether an expression fits the table, and which columns it needs. Its literals
+    are compared with CHARs as SQL does.
 
     Raises:
         InvalidInputError: not an expression, an unknown column, or a comparison of incompatible types.
@@ -63,6 +67,7 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
             f"{label}: where must be an Arrow expression (pyarrow.compute.field('k') == 1), not {where!r}; "
             f"airflow_paimon.spark.read_table takes SQL"
         )
+    schema = arrow_schema(fields)
     problem = _binding_problem(where, schema)
     if problem is not None:
         known = f"(columns: {', '.join(schema.names)})"
@@ -70,6 +75,7 @@ def bind_where(where: pc.Expression | None, predicate: Predicate | None, schema:
         what = f"names column {unknown[1]!r}, which the table does not have" if unknown else "does not fit the table"
         why = "" if unknown else f": {problem.splitlines()[0]}{_zones(where, schema) if 'timezone' in problem else ''}"
         raise InvalidInputError(f"{label}: where {what}{why} {known}")
+    where = with_filled_literals(where, fields)
     text = str(where)  # Arrow does not expose the columns of an expression; its text contains at least those
     some = pa.schema([f for f in schema if f.name in text])
     names = some.names if _binding_problem(where, some) is None else schema.names
@@ -132,6 +138,10 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
         return None
     if data_type.root in ("FLOAT", "DOUBLE"):
         return None  # bounds may leave NaN out, and -0.0 is equal to 0.0
+    if data_type.root == "CHAR":
+        bounds = _filled(bounds, data_type)
+        if bounds.high is None:
+            return None
     try:
         low, high = scalar_of(bounds.low, data_type), scalar_of(bounds.high, data_type)
     except (UnsupportedFeatureError, pa.ArrowInvalid):  # a sum may have more digits than its DECIMAL
@@ -139,6 +149,13 @@ def _fact(field: pc.Expression, bounds: Bounds, data_type: DataType) -> pc.Expre
     if bounds.nulls == 0:
         return field == low if bounds.low == bounds.high else (field >= low) & (field <= high)
     return ((field >= low) | field.is_null()) & ((field <= high) | field.is_null())
+
+
+def _filled(bounds: Bounds, data_type: AtomicType) -> Bounds:
+    """Return the bounds of the values as they are read, and so compared."""
+    high = filled_bound(bounds.high, data_type)
+    low = high if bounds.low == bounds.high else bounds.low
+    return replace(bounds, low=low, high=high)
 
 
 def partition_bounds(schema: TableSchema, values: Sequence[Any]) -> dict[str, Bounds]:

@@ -19,9 +19,10 @@ from airflow_paimon.data.chain.whole_read import WholeChain
 from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.whole_read import WholeRead
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
+from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import kind_of, sequence_items
-from airflow_paimon.spark.read import chain_frame, frame_of
+from airflow_paimon.spark.read import chain_frame, fields_of, frame_of
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
 
@@ -40,7 +41,12 @@ _KEPT_LEAVES = ("RDDScanExec",)
 
 
 def view_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> DataFrame:
-    """Return the DataFrame of planned reads; of a small table with rows that were read already."""
+    """Return the DataFrame of planned reads as users see it; of a small table with rows that were read already."""
+    return filled_frame(stored_frame(spark, planned), fields_of(planned))
+
+
+def stored_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> DataFrame:
+    """As ``view_frame``, with rows as they are stored: by such keys they are found again."""
     if isinstance(planned, ChainRead | WholeChain):
         return chain_frame(spark, planned)
     if isinstance(planned, WholeRead):

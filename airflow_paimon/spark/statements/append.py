@@ -30,7 +30,7 @@ from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan
 from airflow_paimon.data.write import discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.cut_off import refuse_cut_off
-from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, view_frame
+from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, stored_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
 from airflow_paimon.spark.spark_types import sql_name
@@ -196,7 +196,7 @@ class _Change:
     def delete(self, found: Evaluated) -> RowDeletes:
         """Delete rows by deletion vectors: only the columns of the condition are read. ``found``: of no rows."""
         read, splits = self._read(found.predicate, found.uses)
-        rows = self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows.select(FILE_NAME, FILE_POSITION)
+        rows = self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows.select(FILE_NAME, FILE_POSITION)
         few = few_rows(rows)
         if few is not None:
             positions = positions_by_file(few.to_batches())
@@ -209,7 +209,7 @@ class _Change:
         """``uses``: the columns that a DELETE needs."""
         read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
         way = self._way(read, splits)
-        results: list[Any] = way.run(self.evaluation.run(view_frame(self.spark, [(read, splits)])).rows)
+        results: list[Any] = way.run(self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows)
         return way.outcome(results)
 
     def merge(self, kept: DataFrame, keys: Keys) -> Outcome:
@@ -239,7 +239,7 @@ class _Change:
         """Return the rows of the target that can match; Spark reads them where these may be most of them."""
         found = selective_keys(keys.values, read, splits)
         if not found:
-            return keys.within(view_frame(self.spark, [(read, splits)]))
+            return keys.within(stored_frame(self.spark, [(read, splits)]))
         empty = self.evaluation.empty_target()
         query = (
             self.evaluation.run(empty, kept).rows if self.changes_rows else self.evaluation.matched_sources(empty, kept)

@@ -18,6 +18,7 @@ from airflow_paimon.core.format.types import DataType, RowType
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
+from airflow_paimon.spark.char_columns import filled_frame, stored_char
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
 from airflow_paimon.spark.spark_types import spark_schema, spark_type, unmarked_schema
 from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
@@ -46,6 +47,7 @@ SOURCE_ROW = hidden("source_row")
 """The number of the row of a kept source that matches, where it is needed for WHEN NOT MATCHED."""
 
 _ACTION, _IN_TARGET, _IN_SOURCE = hidden("action"), hidden("target"), hidden("source")
+_STORED = hidden("stored_")
 _PLACES = {**POSITION_COLUMNS, **ROW_COLUMNS}
 _JOINS = {(False, False): "inner", (True, False): "right", (False, True): "left", (True, True): "full"}
 """By whether there are clauses for NOT MATCHED, and for NOT MATCHED BY SOURCE; the target is on the left."""
@@ -62,6 +64,12 @@ class Evaluated:
     predicate: Predicate | None
     equal: tuple[tuple[str, Column], ...] = ()
     uses: frozenset[str] = frozenset()
+
+
+def stored_keys(schema: TableSchema) -> tuple[str, ...]:
+    """Return the CHARs by which rows of a table with keys are found again, as they are stored: filled up or not."""
+    keys = dict.fromkeys((*schema.partition_keys, *schema.primary_keys)) if schema.primary_keys else ()
+    return tuple(n for n in keys if schema.field(n).type.root == "CHAR")
 
 
 def carried_columns(statement: Statement, schema: TableSchema, whole_rows: bool) -> tuple[str, ...]:
@@ -104,7 +112,7 @@ class Evaluation:
 
         condition = self._statement.condition
         assert condition is not None
-        joined = self._named(target).join(sf.broadcast(kept), self._column(condition.node), "inner")
+        joined = self._named(self._as_users_see(target)).join(sf.broadcast(kept), self._column(condition.node), "inner")
         return joined.select(SOURCE_ROW).distinct()
 
     def inserts(self, unmatched: DataFrame) -> DataFrame:
@@ -146,7 +154,7 @@ class Evaluation:
         from pyspark.sql import functions as sf
 
         statement, (clause,) = self._statement, self._statement.matched
-        named = self._named(target)
+        named = self._named(self._as_users_see(target))
         predicate, uses = None, frozenset[str]()
         rows = named
         if statement.condition is not None:
@@ -169,7 +177,7 @@ class Evaluation:
         assert statement.condition is not None
         for fragment in (statement.condition, *(c.condition for c in statement.clauses if c.condition is not None)):
             self._refuse_subquery(fragment)
-        named = self._named(target.withColumn(_IN_TARGET, sf.lit(True)))
+        named = self._named(self._as_users_see(target).withColumn(_IN_TARGET, sf.lit(True)))
         source = self.source() if kept is None else kept
         marked = source.withColumn(_IN_SOURCE, sf.lit(True))
         inserts = statement.not_matched if kept is None else ()
@@ -187,9 +195,10 @@ class Evaluation:
         acted = joined.withColumn(_ACTION, action).where(sf.col(_ACTION).isNotNull())
         own = self._own(named)
         values = [self._clause_values(c, base, source if c.star else base, own) for c, base in actions]
+        seen = self._seen(named)
         names = self.values if inserts or self._whole else self._updated
         columns = [self._merged(name, actions, values, own).alias(name) for name in names]
-        kind = self._kind(actions, values, own).alias(CHANGE)
+        kind = self._kind(actions, values, seen).alias(CHANGE)
         numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
         rows = acted.select(*(own[n] for n in self._identity), kind, *columns, *numbers)
         if kept is None and not statement.counts_matches and statement.matched:
@@ -261,7 +270,8 @@ class Evaluation:
 
         out: Any = sf.when(sf.lit(False), sf.lit(None).cast(spark_type(self._schema.field(name).type)))
         for i, (clause, _) in enumerate(actions):
-            if name in values[i]:
+            keeps = clause.action == "update" and name in stored_keys(self._schema)  # ``_kind`` sees that it is equal
+            if name in values[i] and not keeps:
                 out = out.when(sf.col(_ACTION) == i, values[i][name])
             elif self._whole or (clause.action == "update" and name in self._updated):
                 out = out.when(sf.col(_ACTION) == i, own[name])
@@ -279,12 +289,17 @@ class Evaluation:
         names = self._schema.field_names
         if clause.star:
             given: dict[str, Any] = {n: sf.col("`" + n.replace("`", "``") + "`") for n in names}
-            return self._resolved(star, given)
+            return self._filled(self._resolved(star, given))
         nodes = assigned(self._statement, clause, self._schema)
         given = {n: self._given(self._schema.field(n).type, own.get(n), nodes[n]) for n in names if n in nodes}
         if clause.action == "insert":
             given |= {n: self._default(n) for n in names if n not in given}
-        return self._resolved(base, given)
+        return self._filled(self._resolved(base, given))
+
+    def _filled(self, values: dict[str, Column]) -> dict[str, Column]:
+        """Fill the CHARs of keys up; where rows are found by their keys, nothing does that later."""
+        keys = stored_keys(self._schema)
+        return values | {n: stored_char(values[n], self._schema.field(n)) for n in keys if n in values}
 
     def _given(self, data_type: DataType, old: Any, values: Assigned) -> Column:
         """Return what a column becomes: other fields of a row keep their values, as in Spark also those of a null."""
@@ -364,8 +379,23 @@ class Evaluation:
         identifier = catalyst.AliasIdentifier(name, self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(qualifier))
         return planned_frame(self._spark, catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
 
+    def _as_users_see(self, target: DataFrame) -> DataFrame:
+        """Fill CHARs up; those by whose stored values rows are found again stay besides."""
+        from pyspark.sql import functions as sf
+
+        kept = [n for n in stored_keys(self._schema) if n in target.columns]
+        stored = [sf.col("`" + n.replace("`", "``") + "`").alias(_STORED + n) for n in kept]
+        return filled_frame(target.select("*", *stored) if stored else target, self._schema.fields)
+
     def _own(self, named: DataFrame) -> dict[str, Column]:
-        """Return the target's own columns by name, also where the source has columns of the same names."""
+        """Return the target's own columns by name, as they are stored, also where the source has columns of the same
+        names.
+        """
+        found = self._seen(named)
+        return found | {n.removeprefix(_STORED): column for n, column in found.items() if n.startswith(_STORED)}
+
+    def _seen(self, named: DataFrame) -> dict[str, Column]:
+        """Return the target's columns as users see them."""
         return {str(a.name()): self._column(a) for a in sequence_items(analyzed(named).output())}
 
     def _column(self, expression: Any) -> Column:

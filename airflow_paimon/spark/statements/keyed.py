@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
@@ -38,7 +38,7 @@ from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, correct_buckets
 from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets, touched_files
-from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
+from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, distributed, temporary_conf
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import (
@@ -50,6 +50,7 @@ from airflow_paimon.spark.statements.evaluate import (
     UPDATED,
     Evaluated,
     Evaluation,
+    stored_keys,
 )
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import KnownSource, known_source
@@ -152,12 +153,12 @@ class _Change:
         refuse_rows_of_other(plan, predicate)
         canonical = StoredPartitions(plan.schema).canonical
         only = None if selection is None else new | {canonical(s.partition) for s in plan.splits}
-        write = replace(self._write(plan, only), schema=without_merging(plan.schema))
+        write = replace(self._write(plan, only), schema=with_stored_keys(without_merging(plan.schema)))
         if takes_whole_partitions(self.statement, plan, empty) and not writes_changelog(plan.table, plan.schema):
             found = drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
             return replace(found, is_part=selection is not None)
         layer = plan_read(plan, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
-        rows = _with_kinds(evaluation.run(view_frame(self.spark, [layer])).rows)
+        rows = _with_kinds(evaluation.run(stored_frame(self.spark, [layer])).rows)
         few = few_rows(rows, kept=known is not None)
         return self._written(rows, few, plan, write, selection, merges=False)
 
@@ -201,6 +202,13 @@ def without_merging(schema: TableSchema) -> TableSchema:
     """Return the schema by which a change replaces the row that is there, whatever the table's options say."""
     options = {k: v for k, v in schema.options.items() if not any(part in k for part in _MERGE_OPTIONS)}
     return replace(without_defaults(schema), options=options)
+
+
+def with_stored_keys(schema: TableSchema) -> TableSchema:
+    """Return the schema by which changed rows have their keys as they are stored: no CHAR of a key is filled up."""
+    keys = stored_keys(schema)
+    text = (replace(f, type=AtomicType("STRING", (), f.type.nullable)) if f.name in keys else f for f in schema.fields)
+    return replace(schema, fields=tuple(text)) if keys else schema
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:

@@ -135,14 +135,15 @@ def _commit(
     on_stale: OnStale | None,
 ) -> Receipt:
     properties = {**properties, **KEYS_STAY} if keys_stay else properties
+    keyed = bool(table.schema().primary_keys)
     options = CommitOptions(
         identity=identity,
         properties=properties,
         guard_options=ChainOptions(on_stale=on_stale),
-        written_with=outcome.write.schema,
+        written_with=outcome.read.schema if keyed else outcome.write.schema,
     )
     messages, operation = outcome.messages, _OPERATIONS[statement.kind]
-    if not table.schema().primary_keys:
+    if not keyed:
         return commit_rewrite(table, messages, options, read=outcome.read, operation=operation)
     assigned = None if keys_stay else (outcome.write.planned_on,)
     return commit_buckets(

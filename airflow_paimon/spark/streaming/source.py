@@ -216,7 +216,8 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         known = {f.name: f for f in with_row_columns(schema).fields}
         gone = [n for n in self._columns if n not in known]
         wanted = self._schema.fields[: len(self._columns)]
-        if gone or spark_schema(known[n] for n in self._columns).fields != wanted:
+        types = [] if gone else [f.dataType for f in spark_schema(known[n] for n in self._columns)]
+        if types != [f.dataType for f in wanted]:
             raise InvalidInputError(
                 f"{self._table.label}: its columns have changed since the stream was started"
                 f"{f': {gone[0]} is gone' if gone else ''}; start the query again"
