@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_paimon.core.branches.branch_plan import CHAIN_BRANCHES
 from airflow_paimon.core.branches.create import schema_bytes
 from airflow_paimon.core.chain import setup_plan
 from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
@@ -272,12 +273,16 @@ def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> P
 
 
 def check_new_table(schema: TableSchema, name: str) -> None:
-    """Refuse a table with chain options that ``create_chain_table`` would refuse; its branches may come later.
+    """Refuse a table with chain options that ``create_chain_table`` would refuse; its branches, and the options that
+    name them, may come later.
 
     Raises:
         InvalidInputError: all problems are listed.
     """
-    problems = setup_plan.new_chain_problems(schema, name) if TableOptions(schema.options).chain_table else []
+    options = TableOptions(schema.options)
+    later = {} if any(options.chain_branches) else dict(zip(CHAIN_BRANCHES, ("snapshot", "delta"), strict=True))
+    complete = replace(schema, options={**schema.options, **later})
+    problems = setup_plan.new_chain_problems(complete, name) if options.chain_table else []
     if problems:
         raise InvalidInputError(
             f"{name} can't be created as a chain table: {'; '.join(problems)}. create_chain_table creates it with its "
@@ -324,13 +329,21 @@ def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
 
 
 def _problems(branch: Table, main: TableSchema, own: TableSchema) -> list[str]:
-    """Return the rules that the three branches would break if ``branch`` had the schema ``own``, and main ``main``."""
+    """Return the rules that the three branches would break if ``branch`` had the schema ``own``, and main ``main``.
+
+    Another branch that has no names of branches yet is taken as if it had main's: when a table is set up by hand, they
+    are put into one branch after the other. Until all have them, reads are refused.
+    """
+    names = TableOptions(main.options).chain_branches
 
     def schema_of(name: str) -> TableSchema | None:
         if not name or name.lower() == branch.branch_name.lower():
             return own if name else None
         view = branch.branch(name)
-        return view.schema() if view.exists() else None
+        found = view.schema() if view.exists() else None
+        if found is None or any(TableOptions(found.options).chain_branches):
+            return found
+        return replace(found, options={**found.options, **dict(zip(CHAIN_BRANCHES, names, strict=True))})
 
-    snapshot, delta = map(schema_of, TableOptions(main.options).chain_branches)
+    snapshot, delta = map(schema_of, names)
     return schema_problems(own) + setup_plan.set_up_problems(own) + branch_problems(main, snapshot, delta)

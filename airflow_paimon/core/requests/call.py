@@ -36,16 +36,18 @@ def read_call(
     operation_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     zone: tzinfo | None = None,
+    database: str | None = None,
 ) -> CallRequest:
     """Return the request that ``CALL sys.procedure(...)`` asks for.
 
     Args:
         zone: Of times without an offset, which Paimon reads as those of the JVM; by default this machine's.
+        database: Of a table's name that has none.
 
     Raises:
         PaimonError: the text, the procedure, an argument or the table is wrong; nothing was changed.
     """
-    asked = plan_call(parse_call(text), zone)
+    asked = plan_call(parse_call(text), zone, database)
     values: Mapping[str, Any] = asked.values
     if asked.look_up is not None:
         table = open_table(warehouse, str(values.get("table", "")), storage_options=storage_options).require()

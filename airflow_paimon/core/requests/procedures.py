@@ -404,8 +404,9 @@ NOT_HERE: Mapping[str, str] = {
 """Paimon's procedures that are no operation here, and what to do instead."""
 
 
-def plan_call(call: Call, zone: tzinfo | None = None) -> Asked:
-    """Say which operation a CALL means. ``zone``: of times without an offset; by default this machine's.
+def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = None) -> Asked:
+    """Say which operation a CALL means. ``zone``: of times without an offset; by default this machine's. ``database``:
+    of a table's name without one.
 
     Raises:
         InvalidInputError: the procedure or an argument is unknown, missing, given twice or malformed.
@@ -419,7 +420,7 @@ def plan_call(call: Call, zone: tzinfo | None = None) -> Asked:
     arguments = {name: _argument(call, name, procedure.arguments, own) for name in named}
     if table is None:
         raise InvalidInputError(f"{call.procedure} needs table => 'db.t'")
-    found: dict[str, Any] = {"table": _table(call, request, table)}
+    found: dict[str, Any] = {"table": _table(call, request, table, database)}
     by_options: Mapping[str, Any] = {}
     notes = []
     for name, value in named.items():
@@ -519,15 +520,15 @@ def _converted(call: Call, argument: Argument, value: Value, zone: tzinfo | None
     return {argument.fields[0]: value}
 
 
-def _table(call: Call, request: type[Request], value: Value) -> str:
-    """Return the table's name without the catalog of the CALL."""
+def _table(call: Call, request: type[Request], value: Value, database: str | None) -> str:
+    """Return the table's name without the catalog of the CALL, and with a database."""
     text = str(value or "").replace("`", "").strip()
     prefix = f"{call.catalog}." if call.catalog else None
     if prefix and text.lower().startswith(prefix.lower()) and text.count(".") > 1:
         text = text[len(prefix) :]
     if "*" in text and not request.takes_patterns:
         raise InvalidInputError(f"{call.procedure} takes one table, not {text}; call it for each table")
-    return text
+    return f"{database}.{text}" if database and text and "." not in text.partition("$")[0] else text
 
 
 def _plain(name: str) -> str:

@@ -49,6 +49,11 @@ _INDEXES = frozenset({
 Problem = tuple[str, str]
 """The unsupported feature, and the way out."""
 
+_UNFINISHED_CHAIN = (
+    "a chain table whose set-up is not finished (chain-table.enabled without the names of both branches)",
+    "create its branches and set scan.fallback-snapshot-branch and scan.fallback-delta-branch in main and in both of "
+    "them, or run create_chain_table",
+)
 _CHAIN_MAIN = "the main branch of a chain table (option chain-table.enabled)", "read its branches one by one"
 
 
@@ -211,6 +216,8 @@ def _read_problems(
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
     """Features that prevent both reads and writes."""
+    if options.chain_table and branch == "main" and not all(options.chain_branches):
+        yield _UNFINISHED_CHAIN  # Paimon reads main alone, and fails on each commit
     if options.text("type", "table").lower() != "table":
         yield f"tables of type {options.text('type')!r}", "use the engine that made it"
     if options.text("branch", branch) != branch:

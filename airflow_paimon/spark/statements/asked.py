@@ -14,6 +14,9 @@ from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DATABASE_SETTING = "spark.airflow_paimon.currentDatabase"
+"""The session's setting with the database of names of one part."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -27,14 +30,37 @@ class Asked:
     all_rows: bool
     storage_options: Mapping[str, Any] | None
 
+    @property
+    def database(self) -> str | None:
+        """The current database of the session, None where it has none."""
+        return current_database(self.spark)
+
+    def identifier(self, what: str, parts: Sequence[str]) -> Identifier:
+        """Return the table that a name means. ``what``: the statement, for the error.
+
+        Raises:
+            InvalidInputError: not a table's name.
+        """
+        return identifier_of(what, qualified(parts, self.database))
+
     def table(self, what: str, parts: Sequence[str]) -> Table:
         """Open the table that a statement names, on the branch that it names.
 
         Raises:
             NotFoundError: no such table or branch. InvalidInputError: not a table's name.
         """
-        name = str(identifier_of(what, parts))
+        name = str(self.identifier(what, parts))
         return open_table(self.warehouse, name, storage_options=self.storage_options).require()
+
+
+def current_database(spark: SparkSession) -> str | None:
+    """Return the database that ``USE`` has chosen in this session."""
+    return spark.conf.get(DATABASE_SETTING, None) or None
+
+
+def qualified(parts: Sequence[str], database: str | None) -> Sequence[str]:
+    """Return a name with the current database before it, where it has one part."""
+    return parts if database is None or len(parts) != 1 else (database, *parts)
 
 
 def identifier_of(what: str, parts: Sequence[str]) -> Identifier:
@@ -47,7 +73,7 @@ def identifier_of(what: str, parts: Sequence[str]) -> Identifier:
     if len(parts) != 2:
         raise InvalidInputError(
             f"{what}: {shown!r} is not a table of this warehouse: name it as db.t, or as db.`t$branch_b` for a branch "
-            f"of it"
+            f"of it; USE db chooses the database of names without one"
         )
     if any("`" in part or part != part.strip() for part in parts):
         raise InvalidInputError(f"{what}: {shown!r} can't be the name of a table")

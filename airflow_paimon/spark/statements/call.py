@@ -28,11 +28,13 @@ def run_call(
     statement: str,
     operation_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    database: str | None = None,
     **others: Any,
 ) -> dict[str, Any]:
     """Run the operation that a CALL means and return its result; rows are read and written in this session.
 
-    ``others``: arguments of ``sql`` that say something about rows of a statement, which a CALL has none of.
+    ``database``: the one of a table's name without one. ``others``: arguments of ``sql`` that say something about rows
+    of a statement, which a CALL has none of.
 
     Raises:
         PaimonError: as the operation does. InvalidInputError: the CALL is malformed, or ``others`` are given.
@@ -41,9 +43,12 @@ def run_call(
     for name, value in others.items():
         if value:
             raise InvalidInputError(f"CALL takes no {name}: its arguments stand in the parentheses")
-    call = read_call(
-        statement, warehouse, operation_id=operation_id, storage_options=storage_options, zone=_zone(spark)
-    )
+    given: dict[str, Any] = {
+        "operation_id": operation_id,
+        "storage_options": storage_options,
+        "database": database,
+    }
+    call = read_call(statement, warehouse, zone=_zone(spark), **given)
     done = _run(spark, call.request)
     details = {**done.details, **call.details}
     return dataclasses.replace(done, details=details, duration_s=time.monotonic() - started).to_json()

@@ -33,7 +33,7 @@ from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.cut_off import cut_off_columns, lossy
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
-from airflow_paimon.spark.statements.asked import Asked, identifier_of, mapping_of, option_of, parts_of
+from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, parts_of
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
@@ -200,7 +200,7 @@ def _fresh(asked: Asked, plan: Any, described: NewTable, with_rows: bool, starte
 
 
 def _query(asked: Asked, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
-    return query(asked.spark, asked.warehouse, plan.query(), asked.statement, asked.views, asked.storage_options)
+    return query(asked, plan.query())
 
 
 def _with_columns(new: NewTable, frame: DataFrame) -> NewTable:
@@ -294,7 +294,7 @@ def _new_table(asked: Asked, plan: Any, columns: Sequence[tuple[str, DataType, s
     """
     if asked.spark.version.startswith("3."):
         raise UnsupportedFeatureError(f"{CREATE} needs Spark 4; airflow_paimon.create_table makes tables in Python")
-    identifier = identifier_of(CREATE, parts_of(plan.name()))
+    identifier = asked.identifier(CREATE, parts_of(plan.name()))
     if identifier.branch != MAIN or identifier.system_table is not None:
         raise InvalidInputError(f"{CREATE} {identifier}: name a table; a branch of it is made by create_branch")
     spec = plan.tableSpec()

@@ -10,7 +10,7 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.spark.statements.asked import Asked, identifier_of, parts_of
+from airflow_paimon.spark.statements.asked import Asked, parts_of
 from airflow_paimon.spark.statements.landed import OPERATION
 
 DROP = "DROP TABLE"
@@ -18,7 +18,7 @@ DROP = "DROP TABLE"
 
 def _drop(asked: Asked, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
-    identifier = identifier_of(DROP, parts_of(plan.child()))
+    identifier = asked.identifier(DROP, parts_of(plan.child()))
     if identifier.branch != MAIN or identifier.system_table is not None:
         raise InvalidInputError(f"{DROP} {identifier}: name a table; a branch of it is deleted by delete_branch")
     table = open_table(asked.warehouse, str(identifier), storage_options=asked.storage_options)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.spark.statements import alter, create, drop, show
+from airflow_paimon.spark.statements import alter, create, databases, drop, show
 from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.parse import is_command_plan, kind_of, parse_plan
 from airflow_paimon.spark.statements.select import is_query, select
 
-TAKEN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, DESCRIBE, SHOW or CALL"
-_RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN, **drop.RUN}
+TAKEN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, DESCRIBE, SHOW, USE or CALL"
+_RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN, **drop.RUN, **databases.RUN}
 
 
 def run_other(asked: Asked) -> Any:
@@ -26,7 +26,7 @@ def run_other(asked: Asked) -> Any:
     if run is not None:
         return run(asked, plan)
     if not is_command_plan(asked.spark, plan) and is_query(plan):
-        return select(asked.spark, asked.warehouse, plan, asked.statement, asked.views, asked.storage_options)
+        return select(asked, plan)
     raise InvalidInputError(
         f"sql doesn't run this statement: it takes one {TAKEN} on tables of the warehouse; spark.sql() runs others"
     )

@@ -276,6 +276,11 @@ def _target(plan: Any) -> Target:
         alias, relation = str(plan.identifier().name()), plan.child()
     if kind_of(relation) != "UnresolvedRelation":
         raise UnsupportedFeatureError("The target of a statement must be the name of a table")
+    if {*relation.options().keySet()} - {WRITE_PRIVILEGES}:
+        raise InvalidInputError(
+            "WITH (...) after the target has no meaning here: name a branch as db.`t$branch_b`, and set options of a "
+            "table with ALTER TABLE"
+        )
     parts = tuple(str(p) for p in sequence_items(relation.multipartIdentifier()))
     at = fragment_of(relation)
     own = at.text.replace("`", "").replace(" ", "") == ".".join(parts)

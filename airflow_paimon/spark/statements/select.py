@@ -23,6 +23,7 @@ from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_s
 from airflow_paimon.data.whole_read import plan_pinned_or_whole
 from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
+from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.local_rows import arrow_frame
 from airflow_paimon.spark.statements.parse import kind_of, planned_frame, sequence_items
@@ -39,40 +40,27 @@ _HIDDEN = "__metadata_col"
 _WRITES = ("InsertIntoDir", "InsertIntoStatement")
 
 
-def select(
-    spark: SparkSession,
-    warehouse: str,
-    plan: Any,
-    text: str,
-    views: Mapping[str, Any],
-    storage_options: Mapping[str, Any] | None,
-) -> DataFrame:
+def select(asked: Asked, plan: Any) -> DataFrame:
     """Return the rows of a parsed query. The tables' states are chosen now, their rows are read when Spark asks.
 
     Raises:
         InvalidInputError: what Spark says is wrong, with its position. NotFoundError: no such table, branch or version.
     """
-    return query(spark, warehouse, plan, text, views, storage_options)[0]
+    return query(asked, plan)[0]
 
 
-def query(
-    spark: SparkSession,
-    warehouse: str,
-    plan: Any,
-    text: str,
-    views: Mapping[str, Any],
-    storage_options: Mapping[str, Any] | None,
-) -> tuple[DataFrame, Sequence[Table]]:
+def query(asked: Asked, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
     """Return the rows as ``select`` does, and the tables that the query names."""
-    check_view_names(views)
-    tables = QueryTables(spark, warehouse, text, storage_options)
+    check_view_names(asked.views)
+    spark, views = asked.spark, asked.views
+    tables = QueryTables(spark, asked.warehouse, asked.statement, asked.storage_options, asked.database)
 
     def planned() -> DataFrame:
         frames = {name: tables.view(view) if isinstance(view, str) else view for name, view in views.items()}
         with registered(spark, frames):
             return planned_frame(spark, tables.plan(plan, _no_target))
 
-    hint = f"; tables of the warehouse {warehouse} are named db.table, and SHOW TABLES lists them"
+    hint = f"; tables of the warehouse {asked.warehouse} are named db.table, and SHOW TABLES lists them"
     with sql_errors("SELECT", NotFoundError, hint):
         frame = planned()
         return (planned() if tables.learn(frame) else frame), tables.named
@@ -99,12 +87,17 @@ class QueryTables(NamedTables):
     """
 
     def __init__(
-        self, spark: SparkSession, warehouse: str, text: str, storage_options: Mapping[str, Any] | None
+        self,
+        spark: SparkSession,
+        warehouse: str,
+        text: str,
+        storage_options: Mapping[str, Any] | None,
+        database: str | None = None,
     ) -> None:
         def find(name: str) -> Table:
             return open_table(warehouse, name, storage_options=storage_options)
 
-        super().__init__(spark, find, self._rows, None)
+        super().__init__(spark, find, self._rows, None, database=database)
         self._text = text
         self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
         self._states: dict[_Key, PinnedLayers | PinnedChain] = {}

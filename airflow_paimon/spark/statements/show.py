@@ -91,8 +91,9 @@ def _databases(asked: Asked, plan: Any) -> DataFrame:
 
 
 def _tables(asked: Asked, plan: Any) -> DataFrame:
-    """Without IN, the tables of all databases: a warehouse has no current one."""
-    catalog, parts = _catalog(asked), parts_of(plan.namespace())
+    """Without IN, the tables of the current database, or of all where none is chosen."""
+    current = () if asked.database is None else (asked.database,)
+    catalog, parts = _catalog(asked), parts_of(plan.namespace()) or current
     wanted = _wanted(option_of(plan.pattern()))
     known = find_databases(catalog)
     if parts and (len(parts) > 1 or parts[0] not in known):

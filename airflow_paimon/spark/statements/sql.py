@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
@@ -26,9 +27,11 @@ from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_r
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.cut_off import refuse_cut_off
+from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.small_input import view_frame
-from airflow_paimon.spark.statements.asked import Asked
+from airflow_paimon.spark.statements.asked import Asked, current_database, qualified
 from airflow_paimon.spark.statements.call import run_call
+from airflow_paimon.spark.statements.dialect import spark_text
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
@@ -101,9 +104,11 @@ def sql(
         raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
     if not isinstance(all_rows, bool):
         raise InvalidInputError(f"all_rows confirms a change of all rows; it is True or False, not {all_rows!r}")
+    database = current_database(spark) if has_jvm(spark) else None
     if is_call(statement):
         others = {"views": views, "all_rows": all_rows, "on_stale": on_stale}
-        return run_call(spark, warehouse, statement, operation_id, storage_options, **others)
+        return run_call(spark, warehouse, statement, operation_id, storage_options, database=database, **others)
+    statement = spark_text(statement)
     asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options)
     shown = parse_show_list(statement)
     if shown is not None:
@@ -111,6 +116,8 @@ def sql(
     parsed = parse_statement(spark, statement)
     if parsed is None:
         return run_other(asked)
+    named = tuple(qualified(parsed.target.name, database))
+    parsed = replace(parsed, target=replace(parsed.target, name=named))
     return _change(spark, warehouse, parsed, views or {}, operation_id, all_rows, on_stale, storage_options)
 
 
@@ -139,7 +146,8 @@ def _change(
 
     def write(identity: CommitIdentity) -> tuple[Receipt, tuple[CommitMessage, ...]]:
         own = names_of(table, named)
-        tables = warehouse_tables(spark, warehouse, storage_options, statement, table, own)
+        database = current_database(spark)
+        tables = warehouse_tables(spark, warehouse, storage_options, statement, table, own, database=database)
         others = {name: view for name, view in named.items() if name not in own}
         with _named(spark, warehouse, parsed, others, storage_options):
             receipt, found = _run(spark, parsed, table, tables, identity, policy)

@@ -60,10 +60,12 @@ class NamedTables:
         own_views: Collection[str] = (),
         *,
         restricted: bool = False,
+        database: str | None = None,
     ) -> None:
         """``find`` opens a table by name. ``own``: the table that is changed; ``own_views``: further names of it.
 
-        ``restricted``: refuse what reaches beyond the tables (``reach.py`` looks at the text before).
+        ``restricted``: refuse what reaches beyond the tables (``reach.py`` looks at the text before). ``database``: the
+        one of names of one part; None: such a name is never a table of the warehouse.
         """
         self._spark = spark
         self._jvm: Any = spark._jvm
@@ -74,6 +76,7 @@ class NamedTables:
         self._frames: dict[tuple[str, str, int | str | None, int | None], DataFrame] = {}
         self._own_frame: DataFrame | None = None
         self._plain: set[str] = set()
+        self._database, self._ctes = database, frozenset[str]()
         self.read_own = False
 
     @property
@@ -89,6 +92,7 @@ class NamedTables:
             NotFoundError: a table of the warehouse has no such branch or version.
         """
         self._forget_own()
+        self._ctes = frozenset(name.lower() for name, _ in statement.ctes)
         found = with_nodes(statement, lambda node: self._node(node, own))
         with ExitStack() as stack:
             for view in self._own_views:
@@ -166,6 +170,14 @@ class NamedTables:
         kind = kind_of(plan)
         if kind in ("UnresolvedRelation", "RelationTimeTravel"):
             return self._relation(plan, own)
+        outer = self._ctes
+        if kind == "UnresolvedWith":
+            self._ctes |= {str(r._1()).lower() for r in sequence_items(plan.cteRelations())}
+        out = self._children(plan, kind, own)
+        self._ctes = outer
+        return out
+
+    def _children(self, plan: Any, kind: str, own: Own) -> Any:
         out = self._with_children(plan, lambda child: self._plan(child, own))
         if kind == "UnresolvedWith" or out.containsPattern(self._subqueries):
             return self._with_elements(out, own)
@@ -223,6 +235,8 @@ class NamedTables:
         parts = [str(p) for p in sequence_items(relation.multipartIdentifier())]
         if len(parts) == 1:
             self._plain.add(parts[0].lower())
+            if self._database is not None and not self._is_of_session(parts[0]):
+                parts = [self._database, *parts]
         text, at = table_text(parts), fragment_of(relation)
         if text is None:
             return self._left(plan, parts)
@@ -235,8 +249,8 @@ class NamedTables:
         if relation.isStreaming() or {*relation.options().keySet()} - {WRITE_PRIVILEGES}:
             what = "STREAM" if relation.isStreaming() else "WITH (...) after a table"
             raise InvalidInputError(
-                f"{text}: {what} has no meaning here{at.where}; name a state with VERSION AS OF or "
-                f"TIMESTAMP AS OF, and read a stream with spark.readStream"
+                f"{text}: {what} has no meaning here{at.where}; name a branch as db.`t$branch_b`, a state with VERSION "
+                f"AS OF or TIMESTAMP AS OF, and read a stream with spark.readStream"
             )
         return self._named_plan(parts, frame)
 
@@ -245,6 +259,13 @@ class NamedTables:
         if self._restricted and len(parts) > 1 and list(parts) != list(self._target):
             raise refusal(f"{'.'.join(parts)!r}, which is no table of the warehouse")
         return plan
+
+    def _is_of_session(self, name: str) -> bool:
+        """Whether a name of one part is that of a query of WITH, of a view, or of the statement's own rows."""
+        if name.lower() in self._ctes or name.lower() in map(str.lower, self._own_views):
+            return True
+        catalog: Any = self._spark._jsparkSession.sessionState().catalog()
+        return bool(catalog.getTempView(name).isDefined())
 
     def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
         """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""
@@ -353,6 +374,7 @@ def warehouse_tables(
     own_views: Collection[str] = (),
     *,
     restricted: bool = False,
+    database: str | None = None,
 ) -> NamedTables:
     """Return the tables of a warehouse, read by this package, for a statement or a query with this text."""
 
@@ -362,7 +384,7 @@ def warehouse_tables(
     def find(name: str) -> Table:
         return open_table(warehouse, name, storage_options=storage_options)
 
-    return NamedTables(spark, find, read, own, own_views, restricted=restricted)
+    return NamedTables(spark, find, read, own, own_views, restricted=restricted, database=database)
 
 
 def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:

@@ -225,9 +225,9 @@ def test_incremental_and_hybrid_reads() -> None:
 @pytest.mark.parametrize("strange", ["someday", "2025-08-01", ""])
 def test_a_partition_without_a_time_is_refused_by_name_where_it_matters(strange: str) -> None:
     layout = layout_of("dt")
-    partitions = Partitions(snapshot=held("20250810"), delta=held("20250811", strange))
+    partitions, shown = Partitions(snapshot=held("20250810"), delta=held("20250811", strange)), strange or "''"
     with pytest.raises(
-        InvalidInputError, match=rf"d\.t: partition dt={strange} is without a partition time .*\$dt.*yyyyMMdd"
+        InvalidInputError, match=rf"d\.t: partition dt={shown} is without a partition time .*\$dt.*yyyyMMdd"
     ):
         planned(layout, partitions)
     # what is stored as it is needs no time
