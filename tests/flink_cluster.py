@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER
+from airflow_paimon.core.table.table import Table
 from tests.loopback import free_port, wait_for
 from tests.oracles import layout
 
@@ -158,14 +160,27 @@ class Flink:
         for job in jobs:
             self._wait(lambda job=job: self._read(job) >= before[job] + len(lines), f"{job} to read {len(lines)} rows")
 
-    def checkpoint(self, *jobs: str) -> None:
-        """Make each job checkpoint once, and commit what it has read."""
-        asked = {
-            j: _ask(f"{self.manager}/jobs/{j}/checkpoints", {"checkpointType": "FULL"})["request-id"] for j in jobs
-        }
-        for job, trigger in asked.items():
-            at = f"{self.manager}/jobs/{job}/checkpoints/{trigger}"
+    def checkpoint(self, *jobs: str) -> dict[str, int]:
+        """Make each job checkpoint once, and return the checkpoints' ids. Paimon commits right after, as ``committed``
+        tells.
+        """
+        asked = [(job, f"{self.manager}/jobs/{job}/checkpoints") for job in jobs]
+        triggers = [(job, at, _ask(at, {"checkpointType": "FULL"})["request-id"]) for job, at in asked]
+        made = {}
+        for job, checkpoints, trigger in triggers:
+            at = f"{checkpoints}/{trigger}"
             self._wait(lambda at=at: _ask(at)["status"]["id"] == "COMPLETED", f"a checkpoint of {job}")
+            made[job] = int(_ask(at)["operation"]["checkpointId"])
+        return made
+
+    def committed(self, table: Table, checkpoint: int) -> None:
+        """Wait until the table has the snapshot of a checkpoint, by whose id it is identified."""
+
+        def is_there() -> bool:
+            head = table.latest_snapshot()
+            return head is not None and checkpoint <= head.commit_identifier < BATCH_COMMIT_IDENTIFIER
+
+        self._wait(is_there, f"commit of checkpoint {checkpoint} to {table.name}")
 
     def stop(self, job: str) -> str:
         """Stop a job with a savepoint, and return where that is."""

@@ -33,7 +33,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
-from airflow_paimon.core.publish.open_writers import refuse_other_keys
+from airflow_paimon.core.publish.open_writers import refuse_open, refuse_other_keys
 from airflow_paimon.core.publish.own_files import WriteChangelog
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
@@ -92,7 +92,7 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
         def decide(head: Snapshot | None) -> Decision:
             _check_kept(view, begun, target)
             with while_there(view, target):
-                decision = _plan(request, view, target, head)
+                decision = _plan(request, view, target, head, context.now_ms)
                 return decision if gate is None or head is None else _checked(gate, decision, head)
 
         return decide
@@ -165,7 +165,7 @@ def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
         )
 
 
-def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None) -> Decision:
+def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None, now_ms: int) -> Decision:
     if head is None:
         raise NotFoundError(f"{view.label} has no snapshot to go back from")
     _check_expected(view, request, head)
@@ -184,6 +184,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
         refuse_other_keys(view, changes, theirs, head, whose)
+        refuse_open(view, changes, head, now_ms, "changed")
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []

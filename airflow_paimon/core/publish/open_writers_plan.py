@@ -1,0 +1,84 @@
+"""Which buckets a streaming writer of another engine may still have open, as far as the snapshots show.
+
+A Flink job closes its writer of a bucket once two of its checkpoints brought no rows of that bucket. Until then it goes
+on from the files that it knew, whatever has replaced them. Measured with Flink 2.0.1 and Paimon 1.4.2
+(docs/howto/flink-tables.md, Open writers): in tables whose compactions look rows up, the replaced rows come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from airflow_paimon.core.table.merge_options import looks_up
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
+
+CLOSED_AFTER = 2
+"""Commits of a job without rows of a bucket, after which its writer of the bucket is closed."""
+ENDED_AFTER_INTERVALS = 10
+ENDED_AFTER_MS = 10 * 60_000
+"""A job that has not committed for ten of its intervals, and for ten minutes, has ended."""
+WATCHED_MS = 24 * 3_600_000
+"""Nothing is known of a job that commits less often than once a day. Whoever has not for so long has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterCommits:
+    """A streaming writer that may be running, and its newest commits: ``newest`` may still be open.
+
+    ``is_complete``: earlier ones are known, so it has no other open bucket than those that ``newest`` changed.
+    """
+
+    user: str
+    newest: tuple[Snapshot, ...]
+    is_complete: bool
+
+
+def remembers_replaced_rows(schema: TableSchema) -> bool:
+    """Whether an open writer of the table merges later rows with what it remembers of replaced files.
+
+    That is so where compactions look rows up (Java's ``CoreOptions.needLookup``).
+    """
+    first_row = TableOptions(schema.options).merge_engine == "first-row"
+    return bool(schema.primary_keys) and (first_row or looks_up(schema))
+
+
+def running_writers(
+    snapshots: Iterable[Snapshot], *, now_ms: int, is_cut: bool, write_only: bool = False
+) -> list[WriterCommits]:
+    """Return the streaming writers of other engines that may be running, with the commits that may be open.
+
+    A batch writer (identifier 2^63 - 1) has closed its buckets with its commit, and so has this package. Writers of a
+    ``write_only`` table look nothing up: only those that compact count.
+
+    Args:
+        snapshots: of the branch, those of the last ``WATCHED_MS`` at least.
+        now_ms: epoch milliseconds.
+        is_cut: whether earlier snapshots have expired.
+    """
+    by_user: dict[str, list[Snapshot]] = {}
+    for snapshot in sorted(snapshots, key=lambda s: s.id):
+        if snapshot.commit_identifier != BATCH_COMMIT_IDENTIFIER and OPERATION_PROPERTY not in snapshot.properties:
+            by_user.setdefault(snapshot.commit_user, []).append(snapshot)
+    found = []
+    for user, own in by_user.items():
+        if _has_ended(own, now_ms) or (write_only and all(s.commit_kind != CommitKind.COMPACT for s in own)):
+            continue
+        identifiers = sorted({s.commit_identifier for s in own}, reverse=True)[:CLOSED_AFTER]
+        newest = tuple(s for s in own if s.commit_identifier in identifiers)
+        is_complete = len(identifiers) == CLOSED_AFTER or not is_cut
+        found.append(WriterCommits(user=user, newest=newest, is_complete=is_complete))
+    return found
+
+
+def _has_ended(own: Sequence[Snapshot], now_ms: int) -> bool:
+    age = now_ms - own[-1].time_millis
+    times = sorted({s.commit_identifier: s.time_millis for s in own}.values())
+    longest = max((later - earlier for earlier, later in pairwise(times)), default=None)
+    if longest is None:  # its interval isn't known yet
+        return age > WATCHED_MS
+    return age > min(WATCHED_MS, max(ENDED_AFTER_MS, ENDED_AFTER_INTERVALS * longest))

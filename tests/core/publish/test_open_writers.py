@@ -1,0 +1,75 @@
+"""Which buckets a streaming writer may have open, as its commits show."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from airflow_paimon.core.publish.open_writers_plan import WATCHED_MS, running_writers
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
+
+MINUTE = 60_000
+NOW = 100 * WATCHED_MS
+
+
+def commit(number: int, user: str, identifier: int, age_ms: int, kind: CommitKind = CommitKind.APPEND) -> Snapshot:
+    return Snapshot(
+        id=number,
+        schema_id=0,
+        base_manifest_list=f"base-{number}",
+        delta_manifest_list=f"delta-{number}",
+        commit_user=user,
+        commit_identifier=identifier,
+        commit_kind=kind,
+        time_millis=NOW - age_ms,
+    )
+
+
+def open_ids(*snapshots: Snapshot, is_cut: bool = False, write_only: bool = False) -> dict[str, list[int]]:
+    found = running_writers(snapshots, now_ms=NOW, is_cut=is_cut, write_only=write_only)
+    return {w.user: [s.id for s in w.newest] for w in found}
+
+
+def test_the_last_two_commits_of_a_running_job_are_open_with_their_compactions() -> None:
+    job = [commit(n, "job", n // 2, (10 - n) * MINUTE, list(CommitKind)[n % 2]) for n in range(2, 10)]
+    assert open_ids(*job) == {"job": [6, 7, 8, 9]}
+
+
+def test_each_job_counts_by_itself() -> None:
+    assert open_ids(*(commit(n, "fast", n, (9 - n) * MINUTE) for n in range(1, 9)), commit(9, "slow", 3, 0)) == {
+        "fast": [7, 8],
+        "slow": [9],
+    }
+
+
+@pytest.mark.parametrize(
+    ("interval", "age", "runs"),
+    [(1, 9, True), (1, 11, False), (5, 49, True), (5, 51, False), (600, 23 * 60, True), (600, 25 * 60, False)],
+)
+def test_a_job_has_ended_when_it_is_silent_for_ten_of_its_intervals(interval: int, age: int, runs: bool) -> None:
+    """Minutes. At least ten of them, and at most a day."""
+    job = [commit(n, "job", n, (age + (3 - n) * interval) * MINUTE) for n in (1, 2, 3)]
+    assert open_ids(*job) == ({"job": [2, 3]} if runs else {})
+
+
+def test_one_commit_says_nothing_of_the_interval() -> None:
+    assert open_ids(commit(1, "job", 1, WATCHED_MS - 1)) == {"job": [1]}
+    assert open_ids(commit(1, "job", 1, WATCHED_MS + 1)) == {}
+
+
+def test_batch_writers_and_this_package_leave_nothing_open() -> None:
+    ours = commit(2, "ann_0e3c", 5, 0)
+    object.__setattr__(ours, "properties", {OPERATION_PROPERTY: "write_arrow"})
+    assert open_ids(commit(1, "spark", BATCH_COMMIT_IDENTIFIER, 0), ours) == {}
+
+
+def test_only_those_who_compact_look_rows_up_in_a_write_only_table() -> None:
+    writer = [commit(n, "writer", n, 0) for n in (1, 2)]
+    compactor = [commit(n, "compactor", n, 0, CommitKind.COMPACT) for n in (3, 4)]
+    assert open_ids(*writer, *compactor, write_only=True) == {"compactor": [3, 4]}
+
+
+def test_what_expired_may_be_the_second_last_commit() -> None:
+    for is_cut in (True, False):
+        (one,) = running_writers([commit(9, "job", 7, 0)], now_ms=NOW, is_cut=is_cut)
+        assert one.is_complete is not is_cut
