@@ -47,7 +47,10 @@ CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
 """Options by which a table is read as a chain."""
 NAMES_BRANCH = ("scan.fallback-branch", "scan.primary-branch", *CHAIN_BRANCHES)
 """Options that name a branch which is read together with the table's own."""
-DROPPED_ON_BRANCH = ("tag.num-retained-max", "tag.default-time-retained", "partition.expiration-time")
+DROPPED_ON_BRANCH = (
+    "tag.num-retained-max", "tag.default-time-retained", "partition.expiration-time", "changelog.num-retained.min",
+    "changelog.num-retained.max",
+)  # fmt: skip
 """Options of a table that a branch of it does not take over."""
 
 

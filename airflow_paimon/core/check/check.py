@@ -106,7 +106,7 @@ def find_all(
         if view.exists():
             findings += _guarded(view, check_branches.incomplete_branches(view))
             findings += _guarded(view, check_history.history_findings(view))
-            findings += _guarded(view, check_history.opening_findings(view))
+            findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.operation_findings(view))
             of_ids = replace(view, kept_manifests=kept)

@@ -19,6 +19,7 @@ from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_tra
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
+from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
 from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
@@ -152,8 +153,16 @@ def _schema(view: Table, head: int) -> Iterator[Finding]:
         )
 
 
-def opening_findings(view: Table) -> Iterator[Finding]:
-    """Find what keeps Paimon's engines from opening the branch at all."""
+def option_findings(view: Table) -> Iterator[Finding]:
+    """Find options that keep Paimon's engines from opening the branch at all, and keys that are none."""
+    for key in view.schema().options.keys() & KEY_OPTIONS:
+        yield Finding(
+            kind="key-without-effect",
+            subject=f"{view.branch_name}/{key}",
+            severity=WARNING,
+            message=f"{view.label}: the stored option {key}={view.schema().options[key]} means nothing",
+            at_risk=f"who takes it for the {KEY_OPTIONS[key]} is misled; reset it with alter_table",
+        )
     for fault in opening_faults(view.schema()):
         yield Finding(
             kind="unopenable-schema",

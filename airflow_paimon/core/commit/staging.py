@@ -53,8 +53,8 @@ log = logging.getLogger(__name__)
 # Options that make a commit do more (callbacks, metadata of other formats, expiry, tags, changelogs, marks of complete
 # partitions), and those that make a read of the branch include another one.
 _ACT_BY_THEMSELVES = (
-    "changelog-producer", "commit.callback", "consumer", "metadata.iceberg", "partition.end-input-to-done",
-    "partition.expiration", "scan.", "tag.",
+    "changelog-producer", "changelog.num-retained", "commit.callback", "consumer", "metadata.iceberg",
+    "partition.end-input-to-done", "partition.expiration", "scan.", "tag.",
 )  # fmt: skip
 
 

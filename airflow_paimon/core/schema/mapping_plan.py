@@ -15,6 +15,7 @@ from typing import Any
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, DataField, DataType, MapType, RowType, field_ids
+from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.table.options import TableOptions
 
 
@@ -203,9 +204,30 @@ def plan_schemas(
     versions of main added by an earlier publish of the branch that did not land, and withdrawn since.
 
     Raises:
-        ConflictError: see ``merge_columns``. UnsupportedFeatureError: ids differ, and Iceberg readers go by those of
-            the files. FormatError: a file names a schema that is missing.
+        ConflictError: see ``merge_columns``; or main's options don't go with the columns. UnsupportedFeatureError: ids
+            differ, and Iceberg readers go by those of the files. FormatError: a file names a schema that is missing.
     """
+    found = _mapped(table, base, main, branch, used, now_ms, withdrawn)
+    if found.new:
+        known = opening_faults(main[-1])
+        fault = next((fault for fault in opening_faults(found.new[-1]) if fault not in known), None)
+        if fault is not None:
+            raise ConflictError(
+                f"{table}: with the branch's columns Paimon could not open main, or not use it: {fault}. Change that "
+                f"option of main with alter_table first"
+            )
+    return found
+
+
+def _mapped(
+    table: str,
+    base: TableSchema,
+    main: Sequence[TableSchema],
+    branch: Sequence[TableSchema],
+    used: set[int],
+    now_ms: int,
+    withdrawn: Collection[int],
+) -> SchemaMapping:
     by_id = schemas_by_id(table, branch, used)
     mine, theirs = main[-1], branch[-1]
     known = {_key(s): s.id for s in main}

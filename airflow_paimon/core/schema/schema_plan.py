@@ -28,13 +28,14 @@ _IMMUTABLE = frozenset({
     "bucket-function.type", "bucket-key", "data-evolution.enabled", "data-file.path-directory",
     "dynamic-bucket.initial-buckets", "force-lookup", "index-file-in-data-file-dir", "merge-engine",
     "partial-update.remove-record-on-delete", "partial-update.remove-record-on-sequence-group",
-    "partition.default-name", "partition.legacy-name", "path", "pk-clustering-override", "primary-key.nullable",
+    "partition", "partition.default-name", "partition.legacy-name", "path", "pk-clustering-override", "primary-key",
+    "primary-key.nullable",
     "row-tracking.enabled", "rowkind.field", "sequence.field", "sequence.snapshot-ordering", "type",
 })  # fmt: skip
 """Options that determine how existing files are read: changing them on a table with data would give wrong rows."""
 _PARTITION, _PRIMARY = "partition", "primary-key"
-_KEYS = {_PARTITION: "partition key", _PRIMARY: "primary key"}
-"""Options of a new table that become its keys."""
+KEY_OPTIONS = {_PARTITION: "partition key", _PRIMARY: "primary key"}
+"""Options of a new table that become its keys; in a schema they mean nothing."""
 _SHOWN = 80
 
 
@@ -153,7 +154,7 @@ def new_schema(
         highest_field_id=ids.last,
         partition_keys=tuple(partition_keys),
         primary_keys=tuple(primary_keys),
-        options={k: v for k, v in given.items() if k not in _KEYS},
+        options={k: v for k, v in given.items() if k not in KEY_OPTIONS},
         comment=comment,
         time_millis=now_ms,
     )
@@ -164,8 +165,8 @@ def _keys_by_option(given: Mapping[str, str], key: str, names: Sequence[str]) ->
         return names
     if names:
         raise InvalidInputError(
-            f"The {_KEYS[key]} is given twice, as {', '.join(names)} and by the option {key}={given[key]}; leave one "
-            f"of them out"
+            f"The {KEY_OPTIONS[key]} is given twice, as {', '.join(names)} and by the option {key}={given[key]}; leave "
+            f"one of them out"
         )
     return TableOptions(given).names(key)
 
@@ -282,7 +283,7 @@ def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> Table
 
 
 def _remove_option(schema: TableSchema, change: RemoveOption, has_data: bool) -> TableSchema:
-    _check_option(schema, change.key, has_data)
+    _check_option(schema, change.key, has_data and change.key not in KEY_OPTIONS)
     new = replace(schema, options={k: v for k, v in schema.options.items() if k != change.key})
     check_same_layout(schema, new, change.key, has_data)
     return new
@@ -303,14 +304,14 @@ def _is_key_of(schema: TableSchema, change: SetOption) -> bool:
     Raises:
         InvalidInputError: it says others, which would be stored and mean nothing.
     """
-    if change.key not in _KEYS:
+    if change.key not in KEY_OPTIONS:
         return False
     there = schema.primary_keys if change.key == _PRIMARY else schema.partition_keys
     if TableOptions({change.key: str(change.value)}).names(change.key) == there:
         return True
     raise InvalidInputError(
-        f"The {_KEYS[change.key]} of a table can't change (it is {', '.join(there) or 'none'}); make a new table with "
-        f"{change.key}={change.value} and copy the rows"
+        f"The {KEY_OPTIONS[change.key]} of a table can't change (it is {', '.join(there) or 'none'}); make a new table "
+        f"with {change.key}={change.value} and copy the rows"
     )
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption
+from airflow_paimon.core.commit.staging import staging_schema
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.schema.opening_rules import opening_faults
+from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RemoveOption, RenameColumn, SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.table import Table
@@ -97,6 +99,29 @@ def test_a_table_that_has_a_fault_already_is_named_and_can_be_mended(tmp_path: P
     assert run(table, "check_table").details["ok"]
 
 
+def test_a_branch_opens_whatever_main_keeps_of_its_changelogs(tmp_path: Path) -> None:
+    table = make(tmp_path, "keys", **{"changelog.num-retained.max": "20"})
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    assert opening_faults(table.branch("fix").schema()) == []
+    assert opening_faults(staging_schema(table.schema())) == []
+
+
+def test_columns_of_a_branch_that_mains_options_do_not_go_with_are_not_published(tmp_path: Path) -> None:
+    table = make(tmp_path, "append")
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    alter_table(fix, [RenameColumn(name="v", to_name="w")])
+    append(fix, "b")
+    alter_table(table, [SetOption(key="file-index.bloom-filter.columns", value="v")])
+    with pytest.raises(ConflictError, match=r"file-index\.bloom-filter\.columns names column 'v'"):
+        run(table, "merge_branch", branch="fix")
+    alter_table(table, [RemoveOption(key="file-index.bloom-filter.columns")])
+    run(table, "merge_branch", branch="fix")
+    assert "w" in table.schema().field_names
+
+
 def test_keys_that_are_given_as_options(tmp_path: Path) -> None:
     given = {"primary-key": " dt , k", "partition": "dt", "bucket": "2"}
     table = create_table(str(tmp_path), "d.t", COLUMNS, options=given)
@@ -122,6 +147,17 @@ def test_a_sequence_group_that_another_writer_has_stored_with_a_blank_is_not_rea
     table.store.replace("schema/schema-0", data)
     with pytest.raises(UnsupportedFeatureError, match=r"fields\.g\.sequence-group names .*which is no column"):
         check_readable(table.schema(), table="d.t")
+
+
+def test_a_key_that_is_stored_as_an_option_is_found_and_can_be_reset(tmp_path: Path) -> None:
+    table = make(tmp_path, "append")
+    append(table, "a")
+    data = table.store.read("schema/schema-0").replace(b'"bucket"', b'"primary-key": "k", "bucket"')
+    table.store.replace("schema/schema-0", data)
+    findings = [f["id"] for f in run(table, "check_table").details["findings"]]
+    assert "key-without-effect:main/primary-key" in findings
+    alter_table(table, [RemoveOption(key="primary-key")])
+    assert table.schema().options == {"bucket": "-1"}
 
 
 def test_index_files_stay_where_they_are_in_a_table_with_data(tmp_path: Path) -> None:
