@@ -52,6 +52,11 @@ class StrictTemplates:
         return "None" if rendered is None and isinstance(content, str) else rendered
 
 
+def is_literal(value: Any) -> bool:
+    """Say whether no template can change an argument; a DAG may choose with what its templates begin."""
+    return isinstance(value, bool | int) or (isinstance(value, str) and not set(value) & set("{}[]<>%#$@!\n"))
+
+
 def is_blank(value: Any) -> bool:
     """Say whether an argument is left out, or a template that rendered to nothing."""
     return value is None or (isinstance(value, str) and value.strip() in ("", "None"))

@@ -18,11 +18,12 @@ from airflow_paimon._compat import (
     BaseOperator,
 )
 from airflow_paimon.argument_origin import from_outside
-from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank
+from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank, is_literal
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
-from airflow_paimon.core.requests.arguments import build_request, with_branch_of_table
+from airflow_paimon.core.requests.arguments import build_request, check_argument, with_branch_of_table
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.paths import parse_identifier
 from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
@@ -57,8 +58,11 @@ def keeps_arguments(init: Callable[_Arguments, None]) -> Callable[_Arguments, No
     @functools.wraps(init)
     def kept(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
         init(*args, **kwargs)
+        operator: Any = args[0]
         for name, default in defaults.items():
-            setattr(args[0], name, kwargs.get(name, default))
+            setattr(operator, name, kwargs.get(name, default))
+        if operator.operation:
+            _check_literals(operator, {name: kwargs[name] for name in defaults if name in kwargs})
 
     return kept
 
@@ -160,7 +164,11 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self.spark_url: str | None = None
         self._result: dict[str, Any] | None = None
         self._error: dict[str, Any] | None = None
+        self._own_aliases: list[Any] = []
+        self._told: frozenset[str] = frozenset()
         self._check_run_on()
+        if table and is_literal(table) and not (self.operation and OPERATIONS[self.operation].request.takes_patterns):
+            parse_identifier(table)
 
     def execute(self, context: Context) -> Any:
         """Run the operation and return its result."""
@@ -258,12 +266,17 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
         events, extra = context["outlet_events"], dict(result)
         declared = {outlet.uri: outlet for outlet in self._outlets if isinstance(outlet, Asset)}
-        aliases = [outlet for outlet in self._outlets if isinstance(outlet, AssetAlias)]
-        for asset in declared.values():
-            events[asset].extra = extra
+        aliases = [o for o in self._outlets if isinstance(o, AssetAlias) and o not in self._own_aliases]
+        written = {paimon_asset_uri(self.paimon_conn_id, result["table"], b) for b in branches_written(result)}
+        for uri, asset in declared.items():
+            if uri in written or uri not in self._told:  # of several tables each asset gets the result of its own
+                events[asset].extra = extra
+        self._told = self._told | written
         for branch in branches_written(result):
             uri = paimon_asset_uri(self.paimon_conn_id, result["table"], branch)
             own = [] if uri in declared else [AssetAlias(uri)]
+            # Each has events of its own branch alone: this operator may go on to another table, or be called again.
+            self._own_aliases = [*self._own_aliases, *own]
             self._outlets = [*self._outlets, *own]
             for alias in (*aliases, *own):
                 _add_event(events[alias], uri, extra)
@@ -437,6 +450,14 @@ class SqlOrFunctionOperator(PaimonOperator):
 
     def _texts(self) -> dict[str, str]:
         return {} if self.sql is None else {"sql": self.sql}
+
+
+def _check_literals(operator: Any, given: Mapping[str, Any]) -> None:
+    """Check arguments that the DAG's code spells out, so that a wrong one is an error of the DAG's file."""
+    fields = {operator.attribute_names.get(n, n): spec for n, spec in _argument_fields(operator.operation).items()}
+    for name, value in given.items():
+        if name in fields and is_literal(value) and not is_blank(value):
+            check_argument(operator.operation, fields[name].name, value)
 
 
 def _is_name(value: Any) -> bool:

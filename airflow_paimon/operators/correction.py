@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["CorrectFromBaseOperator", "PlanCorrectionOperator", "PublishApprovalOperator", "branch_owner"]
 
 _SUBJECT = "Publish the branch?"
+_SHOWN_COMMITS, _SHOWN_SQL = 5, 4000
 _TO_BASE = "-base"
 """Ends the operation id of the rollback that comes before a correction."""
 
@@ -200,8 +201,9 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
 
     :param subject: the question in a line; with ``diff_task_id`` it may be left out, and names the branch and the table
         (templated)
-    :param diff_task_id: a ``DiffBranchesOperator`` upstream, whose result is shown below ``body``. ``table`` may
-        be left out then, and ``paimon_conn_id`` is ``[paimon] conn_id``
+    :param diff_task_id: a ``DiffBranchesOperator`` upstream, whose result is shown below ``body``, with who triggered
+        the run and the statements that made the branch. ``table`` may be left out then, and ``paimon_conn_id`` is
+        ``[paimon] conn_id``
     :param check_task_id: a ``CheckBranchOperator`` upstream, whose result is shown before the diff
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
@@ -285,10 +287,28 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         about, diff = self._asked_about(context), _result_of(context, self.diff_task_id, "diff_branches")
         checked = _result_of(context, self.check_task_id, "check_branch_data") if self.check_task_id else None
         checks = render_checks(checked["details"]["rules"]) if checked is not None else ""
-        self.body = "\n\n".join(part for part in (self.body, checks, render_markdown(diff["details"])) if part)
+        parts = (self.body, self._request_shown(context, about), checks, render_markdown(diff["details"]))
+        self.body = "\n\n".join(part for part in parts if part)
         self.table = self.table or about["table"]
         if self.subject == _SUBJECT:
             self.subject = f"Publish branch {about['branch']} of {about['table']}?"
+
+    def _request_shown(self, context: Context, about: Mapping[str, Any]) -> str:
+        """Show who triggered the run, and the statements that made the branch's commits, as far as they are kept."""
+        from airflow_paimon.core.publish.audit_properties import change_of, readable_snapshots
+        from airflow_paimon.core.table.history import branch_point
+        from airflow_paimon.runbooks.markdown import code_block, escape
+
+        user = triggering_user(context)
+        lines = [f"- Requested by: {escape(user) if user else '*unknown*'}"]
+        assert self.paimon_conn_id is not None, "with a diff there is one"
+        main = PaimonHook(self.paimon_conn_id).get_table(about["table"])
+        branch = main.branch(about["branch"])
+        base = branch_point(main, branch)
+        ids = [i for i in branch.snapshot_ids() if base is not None and base.id < i <= about["branch_snapshot"]]
+        made = [change_of(one, _SHOWN_SQL) for one in readable_snapshots(branch, ids[-_SHOWN_COMMITS:])]
+        lines += [f"- Function: {escape(one['function'])}" for one in made if one.get("function")]
+        return "\n\n".join(["\n".join(lines), *(code_block(one["sql"], "sql") for one in made if one.get("sql"))])
 
     def _asked_about(self, context: Context) -> dict[str, Any]:
         """Return what is approved: the branch and the snapshots that were compared."""

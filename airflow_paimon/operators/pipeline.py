@@ -89,9 +89,9 @@ class _TableByTable(PaimonOperator):
                 results.append(one._one(context))
             self._all_done(context, results)
         for one, result in zip(each, results, strict=True):
-            one._outlets = self._outlets
+            one._outlets, one._own_aliases, one._told = self._outlets, self._own_aliases, self._told
             one._done(context, result)
-            self._outlets = one._outlets
+            self._outlets, self._own_aliases, self._told = one._outlets, one._own_aliases, one._told
         return results
 
     def _all_done(self, context: Context, results: list[dict[str, Any]]) -> None:

@@ -67,9 +67,9 @@ _SHARED = {
     "reason": text("Reason", "Why, or a ticket's number; kept with the branch."),
     "checks": text(
         "Checks",
-        "Rules that the corrected rows must keep, in YAML, besides those that the table requires. For example:\n"
-        "- not_null: [amount]\n- row_limits: {deleted: 0, changed: 10 %}\n"
-        "- sql: SELECT * FROM diff WHERE amount < 0\n  severity: warn",
+        "Rules that the corrected rows must keep, in YAML, besides those that the table requires. For example: "
+        "[{not_null: [amount]}, {row_limits: {deleted: 0, changed: 10 %}}, {sql: SELECT * FROM diff WHERE amount < 0, "
+        "severity: warn}]",
         format="multiline",
     ),
     "sample_rows": number(

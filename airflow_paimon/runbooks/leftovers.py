@@ -84,6 +84,14 @@ def made_branch(main: Table, planned: Mapping[str, Any]) -> Lineage | None:
     return record if record is not None and _is_of_run(record, planned["owner"]) else None
 
 
+def is_of_a_run(main: Table, branch: str) -> bool:
+    """Whether a run of some DAG that corrects has made the branch."""
+    from airflow_paimon.core.table.lineage import read_lineage
+
+    record = read_lineage(main, branch)
+    return record is not None and record.owner is not None and _is_of_run(record, record.owner)
+
+
 def own_publishes(points: Sequence[Published], planned: Mapping[str, Any]) -> list[Published]:
     """Choose the publishes of a run's branch: those of another branch that had the same name are not its own."""
     return [p for p in points if p.branch == planned["branch"] and p.branch_owner == planned["owner"]]

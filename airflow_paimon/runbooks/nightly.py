@@ -37,7 +37,7 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
     main = open_main(params).require()
     state = gather_chain(main)
     asked = _asked(state.layout, params)
-    plans, left_out = _plans(main, state, params, asked)
+    plans, idle, left_out = _plans(main, state, params, asked)
     jobs = _jobs(state.layout, plans, asked, params["max_jobs"])
     option = TableOptions(main.schema().options).text("partition.expiration-time")
     if params["expiration_time"] or option:
@@ -47,9 +47,21 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
         "table": main.name,
         "jobs": jobs,
         "expires": bool(params["expiration_time"] or option),
-        "lines": _shortened([*left_out, *lines]) or [f"Nothing to compact in {main.name}"],
+        "lines": _shortened([*left_out, *lines, *([] if lines else _why_nothing(main, state, params, idle))]),
         "left_out": _shortened(left_out),
     }
+
+
+def _why_nothing(main: Table, state: ChainState, params: Mapping[str, Any], idle: Sequence[str]) -> list[str]:
+    """Say why no partition is compacted, where none is."""
+    held, longest = state.partitions, params["max_chain_length"]
+    if not held.snapshot and not held.delta:
+        why = "its branches hold no partition"
+    elif params["date"]:
+        why = f"no partition at {params['date']} has more than {longest:,} deltas to merge"
+    else:
+        why = f"no full partition is stale, and no read merges more than {longest:,} deltas (Longest chain)"
+    return [f"Nothing to compact in {main.name}: {why}", *idle]
 
 
 def _check_expiry(main: Table, params: Mapping[str, Any]) -> None:
@@ -88,8 +100,11 @@ def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plans(
     main: Table, state: ChainState, params: Mapping[str, Any], asked: Mapping[str, Any]
-) -> tuple[list[PartitionCompaction], list[str]]:
-    """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long."""
+) -> tuple[list[PartitionCompaction], list[str], list[str]]:
+    """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long.
+
+    Returns also what is not compacted, and why, and what can't be planned.
+    """
     from airflow_paimon.core.chain.compaction_plan import Staleness, plan_compaction
     from airflow_paimon.core.chain.provenance import stale_partitions
 
@@ -109,7 +124,13 @@ def _plans(
     found = [p for p in plans if p.action.writes]
     if "pending" not in asked:
         found = [p for p in found if len(p.deltas) > longest or (longest == 0 and not p.deltas)]
-    return found, left_out
+    chosen, text = {p.target for p in found}, state.layout.text_of
+    idle = [
+        f"{text(p.target)}: {f'{len(p.deltas):,} deltas to merge' if p.action.writes else p.reason}"
+        for p in plans
+        if p.target not in chosen
+    ]
+    return found, idle, left_out
 
 
 def _by_group(layout: ChainLayout, partitions: Partitions) -> dict[Values, Partitions]:

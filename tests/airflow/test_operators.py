@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -346,7 +347,7 @@ def test_what_fails_at_once_and_what_is_retried(
         again = {"retries": 1, "retry_delay": 0}
         CreateTagOperator(task_id="not_found", tag="x", snapshot=77, **again)
         CreateTagOperator(task_id="bad_name", tag="1", **again)
-        CreateTagOperator(task_id="bad_number", tag="x", snapshot="seven", **again)
+        CreateTagOperator(task_id="bad_number", tag="x", snapshot="{{ 'seven' }}", **again)
         CreateTagOperator(task_id="empty", tag="x", snapshot="{{ dag_run.conf.get('nothing') or '' }}", **again)
         CreateTagOperator(task_id="none", tag="x", snapshot="{{ none }}", **again)
         CreateTagOperator(task_id="no_connection", tag="x", paimon_conn_id="nowhere", **again)
@@ -421,3 +422,22 @@ def test_the_asset_of_an_alias_is_only_emitted_for_a_change(warehouse: Path, run
     run = run_dag(dag("alias", build))
     assert run.state == "success"
     assert [event[0] for event in run.asset_events] == [paimon_asset("paimon_default", "d.t", "fix").uri]
+
+
+WRONG_LITERALS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a choice": ("create_branch", {"branch": "b", "if_exists": "skp"}, "must be one of fail, skip, replace"),
+    "a number": ("create_tag", {"tag": "t", "snapshot": "ten"}, "must be a whole number, got 'ten'"),
+    "a switch": ("merge_branch", {"branch": "b", "writers_stopped": "yes"}, "must be true or false, got 'yes'"),
+    "too small": ("diff_branches", {"branch": "b", "sample": -1}, "must be at least 0"),
+    "a type": ("create_tag", {"tag": True}, "must be a text, got True"),
+    "a table": ("delete_tag", {"tag": "t", "table": "orders"}, "'orders'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_LITERALS)
+def test_a_wrong_literal_is_an_error_of_the_dags_file(case: str) -> None:
+    operation, arguments, message = WRONG_LITERALS[case]
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        OPERATORS[operation](task_id="t", **{"table": "d.t", **arguments})
+    templates = {name: f"{{{{ params.{name} }}}}" for name in arguments}
+    OPERATORS[operation](task_id="t", **{"table": "d.t", **templates})

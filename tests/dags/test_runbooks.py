@@ -32,6 +32,7 @@ from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags.correction_cleanup import in_use
 from airflow_paimon.data import write_arrow
+from airflow_paimon.rule_text import rules_as_json
 from airflow_paimon.runbooks import advice, correction, erasure, leftovers, pipeline_report, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
@@ -221,6 +222,14 @@ def test_an_empty_table_has_nothing_to_correct(warehouse: Path) -> None:
     params = form("data_correction", {**CONF, "table": "d.t", "partitions": ["dt=1"]})
     with pytest.raises(NotFoundError, match="nothing to correct"):
         correction.plan_correction(params, "data_correction", "run-1")
+
+
+def test_the_example_of_checks_is_yaml_as_a_page_shows_it() -> None:
+    """In one line, and without what Markdown takes for a list."""
+    shown = str(load_dag("data_correction").params.get_param("checks").description)
+    example = " ".join(shown.partition("For example: ")[2].split())
+    rules = json.loads(rules_as_json(example, "Checks") or "[]")
+    assert [set(rule) for rule in rules] == [{"not_null"}, {"row_limits"}, {"sql", "severity"}]
 
 
 def test_misspelled_parameters_are_named_with_what_was_meant() -> None:

@@ -120,6 +120,11 @@ def test_the_plan_names_what_is_touched_and_fills_the_forms(get: Get) -> None:
     assert [one["table"] for one in pipeline["tables"]] == ["plans.t", "plans.made", "plans.daily"]
     assert pipeline["tables"][0]["correct"] == sql and pipeline["tables"][1]["sources"] == ["t=plans.t"]
     assert pipeline["paimon_conn_id"] == "lake"
+    (partitions, *_) = forms(get(plan_url(partitions="dt=1\ndt=O'Hara")).text)
+    assert partitions["sql"] == "SELECT * FROM branch WHERE (`dt` = '1') OR (`dt` = 'O\\'Hara')"
+    assert partitions["partitions"] == ["dt=1", "dt=O'Hara"], "an UPDATE would not take them"
+    (statement, *_) = forms(get(plan_url(sql=sql, partitions="dt=1", mode="upsert")).text)
+    assert statement == correct, "both are for a SELECT"
 
 
 @pytest.mark.usefixtures("table", "dags")

@@ -142,20 +142,32 @@ def _coerce_bool(name: str, value: Any) -> bool:
     return text == "true"
 
 
+def check_argument(operation: str, name: str, value: Any) -> None:
+    """Check the value of one field, as ``build_request`` does, before the others are known.
+
+    Raises:
+        InvalidInputError: it is of another type, too long or too small, or a choice is not offered.
+    """
+    (spec,) = (f for f in dataclasses.fields(operation_of(operation).request) if f.name == name)
+    _check_value(operation, spec, _coerce(operation, spec, value))
+
+
 def _check(request: Request) -> None:
     for spec in dataclasses.fields(request):
         value = getattr(request, spec.name)
         if spec.default == "" and not value:
             raise InvalidInputError(_needed(request.operation, spec))
-        _check_length(request.operation, spec, value)
-        choices = spec.metadata.get("choices")
-        if choices and value is not None and value not in choices:
-            raise InvalidInputError(
-                f"{_named(request.operation, spec)} must be one of {', '.join(choices)}; got {value!r}"
-            )
-        minimum = spec.metadata.get("minimum")
-        if minimum is not None and value is not None and value < minimum:
-            raise InvalidInputError(f"{_named(request.operation, spec)} must be at least {minimum}; got {value}")
+        _check_value(request.operation, spec, value)
+
+
+def _check_value(operation: str, spec: dataclasses.Field[Any], value: Any) -> None:
+    _check_length(operation, spec, value)
+    choices = spec.metadata.get("choices")
+    if choices and value is not None and value not in choices:
+        raise InvalidInputError(f"{_named(operation, spec)} must be one of {', '.join(choices)}; got {value!r}")
+    minimum = spec.metadata.get("minimum")
+    if minimum is not None and value is not None and value < minimum:
+        raise InvalidInputError(f"{_named(operation, spec)} must be at least {minimum}; got {value}")
 
 
 def _check_length(operation: str, spec: dataclasses.Field[Any], value: Any) -> None:

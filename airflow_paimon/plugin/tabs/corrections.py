@@ -21,7 +21,7 @@ from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.runs import CLEAN_UP, CORRECT, DAGS, ERASE, UNDO, TableRun
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, moment, text
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
-from airflow_paimon.runbooks.leftovers import run_digest
+from airflow_paimon.runbooks.leftovers import is_of_a_run, run_digest
 
 _APPROVE = "approve"
 _MOST_POINTS = 20
@@ -184,7 +184,8 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
         forms.append(form_card(context, UNDO, title, {**table, "tag": point.undo_tag}, hint))
     forms.append(form_card(context, ERASE, "Erase rows", {**table, "where": _condition(context)}, _ERASES))
     if context.branches:
-        chosen = [] if context.view.branch_name == MAIN else [context.view.branch_name]
+        name = context.view.branch_name
+        chosen = [name] if name != MAIN and is_of_a_run(context.main, name) else []
         conf = {**table, **({"branches": chosen} if chosen else {})}
         forms.append(form_card(context, CLEAN_UP, "Remove what corrections left", conf, ""))
     return forms

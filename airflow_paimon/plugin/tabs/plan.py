@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,9 +14,11 @@ from airflow.models.connection import Connection
 
 from airflow_paimon.cli.correction_text import figure_lines, reader_lines
 from airflow_paimon.cli.plan import plan_of
+from airflow_paimon.core.correction.sql_words import statement_kind
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.errors import UnsupportedError as Unsupported
 from airflow_paimon.core.streaming.declared_replays import replays_of
+from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -53,10 +56,28 @@ class _Correction:
     def planned_sql(self) -> str:
         return self.sql or ("SELECT * FROM branch" if self.partitions else "")
 
-    def as_form(self) -> dict[str, Any]:
-        """Return what the form of ``data_correction`` gets."""
+    def as_form(self, skeleton: str) -> dict[str, Any]:
+        """Return what the form of ``data_correction`` gets, and takes: partitions and mode are for a SELECT alone."""
+        if statement_kind(self.planned_sql) or not self.planned_sql:
+            return {"sql": self.sql or skeleton}
         more = {"partitions": list(self.partitions)} if self.partitions else {}
-        return {"sql": self.sql, **more, **({"mode": self.mode} if self.mode == "upsert" else {})}
+        sql = self.sql or f"SELECT * FROM branch WHERE {_condition(self.partitions)}"
+        return {"sql": sql, **more, **({"mode": self.mode} if self.mode == "upsert" else {})}
+
+
+def _condition(partitions: Sequence[str]) -> str:
+    """Return the condition for whole partitions; what can't be read as one is left to the plan, which says so."""
+    found = []
+    for spec in partitions:
+        with suppress(InvalidInputError):
+            found.append(" AND ".join(_equals(*one) for one in parse_partition_text(spec).items()))
+    return " OR ".join(f"({one})" for one in found) or "..."
+
+
+def _equals(column: str, value: str | None) -> str:
+    named = "`" + column.replace("`", "``") + "`"
+    quoted = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"{named} IS NULL" if value is None else f"{named} = '{quoted}'"
 
 
 def show(context: PageContext) -> Panel:
@@ -171,7 +192,7 @@ def _forms(context: PageContext, correction: _Correction, tables: Sequence[str])
     )
     conn_id = None if context.conn_id == PaimonHook.default_conn_name else context.conn_id
     own = {"table": context.main.name, **({"paimon_conn_id": conn_id} if conn_id else {})}
-    form = correction.as_form() | {"sql": correction.sql or skeleton(context)}
+    form = correction.as_form(skeleton(context))
     forms = [form_card(context, runs.CORRECT, "Correct this table", {**own, **form}, "")]
     if tables:
         made = pipeline_form(context.main.name, form, tables, conn_id)
