@@ -18,44 +18,58 @@ from airflow_paimon.spark.spark_types import CUT_OFF
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _ON_PURPOSE = {
-    "TIMESTAMP": "CAST(CAST(... AS STRING) AS TIMESTAMP_NTZ)",
-    "TIMESTAMP_LTZ": "timestamp_micros(unix_micros(...))",
+    "TIMESTAMP": "CAST(CAST(... AS STRING) AS TIMESTAMP_NTZ), which cuts them off on purpose",
+    "TIMESTAMP_LTZ": "timestamp_micros(unix_micros(...)), which cuts them off on purpose",
 }
 _BY_PLACE = ("Union", "CTERelationRef")
 """Plans whose columns are those of others, place by place."""
 
 
-def refuse_cut_off(frame: DataFrame, fields: Iterable[DataField], label: str) -> None:
+def refuse_cut_off(frame: DataFrame, fields: Iterable[DataField], label: str, fixed: Collection[str] = ()) -> None:
     """Refuse rows that have, for one of these columns, values that Spark has cut off. The others are exact.
+
+    ``fixed``: columns to which a statement can't give other values.
 
     Raises:
         UnsupportedFeatureError: names the column.
     """
-    finer = [f for f in fields if is_finer_than_micros(f.type)]
-    found = cut_off_columns(frame, {f.name for f in finer})
-    refuse_finer((f for f in finer if f.name in found), label)
+    finer = {f.name: f.type.root for f in fields if is_finer_than_micros(f.type)}
+    for name in cut_off_columns(frame, finer):
+        raise lossy(label, name, None if name in fixed else _ON_PURPOSE.get(finer[name]))
+
+
+def refuse_marked(found: StructType, fields: Iterable[DataField], label: str) -> None:
+    """Do that where of the rows only their columns are known: of those that are passed on as they were read.
+
+    Raises:
+        UnsupportedFeatureError: names the column.
+    """
+    marked = {f.name for f in found.fields if (f.metadata or {}).get(CUT_OFF)}
+    for field in fields:
+        if field.name in marked and is_finer_than_micros(field.type):
+            raise lossy(label, field.name, "airflow_paimon.spark.write_table, which looks where each value comes from")
 
 
 def refuse_finer(fields: Iterable[DataField], label: str) -> None:
-    """Refuse columns that Spark cuts off, where it does or where nothing is known of the rows that are to be written.
+    """Refuse columns that Spark cuts off, where nothing is known of the rows that are to be written.
 
     Raises:
         UnsupportedFeatureError: names the column.
     """
     for field in fields:
         if is_finer_than_micros(field.type):
-            raise lossy(label, field.name, field.type.root)
+            raise lossy(label, field.name)
 
 
-def lossy(label: str, column: str, root: str) -> UnsupportedFeatureError:
-    """Return the refusal to write a column that was cut off. ``root``: of its type in Paimon."""
-    on_purpose = _ON_PURPOSE.get(root)
+def lossy(label: str, column: str, other_way: str | None = None) -> UnsupportedFeatureError:
+    """Return the refusal to write a column that was cut off. ``other_way``: than the one that always works."""
     return UnsupportedFeatureError(
         f"{label}: column {column!r} is finer than microseconds, the finest that Spark has, and would be written "
         f"without the digits after them. Read the rows with airflow_paimon.data.read_arrow and write them with "
-        f"write_arrow, which keep all digits{f', or cut them off on purpose with {on_purpose}' if on_purpose else ''}",
+        f"write_arrow, which keep all digits{f', or use {other_way}' if other_way else ''}",
         details={"column": column},
     )
 

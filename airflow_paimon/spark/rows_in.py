@@ -23,8 +23,8 @@ from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import Known, TableWrite, bucket_groups
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
-from airflow_paimon.spark.cut_off import refuse_cut_off, refuse_finer
-from airflow_paimon.spark.spark_types import CUT_OFF, shipped_type, sql_name
+from airflow_paimon.spark.cut_off import refuse_cut_off, refuse_marked
+from airflow_paimon.spark.spark_types import shipped_type, sql_name
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
 
 if TYPE_CHECKING:
@@ -67,17 +67,20 @@ def check_frame(frame: DataFrame, schema: TableSchema, label: str, *, partial: b
     Raises:
         InvalidInputError: names the column. UnsupportedFeatureError: Spark has cut off its values.
     """
-    check_columns(frame.schema, schema, label, partial=partial)
+    _check_types(frame.schema, schema, label, partial=partial)
     refuse_cut_off(frame, schema.fields, label)
 
 
 def check_columns(found: StructType, schema: TableSchema, label: str, *, partial: bool = False) -> None:
     """As ``check_frame``, of the columns that Spark tells."""
+    _check_types(found, schema, label, partial=partial)
+    refuse_marked(found, schema.fields, label)
+
+
+def _check_types(found: StructType, schema: TableSchema, label: str, *, partial: bool) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Since 4.2 a timestamp has no zone of itself.
-    lossy_columns = {f.name for f in found.fields if (f.metadata or {}).get(CUT_OFF)}
-    refuse_finer((f for f in schema.fields if f.name in lossy_columns), label)
     zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     conform(to_arrow_schema(found, **zone).empty_table(), schema, label, partial=partial)
 

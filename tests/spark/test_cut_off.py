@@ -14,6 +14,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import read_table, sql, write_table
 from airflow_paimon.spark.cut_off import cut_off_columns
+from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
@@ -110,6 +111,17 @@ def test_values_are_followed_through_queries(spark: SparkSession, tmp_path: Path
         write_table(frame.selectExpr("k", "v", "coalesce(t, m) AS t", "NULL AS r", "m"), str(tmp_path), "d.t")
     own = frame.selectExpr("k", "v", "m AS t", "CAST(NULL AS STRUCT<a: INT, t: TIMESTAMP_NTZ>) AS r", "m")
     write_table(own, str(tmp_path), "d.t")
+    assert len(rows_of(table)) == 4
+
+
+def test_the_data_source_refuses_what_it_knows_to_be_cut_off(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    table, named = make(tmp_path), {"warehouse": str(tmp_path), "table": "d.t"}
+    frame = spark.read.format("airflow_paimon").options(**named).load()
+    own = frame.selectExpr("k", "v", "m AS t", "CAST(NULL AS STRUCT<a: INT, t: TIMESTAMP_NTZ>) AS r", "m")
+    with pytest.raises(Exception, match=r"'t' is finer than microseconds[^$]*write_table, which looks"):
+        frame.write.format("airflow_paimon").options(**named).mode("append").save()
+    own.write.format("airflow_paimon").options(**named).mode("append").save()
     assert len(rows_of(table)) == 4
 
 

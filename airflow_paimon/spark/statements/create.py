@@ -216,7 +216,7 @@ def _check_rows(new: NewTable, frame: DataFrame) -> None:
     check_frame(frame, schema, new.name)
     times = {f.name for f in schema.fields if "TIMESTAMP" in str(f.type)}
     for lost in cut_off_columns(frame, times):
-        raise lossy(new.name, lost, schema.field(lost).type.root)
+        raise lossy(new.name, lost)
 
 
 def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, started: float) -> dict[str, Any]:

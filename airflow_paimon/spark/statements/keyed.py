@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import AtomicType, DataField
+from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
@@ -125,7 +125,7 @@ class _Change:
         target = self.target
         evaluation = self._evaluation(self.statement)
         empty = evaluation.run(evaluation.empty_target())
-        refuse_cut_off(empty.rows, self._needed(), target.table.label)
+        self._refuse_cut_off(empty)
         if self.statement.kind == "MERGE" and target.has_many():
             with known_source(self.spark, self.statement, evaluation, target.table, target.schema) as known:
                 if known is not None:
@@ -133,13 +133,15 @@ class _Change:
                     return self._on(again, again.run(again.empty_target()), known)
         return self._on(evaluation, empty, None)
 
-    def _needed(self) -> Sequence[DataField]:
-        """Return the columns of changed rows that count: of a row that is deleted, those that say which one it is."""
-        schema = self.target.schema
+    def _refuse_cut_off(self, empty: Evaluated) -> None:
+        """Changed rows are written whole; of those that are deleted count the columns that say which ones they are."""
+        schema, label = self.target.schema, self.target.table.label
+        keys = {*schema.primary_keys, *schema.partition_keys}
         if self.statement.kind != "DELETE":
-            return schema.fields
-        names = {*schema.primary_keys, *TableOptions(schema.options).sequence_fields}
-        return [f for f in schema.fields if f.name in names]
+            refuse_cut_off(empty.rows, schema.fields, label, fixed=keys)
+            return
+        names = keys | {*TableOptions(schema.options).sequence_fields}
+        refuse_cut_off(empty.rows, [f for f in schema.fields if f.name in names], label, fixed=names)
 
     def _evaluation(self, statement: Statement) -> Evaluation:
         return Evaluation(self.spark, statement, self.target.schema, (), whole=True)
