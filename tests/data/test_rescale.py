@@ -481,6 +481,24 @@ def test_a_branch_and_a_rescaled_main_are_a_conflict(tmp_path: Path) -> None:
     assert counts(table) == {"x": {4}, "y": {2}}
 
 
+def test_a_branch_from_the_snapshot_of_a_rescale_has_its_number_of_buckets(tmp_path: Path) -> None:
+    """That snapshot has the schema of before the option followed."""
+    table = of_engine(tmp_path, bucket="2")
+    put(table, *((p, k, 1, "a") for p in "xy" for k in range(9)))
+    number = run(table, 4).snapshot_after
+    assert (table.snapshot(number or 0).schema_id, table.schema().id) == (0, 1)
+    operate(table, "create_branch", branch="fix", snapshot=number)
+    fix = table.branch("fix")
+    assert (option(table), option(fix)) == ("4", "4")
+    put(fix, ("x", 1, 2, "fixed"))
+    put(fix, ("z", 1, 2, "new"))
+    assert counts(fix) == {"x": {4}, "y": {4}, "z": {4}}
+    operate(table, "merge_branch", branch="fix", writers_stopped=True)
+    assert (option(table), shown(table)) == ("4", shown(fix))
+    operate(table, "create_branch", branch="before", snapshot=1)
+    assert option(table.branch("before")) == "2"
+
+
 def test_a_branch_brings_its_number_of_buckets(tmp_path: Path) -> None:
     table = of_engine(tmp_path, bucket="2")
     put(table, *((p, k, 1, "a") for p in "xy" for k in range(9)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_paimon.core.format.snapshot import parse_snapshot
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
 from tests.soundness import assert_sound
@@ -90,6 +91,32 @@ def test_java_reads_what_is_left(java_oracle: JavaOracle, tmp_path: Path, option
     assert world.both() == "x1=A x2=b x3=e y1=C y2=d y3=f"
     world.do("expire_snapshots", retain_max=1, retain_min=1)
     assert world.both("ours") == "x1=a x2=O y1=c"
+
+
+def test_changelogs_that_java_leaves_without_their_lists(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    """Its expiry keeps, of a commit without changelog files, only the changelog's own file."""
+    world = World(tmp_path, java_oracle)
+    own = {"write-only": "false", "snapshot.time-retained": "1 ms", "changelog.time-retained": "1 d"}
+    world.create(**KINDS[2] | own)
+    for number in range(3):
+        world.write(f"x{number}=a")
+        world.do("compact", full=True)
+    main = world.main
+    names = [name for name in main.store.names("changelog") if name.startswith("changelog-")]
+    left = [parse_snapshot(main.store.read(f"changelog/{name}"), name) for name in names]
+    lists = [one.changelog_manifest_list or one.delta_manifest_list for one in left]
+    assert {main.store.exists(f"manifest/{name}") for name in lists} == {True, False}
+    assert world.run("check_table", verify_files=True).details["ok"]
+    later = str(int(time.time() * 1000) + 5000)
+    world.run("storage_usage")
+    found = world.run("remove_orphan_files", now=str(int(time.time() * 1000) + 10 * 86_400_000), dry_run=True)
+    assert not found.changed, found.details
+    gone = {"older_than": "0 s", "grace": "0 s", "writers_stopped": True, "now": later}
+    world.run("expire_snapshots", **gone, retain_min=1)
+    world.run("expire_changelogs", **gone, retain_min=1)
+    assert len([name for name in main.store.names("changelog") if name.startswith("changelog-")]) == 1
+    assert world.both() == "x0=a x1=a x2=a"
+    assert orphans(world) == []
 
 
 def test_java_goes_on_in_between(java_oracle: JavaOracle, tmp_path: Path) -> None:

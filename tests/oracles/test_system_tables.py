@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.table.inspect import inspect
+from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.data import read_system_table, write_arrow
 from tests.oracles.canonical import canonical_rows
 from tests.oracles.drivers import JavaOracle
@@ -55,3 +57,14 @@ def same(world: World, branch: str) -> None:
         assert set(ours.column_names) == set(java.column_names) == set(columns)
         assert canonical_rows(ours, columns) == canonical_rows(java, columns), system
     assert read_system_table(view, "$audit_log").column_names[0] == "rowkind"
+
+
+def test_the_manifests_of_a_changelog_are_among_the_manifests(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    world = World(tmp_path, java_oracle)
+    world.create(**{"changelog-producer": "input"})
+    world.write("x1=a y1=b")
+    world.write("x2=c")
+    ours, java = inspect(world.main, "manifests"), world.java.read(tmp_path, "d.t$manifests", columns=None)
+    assert ours["file_name"].to_pylist() == java["file_name"].to_pylist()
+    head = world.main.latest_snapshot()
+    assert head is not None and len(ours) == len(all_manifests(world.main, head)) + 1

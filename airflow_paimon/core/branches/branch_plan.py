@@ -6,6 +6,7 @@ first schema is put, and a deletion begins with its schemas.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +36,7 @@ from airflow_paimon.core.table.paths import (
     protective_tag,
     published_tag,
 )
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
 
 
 def protection_text(record: Lineage) -> str:
@@ -77,6 +79,19 @@ class Parent:
 
     record: Lineage | None
     snapshot: Snapshot
+
+
+def base_schema(schema: TableSchema, base: Snapshot) -> TableSchema:
+    """Return the schema of a branch's base. A rescale's snapshot has that of before the option ``bucket`` followed it:
+    Paimon's writers would refuse its files, or put a key into a second bucket.
+    """
+    if base.properties.get(OPERATION_PROPERTY) != RESCALE:
+        return schema
+    details = json.loads(base.properties.get(DETAILS_PROPERTY, "{}"))
+    before, option = details.get("option_before"), details.get("option")
+    if option is None or schema.options.get("bucket") != str(before):
+        return schema
+    return replace(schema, options={**schema.options, "bucket": str(option)})
 
 
 def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:

@@ -12,6 +12,7 @@ from airflow_paimon.core.branches.branch_plan import (
     BranchSource,
     CreatePlan,
     Parent,
+    base_schema,
     is_protective,
     lineage_for,
     plan_create_branch,
@@ -103,7 +104,7 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
     return BranchSource(
         branch=request.from_branch,
         schemas=schemas,
-        schema=schema,
+        schema=base_schema(schema, snapshot),
         latest_schema_id=ids[-1],
         snapshot=snapshot,
         snapshot_bytes=data,
@@ -456,10 +457,11 @@ def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
     if not ids or (base is not None and ids[-1] != base.schema_id):
         return None
     schemas = schema_bytes(view, ids)
+    schema = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
     source = BranchSource(
         branch=record.from_branch,
         schemas=schemas,
-        schema=parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}"),
+        schema=schema if base is None else base_schema(schema, base),
         latest_schema_id=ids[-1] if record.schema_id is None else record.schema_id,
         snapshot=base,
         snapshot_bytes=snapshot_bytes(view, base) if base is not None else b"",

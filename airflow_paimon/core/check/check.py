@@ -108,6 +108,7 @@ def find_all(
             findings += _guarded(view, check_history.history_findings(view))
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
+            findings += _guarded(view, check_history.changelog_findings(view))
             findings += _guarded(view, check_history.operation_findings(view))
             of_ids = replace(view, kept_manifests=kept)
             findings += _guarded(view, check_keys.row_id_findings(of_ids, duplicates if verify_files else None))

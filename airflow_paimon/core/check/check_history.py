@@ -14,7 +14,7 @@ from itertools import pairwise
 from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.commit.committer import WRITER
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.snapshot import Operation, Snapshot, parse_json, parse_snapshot, parse_tag
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, parse_json, parse_snapshot, parse_tag
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
@@ -22,6 +22,7 @@ from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
 from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
@@ -89,6 +90,33 @@ def dangling_findings(view: Table) -> Iterator[Finding]:
                 at_risk="the tag can't be read, and expiries and orphan cleaning refuse to work on the table",
                 repair="delete the tag",
                 actions=(deletion(view, tag, "nothing of its snapshot can be read any more"),),
+                by_name_only=True,
+            )
+
+
+def changelog_findings(view: Table) -> Iterator[Finding]:
+    """Long-lived changelogs that a stream can't read. One without a changelog list, such as that of a compaction, needs
+    its lists only where nothing else tells the changes: Paimon's expiry deletes them.
+    """
+    ids = numbered(view.store.names(view.paths.changelog_dir), CHANGELOG_PREFIX)
+    if not ids:
+        return
+    told_by_files = TableOptions(view.schema().options).text("changelog-producer", "none").lower() == "none"
+    there = set(view.store.names(MANIFEST_DIR))
+    for path, data in read_present(view.store, [view.paths.changelog(i) for i in ids]).items():
+        one = parse_snapshot(data, f"{view.name}: {path}")
+        needed = one.changelog_manifest_list
+        if needed is None and told_by_files and one.commit_kind == CommitKind.APPEND:
+            needed = one.delta_manifest_list
+        if needed is not None and needed not in there:
+            yield Finding(
+                kind="lost-changelog",
+                subject=f"{view.branch_name}/{one.id}",
+                severity=ERROR,
+                message=f"{view.label}: changelog {one.id} names manifest list {needed}, which is gone",
+                at_risk="a stream that begins there fails; expiries and orphan cleaning may refuse to work",
+                repair="delete the changelog",
+                actions=(Delete(path=path, expected=data, reason="none of its changes can be read any more"),),
                 by_name_only=True,
             )
 

@@ -82,28 +82,29 @@ def read_names(table: Table, roots: Sequence[Root], known: KnownLists | None = N
     """
     known = known or KnownLists()
     named = {one.name: one for root in roots for one in (*_state_lists(root), *_changelog_list(root))}
-    lasting = {one.name for root in roots if not root.is_changelog for one in _changelog_list(root)}
+    unkept, gone = _kept_for_nobody(roots), set[str]()
     for some in batches([one for name, one in named.items() if name not in known.lists]):
         try:
             rows = read_named_lists(table, some)
         except FormatError:
-            some = _without_expired_changelogs(table, some, lasting, known)
+            gone |= (unkept & {one.name for one in some}) - set(table.store.names(MANIFEST_DIR))
+            some = [one for one in some if one.name not in gone]
             rows = read_named_lists(table, some)
         known.lists.update((one.name, tuple(found)) for one, found in zip(some, rows, strict=True))
     _read_indexes(table, roots, known.index)
-    return [_names_of(root, known.lists, known.index) for root in roots]
+    lists = {**known.lists, **dict.fromkeys(gone, ())} if gone else known.lists
+    return [_names_of(root, lists, known.index) for root in roots]
 
 
-def _without_expired_changelogs(
-    table: Table, lists: Sequence[NamedList], lasting: Set[str], known: KnownLists
-) -> Sequence[NamedList]:
-    """Leave out changelog lists that are gone: Paimon's expiry keeps those of a tag or of a branch's base for nobody.
+def _kept_for_nobody(roots: Sequence[Root]) -> set[str]:
+    """Return the names of lists that Paimon's expiry may have deleted though a root names them.
 
-    ``lasting``: the names of changelog lists of snapshots and tags, not of long-lived changelogs.
+    These are the changelog lists of a tag or of a branch's base; and, of a long-lived changelog without a changelog
+    list, such as that of a compaction, its lists, in a table with a changelog producer.
     """
-    there = set(table.store.names(MANIFEST_DIR))
-    known.lists.update((one.name, ()) for one in lists if one.name in lasting and one.name not in there)
-    return [one for one in lists if one.name not in known.lists]
+    of_states = {one.name for root in roots if not root.is_changelog for one in _state_lists(root)}
+    unkept = {one.name for root in roots for one in (_state_lists if root.is_changelog else _changelog_list)(root)}
+    return unkept - of_states
 
 
 def is_whole(table: Table, root: Root, there: Set[str]) -> bool:

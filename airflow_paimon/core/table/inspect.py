@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, LostMetadataError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEntry, Stats
+from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEntry, ManifestFile, Stats
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
@@ -25,7 +25,14 @@ from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_li
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
-from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries, partition_types
+from airflow_paimon.core.table.scan import (
+    NamedList,
+    all_manifests,
+    live_columns,
+    live_entries,
+    partition_types,
+    read_named_lists,
+)
 from airflow_paimon.core.table.table import Table, resolve_version
 
 _TIME, _LONG, _TEXT = pa.timestamp("ms"), pa.int64(), pa.string()
@@ -216,7 +223,16 @@ def _manifests(table: Table, snapshot: Snapshot | None) -> pa.Table:
         "min_row_id": (_LONG, attrgetter("min_row_id")),
         "max_row_id": (_LONG, attrgetter("max_row_id")),
     }
-    return _build(columns, all_manifests(table, snapshot) if snapshot is not None else [])
+    return _build(columns, [] if snapshot is None else [*all_manifests(table, snapshot), *_changelog(table, snapshot)])
+
+
+def _changelog(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """The manifests of its changelog; Paimon's expiry keeps them for no tag and no branch's base."""
+    name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
+    try:
+        return read_named_lists(table, [NamedList(name, size, f"snapshot {snapshot.id}")])[0] if name else []
+    except LostMetadataError:
+        return []
 
 
 def _row_text(data: bytes, types: Sequence[DataType]) -> str:
