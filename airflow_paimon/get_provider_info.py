@@ -20,6 +20,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
         ),
         ("engine", "string", "embedded", "connector", "Who reads and writes rows: embedded or connector."),
         (
+            "local_execution",
+            "string",
+            "reads",
+            "none",
+            "What small work on rows runs in plain Python beside its task instead of in Spark, unless the Paimon "
+            "connection says otherwise: none, reads (diffs and checks) or all (what writes rows, too).",
+        ),
+        (
             "deferrable",
             "boolean",
             "",
@@ -175,10 +183,11 @@ def _job_fields() -> dict[str, Any]:
             "Spark options",
             'Of spark-submit, for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
         ),
-        "plain_memory_mb": _field(
-            "Memory without Spark",
-            "MiB that a small job may take in plain Python beside its task, instead of Spark; 0 = always Spark",
-            default="1024",
+        "local_execution": _field(
+            "Local execution",
+            "What runs in plain Python beside its task, where it is small, instead of in Spark: none; reads: diffs and "
+            "checks; all: what writes rows, too; empty = reads",
+            enum=["none", "reads", "all", None],
         ),
         "results_folder": _field(
             "Results folder",

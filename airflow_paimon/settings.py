@@ -11,6 +11,7 @@ import math
 
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.plain import LOCAL_EXECUTION as LOCAL
 from airflow_paimon.core.requests.requests import ENGINES
 from airflow_paimon.get_provider_info import SETTINGS
 
@@ -19,6 +20,7 @@ __all__ = [
     "DEFERRABLE",
     "ENGINE",
     "LINEAGE_CONN_ID",
+    "LOCAL_EXECUTION",
     "MANIFEST_CACHE_MB",
     "POKE_INTERVAL",
     "POLL_INTERVAL",
@@ -54,6 +56,12 @@ def _engine() -> str:
     return _default("engine")
 
 
+def _local_execution() -> str:
+    if _default("local_execution") not in LOCAL:
+        raise _refusal("local_execution", " or ".join(LOCAL))
+    return _default("local_execution")
+
+
 def _seconds(name: str) -> float:
     try:
         found = float(_default(name))
@@ -75,6 +83,7 @@ CONN_ID = _default("conn_id")
 LINEAGE_CONN_ID = _default("lineage_conn_id")
 SPARK_CONN_ID = _default("spark_conn_id")
 ENGINE = _engine()
+LOCAL_EXECUTION = _local_execution()
 DEFERRABLE = _deferrable()
 POLL_INTERVAL = _seconds("poll_interval")
 POKE_INTERVAL = _seconds("poke_interval")

@@ -126,7 +126,7 @@ def start_program(
     env = {**os.environ, "SPARK_CONF_DIR": str(conf), "PYTHONPATH": str(REPO_ROOT)}
     main = f"{_AS_IF_LARGE}from airflow_paimon.spark.launch import main; main({operation!r})"
     program = ["-c", main] if as_if_large else [str(job_path(operation))]
-    flags += ["--plain-memory-mb=0"] if as_if_large else []
+    flags += ["--local-execution=none"] if as_if_large else []
     return subprocess.Popen(
         [sys.executable, *program, *flags],
         cwd=REPO_ROOT,

@@ -225,7 +225,7 @@ def test_the_tool_runs_on_the_five_packages_that_the_quick_start_names(installed
         with contextlib.redirect_stdout(io.StringIO()):
             assert airflow_paimon.cli.main.run(["count", "--warehouse", warehouse, "--table", "d.t"]) == 0
         codes = []
-        for job, more in (("check_table", []), ("compact", ["--plain-memory-mb=0"])):  # what is not small is Spark's
+        for job, more in (("check_table", []), ("compact", [])):  # what is not small is Spark's
             sys.argv = [job, "--warehouse=" + warehouse, "--table=d.t", *more]  # where there is one
             kept = os.dup(1)
             try:

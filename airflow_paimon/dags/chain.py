@@ -33,6 +33,7 @@ from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text
 from airflow_paimon.runbooks.form import end_as_failed, form_of, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.tasks import SPARK
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -85,7 +86,7 @@ PARAMS = {
         maximum=500,
         section=MORE,
     ),
-    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 
 
@@ -167,8 +168,7 @@ def add_tasks() -> None:
         map_index_template=LABEL,
         max_active_tis_per_dagrun=4,
         gap_policy="{{ params.gap_policy }}",
-        spark_conf=given("spark_conf"),
-        spark_options=given("spark_options"),
+        **SPARK,
     ).expand_kwargs(planned)
     expire = PartitionExpireOperator(
         task_id="expire",

@@ -41,6 +41,7 @@ from airflow_paimon.runbooks.form import (
     open_main,
     report_lines,
 )
+from airflow_paimon.runbooks.markdown import where_it_ran
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
     DEFAULTS,
@@ -178,7 +179,7 @@ PARAMS = {
         ["embedded", "connector"],
         section=MORE,
     ),
-    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 
 
@@ -222,6 +223,8 @@ def report(**context: Any) -> dict[str, Any]:
         cleaned = leftovers.clean_up_unpublished(form_of(context), [planned])
         report_lines(f"Nothing to publish: the branch holds what main of {planned['table']} holds", *cleaned)
         raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
+    ran = where_it_ran({name: ti.xcom_pull(task_ids=name) for name in ("correct", "check", "diff")})
+    made["markdown"] += f"\n\n{ran}" if ran else ""
     if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
         made["markdown"] += f"\n\n{notice}"
     report_lines(made["subject"], *made["markdown"].splitlines())

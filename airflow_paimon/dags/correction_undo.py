@@ -27,6 +27,7 @@ from airflow_paimon.runbooks.form import (
     in_airflows_terms,
     report_lines,
 )
+from airflow_paimon.runbooks.markdown import where_it_ran
 from airflow_paimon.runbooks.tasks import (
     DEFAULTS,
     SPARK,
@@ -66,7 +67,7 @@ PARAMS = {
     **shared_by_undos(
         "reason", "approval", "notify", "remind_before", "approvers", "undo_retention", "skip_checks", "paimon_conn_id"
     ),
-    **shared_by_undos("sample_rows", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared_by_undos("sample_rows", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 
 
@@ -86,6 +87,8 @@ def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
     planned, preview, diff = (context["ti"].xcom_pull(task_ids=name) for name in ("check_params", "preview", "diff"))
     made = runbook.describe_plan(context["params"], planned, preview, triggering_user(context), diff)
+    ran = where_it_ran({"check": context["ti"].xcom_pull(task_ids="check"), "diff": diff})
+    made["markdown"] += f"\n\n{ran}" if ran else ""
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 

@@ -77,7 +77,7 @@ PARAMS = {
     "writers_stopped": switch(
         "Writers are stopped", "Nobody writes, reads or tags the table: allows a shorter grace time.", section=MORE
     ),
-    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 _WORDS = ("expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped", "skip_checks")
 ERASURE: dict[str, Any] = {

@@ -1,8 +1,9 @@
-"""Nightly maintenance of many tables: compact, expire branches, tags and snapshots, remove orphan files once a week.
+"""Nightly maintenance of many tables: compact, expire partitions, branches, tags and snapshots, remove orphan files.
 
-find_tables -> for each table: compact -> expire_branches -> trigger_tag_automatic_creation -> expire_tags ->
-expire_snapshots -> remove_orphan_files;
-then summary -> nothing_failed. With a budget find_tables measures the tables, and leaves those that need nothing.
+find_tables -> group_small_tables -> compact_together -> for each table: compact -> expire_partitions -> expire_branches
+-> trigger_tag_automatic_creation -> expire_tags -> expire_snapshots -> remove_orphan_files (once a week);
+then summary -> nothing_failed. Small tables are compacted together, in one Spark application. Partitions expire by the
+tables' own options alone. With a budget find_tables measures the tables, and leaves those that need nothing.
 A step that fails ends the night of its own table: what is damaged is not deleted from.
 docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry run* first.
 
@@ -32,6 +33,7 @@ from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.maintenance import (
     BranchExpireOperator,
     CompactOperator,
+    PartitionExpireOperator,
     RemoveOrphanFilesOperator,
     SnapshotExpireOperator,
     TagAutomaticCreationOperator,
@@ -41,6 +43,7 @@ from airflow_paimon.runbooks import table_maintenance as night
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text, texts
 from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
 from airflow_paimon.runbooks.notify import choose_notifiers, send
+from airflow_paimon.runbooks.tasks import SPARK
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -155,7 +158,7 @@ PARAMS = {
         "Who hears what the night did: names from the Paimon connection's extra notify, one a line. Empty: nobody.",
         section=MORE,
     ),
-    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 
 
@@ -183,17 +186,40 @@ def only_with_automatic_tags(context: Context) -> None:
         skip(context, reason)
 
 
+def only_with_expiry(context: Context) -> None:
+    """Skip a table whose options let no partition expire."""
+    only_as_planned(context)
+    with in_airflows_terms():
+        reason = night.why_no_partition_expiry(context["params"], context["task"].table)
+    if reason is not None:
+        skip(context, reason)
+
+
 def why_no_time(context: Context) -> str | None:
     """Say that the budget's time is over."""
     return night.why_out_of_time(context["params"], context["dag_run"].start_date, datetime.now(UTC))
 
 
+class CompactTogether(CompactOperator):
+    """Compacts several small tables in one Spark application. What it leaves undone, the table's own task does."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Begin while there is time."""
+        with in_airflows_terms():
+            reason = why_no_time(context)
+        if reason is not None:
+            skip(context, reason)
+        return super().execute(context)
+
+
 class CompactIfNeeded(CompactOperator):
-    """Skips a table that needs no compaction, or can't have one, before a job is submitted."""
+    """Skips a table that needs no compaction, or can't have one, or had one with others, before a job is submitted."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Look at the table first."""
         only_as_planned(context)
+        if (done := night.done_together(context, self.table)) is not None:
+            return done
         with in_airflows_terms():
             retried = context["ti"].try_number > 1
             reason = why_no_time(context) or night.why_not_compacted(context["params"], self.table, retried=retried)
@@ -218,6 +244,18 @@ def find_tables(**context: Any) -> list[str]:
     report_lines(*night.describe_night(plan))
     ti.xcom_push(key="plan", value=night.night_json(plan))
     return [one.table for one in plan.tables]
+
+
+@task
+def group_small_tables(**context: Any) -> list[str]:
+    """Put tables whose compaction is small together: each text names the tables of one Spark application."""
+    ti = context["ti"]
+    with in_airflows_terms():
+        groups = night.small_groups(
+            context["params"], ti.xcom_pull(task_ids="find_tables"), ti.xcom_pull(task_ids="find_tables", key="plan")
+        )
+    report_lines(f"{len(groups):,} groups of small tables", *groups)
+    return groups
 
 
 def chosen_notifiers(params: Mapping[str, Any]) -> list[BaseNotifier]:
@@ -246,12 +284,12 @@ def maintain(table: str) -> None:
     compact = CompactIfNeeded(
         task_id="compact",
         table=table,
+        trigger_rule="all_done",
         map_index_template=LABEL,
         max_active_tis_per_dagrun=4,
         min_files="{{ params.min_files }}",
         max_sorted_runs=given("max_sorted_runs"),
-        spark_conf=given("spark_conf"),
-        spark_options=given("spark_options"),
+        **SPARK,
     )
     here: dict[str, Any] = {
         "table": table,
@@ -264,6 +302,7 @@ def maintain(table: str) -> None:
     limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
     idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
     planned: dict[str, Any] = {"pre_execute": only_as_planned, **here}
+    partitions = PartitionExpireOperator(task_id="expire_partitions", **{**planned, "pre_execute": only_with_expiry})
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
     automatic = TagAutomaticCreationOperator(
         task_id="trigger_tag_automatic_creation", **{**planned, "pre_execute": only_with_automatic_tags}
@@ -276,7 +315,7 @@ def maintain(table: str) -> None:
         pre_execute=only_on_its_day,
         **here,
     )
-    compact >> branches >> automatic >> tags >> snapshots >> orphans
+    compact >> partitions >> branches >> automatic >> tags >> snapshots >> orphans
 
 
 @task(multiple_outputs=False, trigger_rule="all_done", outlets=[FREED])
@@ -336,4 +375,15 @@ def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes
 
 def add_tasks() -> None:
     """Add the tasks, in the order of their names above."""
-    maintain.expand(table=find_tables()) >> summary() >> nothing_failed()
+    tables, groups = find_tables(), group_small_tables()
+    together = CompactTogether.partial(
+        task_id="compact_together",
+        map_index_template=LABEL,
+        max_active_tis_per_dagrun=4,
+        retries=0,
+        min_files="{{ params.min_files }}",
+        max_sorted_runs=given("max_sorted_runs"),
+        **SPARK,
+    ).expand(table=groups)
+    tables >> groups >> together >> (maintained := maintain.expand(table=tables))
+    maintained >> summary() >> nothing_failed()

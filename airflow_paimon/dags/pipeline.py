@@ -144,7 +144,7 @@ PARAMS = {
     ),
     **shared("sample_rows", "rewrite", "keep_appended", "writers_stopped", section=MORE),
     **shared("notify", "remind_before", "approvers", "four_eyes", section=APPROVAL),
-    **shared("paimon_conn_id", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 
 

@@ -72,7 +72,7 @@ PARAMS = {
         "skip_checks",
         "paimon_conn_id",
     ),
-    **shared_by_undos("sample_rows", "spark_conn_id", "spark_conf", "spark_options", section=MORE),
+    **shared_by_undos("sample_rows", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
 
 

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType
-from airflow_paimon.core.requests.plain import DEFAULT_MEMORY_MB, MIB
+from airflow_paimon.core.requests.plain import MEMORY_BYTES
 
-DEFAULT_BYTES = DEFAULT_MEMORY_MB * MIB
+DEFAULT_BYTES = MEMORY_BYTES
 """What a connection and a job that say nothing else let plain Python take."""
-OPEN_BYTES = 2 * MIB
+OPEN_BYTES = 2 << 20
 _EXPANSION = {"parquet": 6, "orc": 6, "avro": 4}
 _OTHER_EXPANSION = 8
 _VARIABLE_BYTES = 32

@@ -32,7 +32,7 @@ DEFAULT_SPARK_CONN_ID = SPARK_CONN_ID
 EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secret", "token", "endpoint", "region",
                      "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
                      "spark_options", "results_folder", "notify", "approvers", "remind_before", "four_eyes", "forms",
-                     "masked_columns", "plain_memory_mb"})  # fmt: skip
+                     "masked_columns", "local_execution"})  # fmt: skip
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 _STORAGES = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "oss": "oss", "hdfs": "hdfs", "viewfs": "hdfs",
@@ -61,8 +61,8 @@ class PaimonHook(BaseHook):
     ``google_cloud_platform``, ``wasb`` or ``adls`` to log in with), ``storage_options`` (further options, JSON) and
     ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the folder
     ``_airflow_paimon_results`` in the warehouse). For operators that don't name their own: ``spark_conn_id``,
-    ``spark_conf`` and ``spark_options`` (both JSON); ``plain_memory_mb`` (what work on rows may take in plain Python
-    beside the task, 1024; 0 = always Spark). For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
+    ``spark_conf`` and ``spark_options`` (both JSON). ``local_execution``: what small work on rows runs in plain Python
+    instead of in Spark. For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
     (ids of the users who may answer), ``remind_before``, ``four_eyes`` (whoever triggered a run can't approve it). For
     trigger forms: ``forms`` (what they may ask for beyond what does no harm, and which of their fields are locked,
     JSON; :class:`~airflow_paimon.form_policy.FormPolicy`). For diffs: ``masked_columns`` (columns by table whose values
@@ -163,13 +163,13 @@ class PaimonHook(BaseHook):
         )
 
     @property
-    def plain_memory_mb(self) -> int:
-        """How many MiB small work on rows may take in plain Python beside its task; 0 = all of it runs in Spark."""
-        from airflow_paimon.core.requests.plain import plain_memory_mb
+    def local_execution(self) -> str:
+        """What of the work on rows runs in plain Python where it is small: ``none``, ``reads`` or ``all``."""
+        from airflow_paimon.core.requests.plain import local_execution
+        from airflow_paimon.settings import LOCAL_EXECUTION
 
-        return plain_memory_mb(
-            self._extras().get("plain_memory_mb"), f"Connection {self.paimon_conn_id!r}: plain_memory_mb"
-        )
+        name = f"Connection {self.paimon_conn_id!r}: local_execution"
+        return local_execution(self._extras().get("local_execution"), name, LOCAL_EXECUTION)
 
     @property
     def results_folder(self) -> str:
@@ -305,7 +305,7 @@ class PaimonHook(BaseHook):
     def check_settings(self) -> None:
         """Read every setting. ``InvalidInputError`` names the first one that is wrong."""
         _ = self.warehouse, self.catalog_type, self.storage_options, self.notify, self.approvers, self.remind_before
-        _ = self.four_eyes, self.form_policy, self.masks, self.plain_memory_mb
+        _ = self.four_eyes, self.form_policy, self.masks, self.local_execution
         self.spark_settings()
 
     def _extras(self) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_paimon._compat import BaseHook
-from airflow_paimon.core.requests.arguments import NEEDS_SPARK, PLAIN_MEMORY_MB, WITHOUT_SPARK
+from airflow_paimon.core.requests.arguments import LOCAL, NEEDS_SPARK, WITHOUT_SPARK
+from airflow_paimon.core.requests.plain import ALL
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_process import JobProcess
@@ -17,17 +18,14 @@ __all__ = ["PlainJobHook"]
 
 class PlainJobHook(BaseHook):
     """
-    Run one bundled job in plain Python, if it is small enough for that.
+    Run one bundled job in plain Python, if it is small enough for that: if it takes no more than 1 GiB of memory.
 
     The job is a process beside the task, so that its memory is not the worker's, and dies with it. It decides by a plan
     from metadata alone.
-
-    :param memory_mb: MiB of memory that work on rows may take there
     """
 
-    def __init__(self, memory_mb: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._memory_mb = memory_mb
         self._process = JobProcess(self.log)
 
     def run_job(self, request: Request, *, texts: Mapping[str, str] | None = None) -> dict[str, Any] | None:
@@ -41,7 +39,7 @@ class PlainJobHook(BaseHook):
         :param texts: fields of the request that name a file (``sql``), with the file's content
         :raises PaimonError: the job's own failure, of its class
         """
-        flags = [f"{flag_name(PLAIN_MEMORY_MB)}={self._memory_mb}", flag_name(WITHOUT_SPARK)]
+        flags = [f"{flag_name(LOCAL)}={ALL}", flag_name(WITHOUT_SPARK)]  # whether it may is decided already
         with JobFolder() as folder:
             code, found = self._process.run(folder, request, texts or {}, flags=flags)
         if found is not None and code != NEEDS_SPARK:

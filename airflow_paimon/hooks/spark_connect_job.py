@@ -14,8 +14,7 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook
 from airflow_paimon.bundled import package_archive
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests.arguments import PLAIN_MEMORY_MB
-from airflow_paimon.core.requests.requests import Request, flag_name
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_process import JobProcess
 from airflow_paimon.hooks.cluster_job import Submission
@@ -60,12 +59,10 @@ class SparkConnectJobHook(SparkConnectHook):
         result_name: str,
         results_folder: str,
         texts: Mapping[str, str] | None = None,
-        plain_memory_mb: int | None = None,
     ) -> dict[str, Any]:
         """Run the request's job and give its result JSON, as :meth:`SparkJobHook.run_job` does."""
-        flags = [] if plain_memory_mb is None else [f"{flag_name(PLAIN_MEMORY_MB)}={plain_memory_mb}"]
         with JobFolder() as folder:
-            code, found = self._process.run(folder, request, texts or {}, flags=flags, env=self._environment(folder))
+            code, found = self._process.run(folder, request, texts or {}, env=self._environment(folder))
             if found is None:
                 raise error_without_result(request, code, folder.result().uri)
             return result_or_raise(found)

@@ -29,7 +29,6 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.requests.arguments import (
-    PLAIN_MEMORY_MB,
     RESULT_URI,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
@@ -148,7 +147,6 @@ class SparkJobHook(SparkSubmitHook):
         self._refusal: str | None = None
         self._in_pods: _InPods | None = None
         self._killed = False
-        self._plain_memory_mb: int | None = None
         self._upload_path = self._conf.get(UPLOAD_PATH)
         if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
             self._track_driver_via_k8s_api = True
@@ -179,7 +177,6 @@ class SparkJobHook(SparkSubmitHook):
         result_name: str,
         results_folder: str,
         texts: Mapping[str, str] | None = None,
-        plain_memory_mb: int | None = None,
     ) -> dict[str, Any]:
         """
         Run the request's job and give its result JSON.
@@ -188,10 +185,8 @@ class SparkJobHook(SparkSubmitHook):
         :param result_name: path of the result file within the results folder; unique per try
         :param results_folder: where a driver on another machine leaves the result
         :param texts: fields of the request that name a file (``sql``), with the file's content
-        :param plain_memory_mb: how much memory work on rows may take in the driver itself, without a session
         :raises PaimonError: the job's own failure, of its class
         """
-        self._plain_memory_mb = plain_memory_mb
         if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
             try:
                 return self._wait(left, request, results_folder)
@@ -219,7 +214,6 @@ class SparkJobHook(SparkSubmitHook):
         result_name: str,
         results_folder: str,
         texts: Mapping[str, str] | None = None,
-        plain_memory_mb: int | None = None,
     ) -> Submission:
         """
         Submit the request's job to a cluster and return as soon as it has a driver. Arguments as of :meth:`run_job`.
@@ -227,7 +221,6 @@ class SparkJobHook(SparkSubmitHook):
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
         self.require_driver_elsewhere()
-        self._plain_memory_mb = plain_memory_mb
         if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
             return left
         return self._submit(request, result_name, results_folder, texts or {})
@@ -449,8 +442,6 @@ class SparkJobHook(SparkSubmitHook):
     def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> str:
         """Set what this submission needs; return the file to submit."""
         arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result_uri}"]
-        if self._plain_memory_mb is not None:
-            arguments.append(f"{flag_name(PLAIN_MEMORY_MB)}={self._plain_memory_mb}")
         ships = self.is_cluster and not self._is_standalone_cluster
         if request.storage_options:
             path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))

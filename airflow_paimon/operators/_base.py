@@ -72,9 +72,10 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     Base of the operators; each runs one operation of the core on one table and returns its result dict.
 
     The result is ``{"operation", "table", "branch", "changed", "dry_run", "plan_id", "snapshot_before",
-    "snapshot_after", "details", "duration_s", "version"}``. A retry is the same operation and gives the first try's
-    result; Clear makes a new one. Wrong input and refusals for safety fail the task at once, conflicts and storage
-    failures are retried; the error object is in XCom ``paimon_error``.
+    "snapshot_after", "details", "duration_s", "ran_on", "version"}``; ``ran_on`` is ``spark`` or ``worker``.
+    A retry is the same operation and gives the first try's result; Clear makes a new one. Wrong input and refusals for
+    safety fail the task at once, conflicts and storage failures are retried; the error object is in XCom
+    ``paimon_error``.
 
     When rows or columns of a branch have changed, its asset ``paimon://<connection>/<database>/<table>[/<branch>]``
     gets an event with the result as ``extra``; no ``outlets`` are needed. Tags, deletions, checks, repairs and dry runs
@@ -85,9 +86,9 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     :param paimon_conn_id: connection of type ``paimon`` (templated)
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; left out, the one that the Paimon
         connection names, or ``spark_default`` (templated)
-    :param run_on: left out, an operation that is metadata only runs in the worker, in milliseconds, and one that reads
-        or writes rows in a process beside the task, if it is one that plain Python does and takes no more memory than
-        the connection's ``plain_memory_mb``; others are submitted to Spark. ``spark`` and ``worker`` choose (templated)
+    :param run_on: left out, an operation that is metadata only runs in the worker, in milliseconds, and what writes
+        rows is submitted to Spark. A diff or a check that takes no more than 1 GiB of memory runs in a process beside
+        the task; the connection's ``local_execution`` allows more or less. ``spark`` submits in any case (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
     :param dry_run: plan, change nothing; the plan is in ``details.plan``. Of lists with more than 100 entries the
         first 100 are kept, and ``details.left_out`` says how many are missing; the job prints all (templated)
@@ -212,7 +213,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         result = shortened(result)
-        self.log.info("Result: %s", json.dumps(result))
+        self.log.info("Ran on: %s. Result: %s", result["ran_on"], json.dumps(result))
         self._result = result
         send_success(self.paimon_conn_id, result, try_number=context["ti"].try_number)
         self._emit_asset_events(context, result)
@@ -381,7 +382,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         if (done := self._run_plain(hook, request, spark.conf)) is not None:
             return done
         where: dict[str, Any] = {"result_name": self._result_name(context), "results_folder": hook.results_folder}
-        where["plain_memory_mb"] = hook.plain_memory_mb if self._needs_spark(None) else None
+        self.log.info("Submitting to Spark (connection %s)", spark.conn_id)
+        on_progress("submitted to Spark")
         if self._defers(self._spark_hook):
             from airflow_paimon.operators._deferral import defer_until_over
 
@@ -390,15 +392,16 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         return self._spark_hook.run_job(request, texts=self._texts(), **where)
 
     def _run_plain(self, hook: PaimonHook, request: Request, spark_conf: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Run small work on rows in a process beside this one, unless ``run_on`` says where; None = it is Spark's."""
+        """Run small work on rows in a process beside this one, if it may; None = it is Spark's."""
         from airflow_paimon.core.requests.plain import may_run_plain
 
-        memory_mb = hook.plain_memory_mb
-        if self._run_on is not None or not memory_mb or not may_run_plain(request, self._texts(), spark_conf):
+        local = hook.local_execution
+        if self._run_on is not None or not may_run_plain(request, self._texts(), spark_conf, local):
             return None
         from airflow_paimon.hooks.plain_job import PlainJobHook
 
-        self._plain_hook = PlainJobHook(memory_mb)
+        self.log.info("Trying it in a process beside the task, without Spark (local_execution is %s)", local)
+        self._plain_hook = PlainJobHook()
         return self._plain_hook.run_job(request, texts=self._texts())
 
     def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> bool:

@@ -63,7 +63,7 @@ class CheckBranchOperator(PaimonOperator):
         branch: str | None = None,
         rules: Sequence[Mapping[str, Any]] | str | None = None,
         against: str = "base",
-        version: str | int | None = None,
+        version: str | None = None,
         view: Sequence[str] | str = (),
         restricted_sql: bool | str | None = None,
         allow_module: Sequence[str] | str = (),

@@ -266,6 +266,9 @@ class CompactOperator(PaimonOperator):
     Rows keep their ids and versions, or their sequence numbers. Some groups of files at a time are committed, and a
     retry goes on where the first try stopped; ``details`` count the files, bytes and rows, and list the snapshots.
 
+    Several tables (``table="sales.*"``, or names with commas between) share one Spark application;
+    ``details["tables"]`` has the result of each, and one that fails stops no other.
+
     :param branch: branch to compact (templated)
     :param partitions: only these, ``k=v,...``; all when left out (templated)
     :param min_files: append tables: leave partitions with fewer small files as they are (templated)
@@ -286,6 +289,12 @@ class CompactOperator(PaimonOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+
+    def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
+        """Take a result; of several tables, that of each."""
+        for one in result["details"].get("tables", ()):
+            super()._done(context, one)
+        return result if "tables" in result["details"] else super()._done(context, result)
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
         found = result["details"]

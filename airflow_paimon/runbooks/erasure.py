@@ -11,7 +11,7 @@ from airflow_paimon.core.erasure.report import report_markdown
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
-from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
+from airflow_paimon.runbooks.markdown import code_block, counted, escape, table, where_it_ran
 
 _LISTED = 50
 _PLANNED = (
@@ -181,6 +181,7 @@ def certificate(
         "requested_by": asked_by,
         "approved_by": answer["approved_by"],
         "approved_at": answer["answered_at"],
+        "ran_on": [r.get("ran_on") for r in runs],
         "erased": [{"time": r["details"]["time"], **one} for r in runs for one in r["details"].get("erased", ())],
         "proven": details["proven"],
         "proven_at": details["time"],
@@ -199,6 +200,7 @@ def certificate(
         f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
         f"Approved by: {escape(answer['approved_by']) if answer['approved_by'] else '*nobody was asked*'}",
         f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
+        *filter(None, [where_it_ran(dict(zip(("erase", "prove"), runs, strict=False)))]),
     ]
     markdown = "\n\n".join(
         (

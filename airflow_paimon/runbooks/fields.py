@@ -114,6 +114,11 @@ _SHARED = {
     "spark_conn_id": text(
         "Spark connection", "Where Spark jobs run. Empty: as the Paimon connection says, or the deployment's default."
     ),
+    "in_spark": switch(
+        "All in Spark",
+        "Submit diffs and checks to Spark, too, even if they are small. What writes rows runs there anyway, unless the "
+        "Paimon connection's local_execution says otherwise.",
+    ),
     "spark_conf": Param(
         {},
         type="object",

@@ -120,6 +120,7 @@ def _due(health: TableHealth, params: Mapping[str, Any]) -> set[str]:
     held = health.held
     found = {
         "compact": params["compact"] and bool(_compacting(health, params)),
+        "expire_partitions": held.partitions_expire,
         "expire_branches": held.branches > 0,
         "trigger_tag_automatic_creation": held.automatic_tags,
         "expire_tags": held.due_tags + held.keep_tags > 0,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from airflow_paimon.cli.listing import counted as counted
 
@@ -29,3 +30,13 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table; its cells are Markdown already."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def where_it_ran(results: Mapping[str, Any]) -> str:
+    """Say what of a run Spark has done, and what plain Python beside its task. ``results``: by task; None: it had none.
+
+    Nothing is said of results that don't say it themselves.
+    """
+    found = {name: result["ran_on"] for name, result in results.items() if result and result.get("ran_on")}
+    said = ", ".join(f"{name}: {'Spark' if ran == 'spark' else 'plain Python'}" for name, ran in found.items())
+    return f"Ran on: {said}." if said else ""

@@ -208,6 +208,7 @@ def summarize_night(
         "table": state.main.table.name,
         "compacted": outcomes,
         "rows_written": rows,
+        "ran_on": sorted({str(result["ran_on"]) for result in filter(None, compacted) if result.get("ran_on")}),
         "files_in": files_in,
         "files_out": files_out,
         "expired_partitions": gone.get("partitions", 0),

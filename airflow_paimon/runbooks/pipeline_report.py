@@ -12,7 +12,7 @@ from airflow_paimon.plugin.urls import table_page_url
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
 from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
-from airflow_paimon.runbooks.markdown import code_block, counted, escape, table
+from airflow_paimon.runbooks.markdown import code_block, counted, escape, table, where_it_ran
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -53,6 +53,8 @@ def plan_publishes(
         facts = correction.publish_facts("merge", one["branch"], plan)
         parts = [f"## {number}. {escape(one['table'])}", _what_ran(one, its["wrote"]["details"]),
                  render_checks(its["check"]["details"]["rules"]), render_markdown(its["diff"]["details"]), facts,
+                 where_it_ran({"correct" if one["correct"] else "replay": its["wrote"], "check": its["check"],
+                               "diff": its["diff"]}),
                  _notice(one), *_warnings(params, one)]  # fmt: skip
         sections.append("\n\n".join(part for part in parts if part))
     head = ["Table", "By", "Added", "Changed", "Deleted", "Page"]

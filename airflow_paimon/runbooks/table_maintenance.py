@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
 STEPS = (
-    "compact", "expire_branches", "trigger_tag_automatic_creation", "expire_tags", "expire_snapshots",
-    "remove_orphan_files",
+    "compact", "expire_partitions", "expire_branches", "trigger_tag_automatic_creation", "expire_tags",
+    "expire_snapshots", "remove_orphan_files",
 )  # fmt: skip
 """The tasks of each table, in their order."""
+NO_EXPIRY = "the table has no option partition.expiration-time"
 NO_AUTOMATIC_TAGS = "the table has no option tag.automatic-creation"
 SKIPPED = "skipped"
 """XCom key of a skipped task: the reason."""
@@ -221,14 +222,10 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
     Raises:
         PaimonError: the table is missing, or can't be read.
     """
-    from airflow_paimon.core.requests.operations import plan_operation
-
     if not params["compact"]:
         return "the form says so"
-    limits = {"min_files": params["min_files"], "max_sorted_runs": params["max_sorted_runs"]}
-    request = request_for({**params, "table": name}, "compact", **limits, dry_run=True)
     try:
-        planned = plan_operation(request).details
+        planned = _planned_compaction(params, name)
     except UnsupportedFeatureError as error:
         return error.message
     if params["dry_run"]:
@@ -241,6 +238,61 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
         if planned["files_before"] or retried
         else "no partition has enough small files, and no bucket enough sorted runs"
     )
+
+
+def _planned_compaction(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    from airflow_paimon.core.requests.operations import plan_operation
+
+    limits = {"min_files": params["min_files"], "max_sorted_runs": params["max_sorted_runs"]}
+    return plan_operation(request_for({**params, "table": name}, "compact", **limits, dry_run=True)).details
+
+
+SMALL_BYTES, TOGETHER_BYTES, TOGETHER = 1 << 30, 4 << 30, 50
+"""A small table's compaction rewrites at most so many bytes; a Spark application gets so many, of so many tables."""
+
+
+def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
+    """Return groups of tables whose compaction is small, each as names with commas; ``plan``: see ``night_json``.
+
+    A table alone in its group is left to its own task, and so is one that can't be planned, which says why. Where
+    small work runs beside its task there are none.
+    """
+    from airflow_paimon.core.errors import PaimonError
+    from airflow_paimon.core.requests.plain import ALL
+
+    local = PaimonHook(params["paimon_conn_id"]).local_execution == ALL and not params["in_spark"]
+    if local or params["dry_run"] or not params["compact"]:
+        return []
+    groups: list[tuple[list[str], int]] = []
+    for name in names:
+        if why_not_planned(plan, "compact", name) is not None:
+            continue
+        try:
+            size = int(_planned_compaction(params, name)["bytes_before"])
+        except PaimonError:
+            continue
+        if not 0 < size <= SMALL_BYTES:
+            continue
+        members, used = groups[-1] if groups else ([], TOGETHER_BYTES)
+        if used + size > TOGETHER_BYTES or len(members) == TOGETHER:
+            groups.append(([name], size))
+        else:
+            groups[-1] = ([*members, name], used + size)
+    return [",".join(members) for members, _ in groups if len(members) > 1]
+
+
+def done_together(context: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Return the result of a table that was compacted with others, on the task's first try; None: it was not."""
+    ti = context["ti"]
+    if ti.try_number > 1:
+        return None
+    for index, group in enumerate(ti.xcom_pull(task_ids="group_small_tables") or ()):
+        if name in group.split(","):
+            found = ti.xcom_pull(task_ids="compact_together", map_indexes=index)
+            failed = ti.xcom_pull(task_ids="compact_together", map_indexes=index, key=ERROR_KEY) or {}
+            results = found["details"]["tables"] if found else failed.get("tables", ())
+            return next((one for one in results if one["table"] == name and "error" not in one), None)
+    return None
 
 
 def why_no_automatic_tags(params: Mapping[str, Any], name: str) -> str | None:
@@ -259,6 +311,20 @@ def why_no_automatic_tags(params: Mapping[str, Any], name: str) -> str | None:
     except (InvalidInputError, UnsupportedFeatureError) as error:
         return error.message
     return NO_AUTOMATIC_TAGS if rules.mode == NONE else None
+
+
+def why_no_partition_expiry(params: Mapping[str, Any], name: str) -> str | None:
+    """Say why no partition of a table expires: its own options decide, and nobody has to approve that.
+
+    Raises:
+        PaimonError: the table is missing, or can't be read.
+    """
+    from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
+
+    schema = PaimonHook(params["paimon_conn_id"]).get_table(name).schema()
+    if not schema.options.get(EXPIRATION_TIME, "").strip():
+        return NO_EXPIRY
+    return None if schema.partition_keys else "the table has no partitions"
 
 
 def why_no_orphan_cleaning(day: str, when: datetime) -> str | None:
@@ -300,7 +366,7 @@ def summarize(
     among those with something to do (a score below 60, or unreadable).
     """
     rows = sorted((_figures(night) for night in nights), key=lambda row: (not row["failed"], -row["freed_bytes"]))
-    summed = ("snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
+    summed = ("partitions", "snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
     failed = [f"{row['table']}: {step}: {why}" for row in rows for step, why in row["failed"].items()]
     failed += [f"No table matches {pattern}" for pattern in missed]
     soon = sorted((one for night in nights for one in _expiring_soon(night)), key=lambda one: str(one["expires_at"]))
@@ -342,6 +408,8 @@ def _figures(night: TableNight) -> dict[str, Any]:
         "table": night.table,
         "compacted_files": compacted.get("files_before", 0),
         "compacted_to": compacted.get("files_after", 0),
+        "compacted_on": night.done.get("compact", {}).get("ran_on"),
+        "partitions": details.get("expire_partitions", {}).get("partitions", 0),
         "snapshots": sum(one["snapshots"] for one in snapshots.get("expired", {}).values()),
         "tags": sum(len(names) for one in tags for names in one["expired"].values()),
         "branches": len(details.get("expire_branches", {}).get("expired", ())),
@@ -356,6 +424,9 @@ def _figures(night: TableNight) -> dict[str, Any]:
     }
 
 
+_COUNTED = ("partitions", "snapshots", "tags", "branches", "freed_files")
+
+
 def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     """Return one line and the Markdown of what :func:`summarize` found."""
     would = "would be " if found["dry_run"] else ""
@@ -368,14 +439,17 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     rows = [
         [
             escape(row["table"]),
-            f"{row['compacted_files']:,} to {row['compacted_to']:,}" if row["compacted_files"] else "",
-            *(f"{row[name]:,}" if row[name] else "" for name in ("snapshots", "tags", "branches", "freed_files")),
+            f"{row['compacted_files']:,} to {row['compacted_to']:,} ({row['compacted_on']})"
+            if row["compacted_files"]
+            else "",
+            *(f"{row[name]:,}" if row[name] else "" for name in _COUNTED),
             f"{row['freed_bytes']:,}" if row["freed_bytes"] else "",
             _notes(row),
         ]
         for row in found["by_table"]
     ]
-    headers = ("Table", "Files compacted", "Snapshots", "Tags", "Branches", "Files freed", "Bytes freed", "Notes")
+    counts = ("Partitions", "Snapshots", "Tags", "Branches", "Files freed")
+    headers = ("Table", "Files compacted", *counts, "Bytes freed", "Notes")
     parts = [escape(subject), *([table(headers, rows)] if rows else [])]
     if found["tables"] > len(rows):
         parts.append(f"and {counted(found['tables'] - len(rows), 'more table')}")

@@ -35,7 +35,9 @@ NEW_BRANCH: dict[str, Any] = {
     "branch_owner": "{{ dag.dag_id }}/{{ run_id }}",
     "reason": given("reason"),
 }
-SPARK: dict[str, Any] = {"spark_conf": given("spark_conf"), "spark_options": given("spark_options")}
+SUBMISSION: dict[str, Any] = {"spark_conf": given("spark_conf"), "spark_options": given("spark_options")}
+SPARK: dict[str, Any] = {**SUBMISSION, "run_on": "{{ 'spark' if params.in_spark else '' }}"}
+"""Of tasks that read or write rows."""
 APPROVED_BY = "{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}"
 APPROVED_AT = "{{ ti.xcom_pull(task_ids='approve')['answered_at'] or '' }}"
 PUBLISH: dict[str, Any] = {
@@ -45,7 +47,7 @@ PUBLISH: dict[str, Any] = {
     "undo_retention": "{{ params.undo_retention }}",
     "rewrite": "{{ params.rewrite }}",
     "writers_stopped": "{{ params.writers_stopped }}",
-    **SPARK,
+    **SUBMISSION,
 }
 UNDO: dict[str, Any] = {
     "reason": given("reason"),
@@ -71,14 +73,14 @@ def check_form(context: Context, params: Iterable[str]) -> None:
 
 
 def ask_for_approval(
-    on_approve: str, *, required: str = "{{ params.approval }}", **arguments: Any
+    on_approve: str, *, asked_in: str = "report", required: str = "{{ params.approval }}", **arguments: Any
 ) -> PublishApprovalOperator:
-    """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``report`` has returned."""
+    """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``asked_in`` has returned."""
     people: dict[str, Any] = {name: given(name) for name in ("notify", "approvers", "remind_before")}
     return PublishApprovalOperator(
         task_id="approve",
-        subject="{{ ti.xcom_pull(task_ids='report')['subject'] }}",
-        body="{{ ti.xcom_pull(task_ids='report')['markdown'] }}",
+        subject=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['subject'] }}}}",
+        body=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['markdown'] }}}}",
         required=required,
         on_approve=on_approve,
         on_reject="rejected",

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,9 +40,9 @@ from airflow_paimon.core.requests.arguments import (
     peek,
     read_storage_options,
 )
-from airflow_paimon.core.requests.context import OperationResult, failure_json
+from airflow_paimon.core.requests.context import OperationResult, failure_json, running_in_spark
 from airflow_paimon.core.requests.operations import operation_of, run_operation
-from airflow_paimon.core.requests.plain import MIB, Here, NeedsSparkError
+from airflow_paimon.core.requests.plain import ALL, MEMORY_BYTES, NONE, Here, NeedsSparkError
 from airflow_paimon.core.requests.requests import CheckBranchData, Request
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.read_once import reading_once
@@ -61,8 +61,6 @@ class Outcome:
     exit_code: int
 
 
-_BESIDE_JVM_BYTES = 192 * MIB
-"""The most that a driver with a JVM works on itself: about a second of work, which tasks would not shorten."""
 _OTHERWISE_IN_SPARK = (StorageError, UnsupportedStorageError, MemoryError, ModuleNotFoundError)
 """What may fail in this process alone: on another machine, or spread over tasks, the same work may succeed."""
 
@@ -202,7 +200,7 @@ def _without_pandas(request: Request) -> Iterator[None]:
 @same_versions()
 @reading_once()
 def _run_operation(arguments: JobArguments) -> OperationResult:
-    with _without_pandas(arguments.request):
+    with _without_pandas(arguments.request), running_in_spark() if _is_submitted() else nullcontext():
         return _run_where_it_belongs(arguments)
 
 
@@ -216,7 +214,7 @@ def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
         if (done := run_before_spark(request, _here(arguments))) is not None:
             return done
         if arguments.without_spark:
-            raise NeedsSparkError(f"it is more than {arguments.plain_memory_mb:,} MiB allow, or Spark's own work")
+            raise NeedsSparkError(f"it is more than {MEMORY_BYTES >> 20:,} MiB allow, or Spark's own work")
     from airflow_paimon.spark.jobs import run_spark_operation
 
     spark = _session(request)
@@ -239,7 +237,7 @@ def _run_on_metadata(request: Request) -> OperationResult:
     if _in_yarn_cluster():
         session()
     in_tasks = None
-    if "PYSPARK_GATEWAY_PORT" in os.environ or uses_connect():
+    if _is_submitted():
         from airflow_paimon.spark.whole_table import PiecesInTasks
 
         in_tasks = PiecesInTasks(session, f"{request.operation} {request.table}")
@@ -251,14 +249,15 @@ def _run_on_metadata(request: Request) -> OperationResult:
 
 
 def _here(arguments: JobArguments) -> Here:
-    """Return what this process may do itself: little where a JVM runs already, which has tasks for more."""
-    memory = arguments.plain_memory_mb * MIB
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    return Here(
-        memory_bytes=min(memory, _BESIDE_JVM_BYTES) if submitted else memory,
-        statements=not submitted and not uses_connect(),
-        only=arguments.without_spark,
-    )
+    """Return what this process may do itself: of a submitted job nothing, since whoever submits it wants Spark."""
+    local = NONE if _is_submitted() else arguments.local_execution
+    memory = 0 if local == NONE else MEMORY_BYTES
+    return Here(memory_bytes=memory, writes=local == ALL, only=arguments.without_spark)
+
+
+def _is_submitted() -> bool:
+    """Whether ``spark-submit`` has started this process, or a Spark Connect server does its work."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or uses_connect()
 
 
 def _stop(spark: Any) -> None:

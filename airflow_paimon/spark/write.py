@@ -14,6 +14,7 @@ from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN
@@ -44,6 +45,7 @@ _TRIES = 3
 OPERATION = "write_table"
 
 
+@running_in_spark()
 def write_table(
     frame: DataFrame,
     warehouse: str | None = None,

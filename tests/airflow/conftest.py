@@ -148,7 +148,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A local warehouse behind connection ``paimon_default``, and a one-core local Spark behind ``spark_default``."""
     folder = tmp_path / "warehouse"
     folder.mkdir()
-    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder)})
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder), "local_execution": "all"})
     set_connection(monkeypatch, "spark_default", "spark", host="local[1]")
     return folder
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.plain import may_run_plain
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
@@ -60,6 +61,7 @@ def test_operators_submit_nothing_that_is_small(
     head = main.latest_snapshot()
     assert head is not None and "airflow-plain-compact-" in head.commit_user, "as a submitted job's: a retry finds it"
     assert run.xcom("compact")["snapshot_after"] == 4
+    assert [run.xcom(task)["ran_on"] for task in ("new", "diff", "compact")] == ["worker"] * 3
     assert [event for event, _ in run.asset_events if event.endswith("/d/t")]
     assert "Spark-Submit cmd" not in "".join(capfd.readouterr())
 
@@ -67,19 +69,33 @@ def test_operators_submit_nothing_that_is_small(
 def test_what_is_too_large_or_out_of_reach_is_left_to_spark(warehouse: Path) -> None:
     small_table(warehouse)
     compact = asked(warehouse, "compact", min_files=2)
-    assert PlainJobHook(1).run_job(compact) is None
-    assert PlainJobHook(64).run_job(asked(warehouse / "elsewhere", branch="b")) is None
-    assert PlainJobHook(64).run_job(compact) is not None
+    by_hand = asked(warehouse, "correct_branch", branch="fix", function="own:rows", partitions=["dt=1"])
+    with pytest.raises(NotFoundError):
+        PlainJobHook().run_job(by_hand)
+    assert PlainJobHook().run_job(asked(warehouse / "elsewhere", branch="b")) is None
+    done = PlainJobHook().run_job(compact)
+    assert done is not None and done["ran_on"] == "worker"
+    create = asked(warehouse, "create_branch", branch="fix", snapshot=1)
+    run_operation(create)
+    assert PlainJobHook().run_job(by_hand) is None, "a function is Spark's"
 
 
 def test_which_requests_are_tried(warehouse: Path) -> None:
-    def tried(operation: str, sql: str = "", conf: dict[str, Any] | None = None, **values: Any) -> bool:
-        values |= {"branch": "b"} if operation not in ("compact",) else {}
+    def tried(
+        operation: str, sql: str = "", conf: dict[str, Any] | None = None, local: str = "all", **values: Any
+    ) -> bool:
+        values |= {"branch": "b"} if operation not in ("compact", "rescale") else {}
         values |= {"sql": "sql"} if operation == "correct_branch" and "function" not in values else {}
-        return may_run_plain(asked(warehouse, operation, **values), {"sql": sql}, conf or {})
+        return may_run_plain(asked(warehouse, operation, **values), {"sql": sql}, conf or {}, local)
 
     assert tried("diff_branches") and tried("compact") and tried("check_branch_data")
     assert not tried("diff_branches", engine="connector")
+    for operation in ("diff_branches", "check_branch_data"):
+        assert tried(operation, local="reads") and not tried(operation, local="none")
+    for operation in ("compact", "rescale"):
+        assert tried(operation, local="reads", dry_run=True) and not tried(operation, local="reads")
+    assert not tried("correct_branch", "DELETE FROM branch", local="reads"), "what writes rows is Spark's by default"
+    assert not tried("compact", table="d.t, d.u"), "several tables share one Spark application"
     assert tried("correct_branch", "\n update branch SET a = 1") and tried("correct_branch", "DELETE FROM branch")
     assert tried("correct_branch", "-- why\nSELECT * FROM branch WHERE k IN (1)", view=("v=d.t",))
     assert tried(
@@ -96,15 +112,15 @@ def test_which_requests_are_tried(warehouse: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [({}, 1024), ({"plain_memory_mb": ""}, 1024), ({"plain_memory_mb": "0"}, 0)]
+    ("given", "found"), [({}, "reads"), ({"local_execution": ""}, "reads"), ({"local_execution": " All"}, "all")]
 )
-def test_the_connection_says_how_much(
-    given: dict[str, Any], found: int, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_connection_says_what_runs_beside_its_task(
+    given: dict[str, Any], found: str, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", **given})
-    assert PaimonHook().plain_memory_mb == found
-    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", "plain_memory_mb": "1 GB"})
-    with pytest.raises(InvalidInputError, match="plain_memory_mb must be a whole number of MiB"):
+    assert PaimonHook().local_execution == found
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", "local_execution": "writes"})
+    with pytest.raises(InvalidInputError, match="local_execution is one of none, reads, all"):
         PaimonHook().check_settings()
 
 
@@ -113,7 +129,7 @@ def at_work(warehouse: Path) -> bool:
 
 
 def test_a_task_that_is_killed_leaves_no_process_and_submits_nothing(stuck: Path) -> None:
-    hook, failures = PlainJobHook(64), []
+    hook, failures = PlainJobHook(), []
 
     def work() -> None:
         try:
@@ -135,7 +151,7 @@ import sys
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.hooks.plain_job import PlainJobHook
 values = {"warehouse": sys.argv[1], "table": "stuck.t", "branch": "b"}
-PlainJobHook(64).run_job(build_request("diff_branches", values))
+PlainJobHook().run_job(build_request("diff_branches", values))
 """
 
 

@@ -130,7 +130,7 @@ def test_rows_are_corrected_by_a_function_and_compared_or_replayed(
     (tmp_path / "fixes.py").write_text(MODULE)
     spark = {"spark_conn_id": "own_spark", "spark_conf": QUICK, "spark_options": '{"name": "nightly corrections"}'}
     set_connection(
-        monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), "plain_memory_mb": 0, **spark}
+        monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), "local_execution": "none", **spark}
     )
     set_connection(monkeypatch, "own_spark", "spark", host="local[1]")
     set_connection(monkeypatch, "spark_default", "spark", host="spark://127.0.0.1", port=9)

@@ -83,7 +83,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java_home: Path) 
     """A local warehouse behind ``paimon_default``, and a small local Spark behind ``spark_default``."""
     folder = tmp_path / "warehouse"
     folder.mkdir()
-    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder)})
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(folder), "local_execution": "all"})
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a secret of the tests" * 5)
     set_connection(monkeypatch, "spark_default", "spark", host="local[2]")

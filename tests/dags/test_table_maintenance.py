@@ -204,6 +204,7 @@ def test_of_500_tables_only_the_sick_one_gets_work(many: Path, monkeypatch: pyte
     assert run.xcom("find_tables") == ["d.t017"]
     assert {step: states(run)[f"maintain.{step}[0]"] for step in night.STEPS} == {
         "compact": "skipped",
+        "expire_partitions": "skipped",
         "expire_branches": "skipped",
         "trigger_tag_automatic_creation": "skipped",
         "expire_tags": "success",
@@ -271,7 +272,7 @@ def planned(names: list[str], when: datetime = MONDAY, **conf: Any) -> Any:
 
 def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> None:
     """Due snapshots, a tag, a branch with a retention, an entry of the trash, a changelog, a stream's consumer."""
-    names = ["snapshots", "tag", "branch", "trash", "changelog", "consumer", "automatic", "fine", "gone"]
+    names = ["snapshots", "tag", "branch", "trash", "changelog", "consumer", "automatic", "old", "fine", "gone"]
     tables = {}
     for name in names[:-1]:
         tables[name] = make_metadata_table(warehouse, f"d.{name}", **{"snapshot.num-retained.min": "1"})
@@ -286,6 +287,7 @@ def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> N
         place(tables["changelog"]) / "changelog" / "changelog-1"
     )
     operate(tables["automatic"], "alter_table", change=["set tag.automatic-creation=process-time"])
+    operate(tables["old"], "alter_table", change=["set partition.expiration-time=30 d"])
     tables["consumer"].store.create("consumer/consumer-c", b'{"nextSnapshot": 2}')
     full = [f"d.{name}" for name in names]
     found = {p.table: set(night.STEPS) - set(p.skipped) for p in planned(full, budget="1 b").tables}
@@ -296,12 +298,27 @@ def test_what_the_options_demand_is_done_within_any_budget(warehouse: Path) -> N
         "d.changelog": {"expire_snapshots"},
         "d.consumer": {"expire_snapshots"},
         "d.automatic": {"trigger_tag_automatic_creation"},
+        "d.old": {"expire_partitions"},
         "d.gone": set(night.STEPS),
     }, "a table that isn't there, or can't be read, has all steps, and they say so"
     by_form = planned(["d.snapshots"], budget="1 b", older_than="0 s").tables
     assert [set(night.STEPS) - set(p.skipped) for p in by_form] == [{"expire_snapshots"}]
     on_sunday = planned(full, SUNDAY, budget="1 b").tables
-    assert len(on_sunday) == 9 and all("remove_orphan_files" not in p.skipped for p in on_sunday)
+    assert len(on_sunday) == 10 and all("remove_orphan_files" not in p.skipped for p in on_sunday)
+
+
+def test_partitions_expire_by_the_tables_own_options_alone(warehouse: Path) -> None:
+    table = create_table(
+        str(warehouse), "d.days", [("dt", "STRING"), ("id", "BIGINT")], partition_keys=["dt"], options={"bucket": "-1"}
+    )
+    write_arrow(table, pa.table({"dt": ["2020-01-01", "2999-01-01"], "id": pa.array([1, 2], pa.int64())}))
+    assert night.why_no_partition_expiry(form(), "d.days") == night.NO_EXPIRY
+    asked = ["set airflow-paimon.four-eyes=true", "set partition.expiration-time=30 d"]
+    operate(table, "alter_table", change=asked)
+    run = run_dag(DAG, {"tables": ["d.days"], "orphan_day": "never", "compact": False})
+    assert (run.state, states(run)["maintain.expire_partitions[0]"]) == ("success", "success")
+    assert read_arrow(table)["dt"].to_pylist() == ["2999-01-01"]
+    assert run.xcom("summary")["partitions"] == 1
 
 
 def test_the_worst_compactions_come_first_and_others_wait(warehouse: Path) -> None:
@@ -353,7 +370,9 @@ def test_when_the_time_is_over_compactions_wait() -> None:
 @pytest.mark.part(few=1, group="nights of many tables")
 @pytest.mark.damages_metadata
 @pytest.mark.slow
-def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> None:
+def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables are compacted together, in one Spark application, and the damaged one keeps none from it."""
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse)})
     tables = [make(warehouse, f"sales.{name}", key=name == "keyed") for name in ("broken", "keyed", "plain")]
     broken, keyed, plain = tables
     few = make(warehouse, "sales.left_alone", key=True)
@@ -374,6 +393,7 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     (planned,) = dry.xcom("summary")["by_table"]
     assert planned["skipped"] == {
         "compact": "dry run: 3 files in 1 partition would be written again",
+        "expire_partitions": night.NO_EXPIRY,
         "trigger_tag_automatic_creation": night.NO_AUTOMATIC_TAGS,
     }
     assert (planned["tags"], planned["branches"]) == (1, 1)
@@ -382,11 +402,18 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     assert run.state == "failed"
     found = states(run)
     assert {name: state for name, state in found.items() if not name.startswith("maintain")} == {
-        "find_tables": "success", "summary": "success", "nothing_failed": "failed"
+        "find_tables": "success", "group_small_tables": "success", "compact_together[0]": "success",
+        "summary": "success", "nothing_failed": "failed",
     }  # fmt: skip
     by_table = [{step: found[f"maintain.{step}[{n}]"] for step in night.STEPS} for n in range(3)]
     assert by_table[0] == {"compact": "failed"} | dict.fromkeys(night.STEPS[1:], "upstream_failed")
-    done = dict.fromkeys(night.STEPS, "success") | {"trigger_tag_automatic_creation": "skipped"}
+    assert run.xcom("group_small_tables") == ["sales.keyed,sales.plain"]
+    together = run.xcom("compact_together", map_index=0)
+    assert [(one["table"], one["ran_on"]) for one in together["details"]["tables"]] == [
+        ("sales.keyed", "spark"), ("sales.plain", "spark")
+    ]  # fmt: skip
+    done = dict.fromkeys(night.STEPS, "success")
+    done |= dict.fromkeys(("expire_partitions", "trigger_tag_automatic_creation"), "skipped")
     assert by_table[1:] == [done, done]
 
     assert everything(broken) == before, "nothing of a damaged table is deleted"
@@ -419,5 +446,5 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path) -> N
     assert (soon["table"], soon["branch"], soon["owner"]) == ("sales.plain", "soon", "me")
     markdown = run.xcom("summary", key="markdown")
     assert f"| sales.plain | soon | me | {soon['expires_at']} |" in markdown
-    assert "| sales.plain | 3 to 1 |" in markdown
+    assert "| sales.plain | 3 to 1 (spark) |" in markdown
     assert "**compact failed**" in markdown

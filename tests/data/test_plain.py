@@ -115,3 +115,21 @@ def test_a_diff_of_much_names_the_job(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(UnsupportedError, match="run the job diff_branches") as refused:
         run_here(diff)
     assert isinstance(refused.value, PaimonError)
+
+
+def test_several_tables_are_compacted_one_after_the_other_and_none_keeps_another_from_it(tmp_path: Path) -> None:
+    table = partitioned(tmp_path)
+    for i in range(5):
+        add(table, (i, "a"))
+    wrong = wrong_count(tmp_path)
+    several = asked(tmp_path, table=f"{wrong.name}, d.p", operation_id="op")
+    assert run_before_spark(several, Here(writes=False)) is None, "they share a Spark application"
+    with pytest.raises(FormatError, match=rf"failed for 1 of 2 tables, the others are done: {wrong.name}: ") as failed:
+        run_here(several)
+    results = {one["table"]: one for one in failed.value.details["tables"]}
+    assert "error" in results[wrong.name] and results["d.p"]["ran_on"] == "worker"
+    assert len(names(table)) == 1 and wrong.latest_snapshot_id() == 6
+    with pytest.raises(FormatError) as again:
+        run_here(several)
+    repeated = {one["table"]: one for one in again.value.details["tables"]}
+    assert repeated["d.p"]["details"] == results["d.p"]["details"], "the same id, so nothing is done again"

@@ -133,7 +133,7 @@ def test_a_correction_goes_on_at_the_other_worker(tmp_path: Path, java_home: Pat
         warehouse, options = f"s3://{make_bucket(endpoint)}/warehouse", storage_options(endpoint)
         main = fill_orders(partial(create_table, warehouse, TABLE, storage_options=options))
         before = names(main)
-        extra = {"warehouse": warehouse, "endpoint": endpoint, "region": REGION, "plain_memory_mb": 0}
+        extra = {"warehouse": warehouse, "endpoint": endpoint, "region": REGION, "local_execution": "none"}
         airflow.connect("lake", "paimon", extra, login=KEY, password=SECRET)
         airflow.connect("engine", "spark", {}, host="local[1]")
         airflow.add_dags(f"{DAG}.py", (REPO_ROOT / "dags" / f"{DAG}.py").read_text())

@@ -124,7 +124,7 @@ def warehouse(place: Place, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("KUBECONFIG", str(place.worker))
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.delenv(name)
-    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": uri, "plain_memory_mb": 0})
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": uri, "local_execution": "none"})
     for mode in ("client", "cluster"):
         extra = {"deploy-mode": mode, "namespace": NAMESPACE}
         set_connection(monkeypatch, mode, "spark", host=place.cluster.master, extra=extra)

@@ -78,7 +78,7 @@ def warehouse(cluster: YarnCluster, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(cluster.conf))
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.delenv(name)
-    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": uri, "plain_memory_mb": 0})
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": uri, "local_execution": "none"})
     address = {"yarn_resourcemanager_webapp_address": cluster.pages}
     set_connection(monkeypatch, "client", "spark", host="yarn", extra={"deploy-mode": "client"})
     set_connection(monkeypatch, "cluster", "spark", host="yarn", extra={"deploy-mode": "cluster"} | address)

@@ -33,6 +33,7 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, expiry
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
+from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
 from airflow_paimon.core.requests.findings import ERROR
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.lineage import Lineage, read_lineage
@@ -219,6 +220,7 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
         trash=len(main.store.walk(TRASH_DIR)),
         due_snapshots=sum(due.values()),
         automatic_tags=_automatic_tags(views[0]),
+        partitions_expire=views[0].options is not None and bool(views[0].options.text(EXPIRATION_TIME)),
         due_tags=sum(_is_due(t, records, now_ms) for v in views for t in v.tags),
         due_branches=sum(_is_over(record, now_ms) for record in records.values()),
         blocked_snapshots=sum(blocked.values()),

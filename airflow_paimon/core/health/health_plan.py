@@ -74,6 +74,7 @@ class HeldFigures:
     ``keep_tags``: of the tags, those of publishes, which an expiry ends when they have done their work. ``changelogs``:
     long-lived ones.
     ``automatic_tags``: whether some are to be set, or are too many (``trigger_tag_automatic_creation``).
+    ``partitions_expire``: whether main's options say that partitions do (``expire_partitions``).
     ``due_*``: what the table's options and the retentions of tags and branches let expire now. ``blocked_snapshots``:
     those that would be due if ``blocked_by``, a stream's consumer, didn't need them. ``trash``: snapshots and tags that
     have expired and whose files wait for the end of the grace time. ``replaced_bytes``: data files of main's oldest
@@ -91,6 +92,7 @@ class HeldFigures:
     due_snapshots: int = 0
     due_tags: int = 0
     automatic_tags: bool = False
+    partitions_expire: bool = False
     due_branches: int = 0
     blocked_snapshots: int = 0
     blocked_by: str | None = None

@@ -13,8 +13,8 @@ from airflow_paimon.core.health.gather import HealthRules, read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.requests.context import Context, OperationResult, tables_of
 from airflow_paimon.core.requests.requests import TableHealthCheck
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table, is_pattern
+from airflow_paimon.core.table.paths import MAIN, is_pattern
+from airflow_paimon.core.table.table import Table
 
 _AT_ONCE = 8
 """Tables that are read at the same time."""

@@ -22,6 +22,7 @@ from airflow_paimon.core.requests.requests import STRATEGIES, UPDATE_TIME, VALUE
 from airflow_paimon.core.table.options import TableOptions, parse_duration
 from airflow_paimon.core.table.partitions import readable_value
 
+EXPIRATION_TIME = "partition.expiration-time"
 MAX_EXPIRE_NUM = 100
 """Paimon's default of ``partition.expiration-max-num``."""
 
@@ -62,7 +63,7 @@ def expiry_age(expiration_time: str | None, options: TableOptions, label: str) -
     Raises:
         InvalidInputError: neither is given, it has no unit, or it is 0.
     """
-    name = "partition.expiration-time"
+    name = EXPIRATION_TIME
     text = expiration_time or options.text(name)
     if not text:
         raise InvalidInputError(f"{label}: no age is given: give expiration_time, or set option {name}")

@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import operation_of
-from airflow_paimon.core.requests.plain import DEFAULT_MEMORY_MB, plain_memory_mb
+from airflow_paimon.core.requests.plain import LOCAL_EXECUTION, READS
 from airflow_paimon.core.requests.requests import Request, flag_name
-from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, TAG_PREFIX, parse_identifier
+from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, TAG_PREFIX, is_pattern, parse_identifier
 
 _BRANCHES = frozenset({"branch", "to_branch", "from_branch", "against", "snapshot_branch", "delta_branch"})
 _BRANCH_MARK = "$branch_"
@@ -54,7 +54,7 @@ def with_branch_of_table(cls: type[Request], values: Mapping[str, Any]) -> dict[
         InvalidInputError: there is no such field, or it names another branch.
     """
     text = values.get("table")
-    if not isinstance(text, str) or cls.takes_patterns or _BRANCH_MARK not in text:
+    if not isinstance(text, str) or (cls.takes_patterns and is_pattern(text)) or _BRANCH_MARK not in text:
         return dict(values)
     found, names = parse_identifier(text), {f.name: f.default for f in dataclasses.fields(cls)}
     if found.branch == MAIN or found.system_table is not None:
@@ -191,7 +191,7 @@ STORAGE_OPTIONS_ONCE = "storage_options_once"
 """Like ``storage_options``, but the file is deleted once read: so an operator passes secrets to a local driver."""
 
 
-PLAIN_MEMORY_MB = "plain_memory_mb"
+LOCAL = "local_execution"
 WITHOUT_SPARK = "without_spark"
 NEEDS_SPARK = 6
 """The exit code of a job that was asked to do without Spark and can't; it has changed nothing."""
@@ -201,14 +201,13 @@ NEEDS_SPARK = 6
 class JobArguments:
     """A job's command line: the request, and what belongs to the launcher.
 
-    ``result_uri``: where the result goes besides stdout. ``plain_memory_mb``: MiB that work on rows may take in the
-    job's own process, where it then needs no Spark session; 0 = every work on rows is Spark's. ``without_spark``:
-    rather end than start a session.
+    ``result_uri``: where the result goes besides stdout. ``local_execution``: what work on rows may do in the job's own
+    process without a Spark session, one of ``LOCAL_EXECUTION``. ``without_spark``: rather end than start a session.
     """
 
     request: Request
     result_uri: str | None = None
-    plain_memory_mb: int = DEFAULT_MEMORY_MB
+    local_execution: str = READS
     without_spark: bool = False
 
 
@@ -226,7 +225,7 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
     once = values.pop(STORAGE_OPTIONS_ONCE, None)
-    memory_mb = plain_memory_mb(values.pop(PLAIN_MEMORY_MB, None), flag_name(PLAIN_MEMORY_MB))
+    local = values.pop(LOCAL, READS)
     without_spark = values.pop(WITHOUT_SPARK, False)
     if once is not None and STORAGE_OPTIONS in values:
         raise InvalidInputError("Give --storage-options or --storage-options-once, not both")
@@ -238,7 +237,7 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     return JobArguments(
         request=build_request(operation, values),
         result_uri=result_uri,
-        plain_memory_mb=memory_mb,
+        local_execution=local,
         without_spark=without_spark,
     )
 
@@ -374,11 +373,11 @@ def _parser(operation: str) -> _StrictParser:
 
 def _add_plain_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        flag_name(PLAIN_MEMORY_MB),
+        flag_name(LOCAL),
         action=_Once,
-        metavar="MIB",
-        help=f"Work on rows that takes less memory runs in plain Python where it can; 0 = always in Spark; default "
-        f"{DEFAULT_MEMORY_MB}",
+        choices=LOCAL_EXECUTION,
+        help=f"What runs in plain Python where it is small, unless the job was submitted: nothing, diffs and checks "
+        f"(reads), or what writes rows, too; default {READS}",
     )
     parser.add_argument(
         flag_name(WITHOUT_SPARK),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -15,9 +17,9 @@ from airflow_paimon.core.errors import InvalidInputError, error_to_json
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.none import NoStore
+from airflow_paimon.core.table.paths import is_pattern
 from airflow_paimon.core.table.table import (
     Table,
-    is_pattern,
     named_tables,
     open_or_place,
     open_table,
@@ -25,12 +27,26 @@ from airflow_paimon.core.table.table import (
 )
 from airflow_paimon.core.whole_table.workers import RunPieces, Workers, processes_for
 
+SPARK, WORKER = "spark", "worker"
+_RUNS_ON: ContextVar[str] = ContextVar("runs_on", default=WORKER)
+
+
+@contextmanager
+def running_in_spark() -> Iterator[None]:
+    """Let results say that a Spark application has done the work, and not plain Python."""
+    token = _RUNS_ON.set(SPARK)
+    try:
+        yield
+    finally:
+        _RUNS_ON.reset(token)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationResult:
     """What jobs print and operators return (docs/design.md, One result).
 
-    ``snapshot_before``/``snapshot_after`` are of the branch that was written: main for a publish.
+    ``snapshot_before``/``snapshot_after`` are of the branch that was written: main for a publish. ``ran_on``:
+    ``spark``, or ``worker`` for plain Python: an Airflow worker, or whoever called.
     """
 
     operation: str
@@ -43,6 +59,7 @@ class OperationResult:
     snapshot_after: int | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     duration_s: float = 0.0
+    ran_on: str = field(default_factory=_RUNS_ON.get)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, the keys in the order of the contract, which is that of the fields."""

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedCatalogError, UnsupportedFeatureError, naming_table
+from airflow_paimon.core.errors import (
+    InvalidInputError,
+    PaimonError,
+    UnsupportedCatalogError,
+    UnsupportedFeatureError,
+    first_few,
+    naming_table,
+)
 from airflow_paimon.core.requests import requests
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.paths import MAIN, is_pattern
 
 if TYPE_CHECKING:
     from airflow_paimon.core.requests.context import Context, OperationResult
@@ -61,6 +70,7 @@ class Operation:
         return self.runs_on == "rows"
 
 
+_LISTED = 5
 _KEYS = "data.check_rows:key_hashes"
 _CHANGELOG = "data.net_changelog:write_changelog"
 _PUBLISH: dict[str, Any] = {
@@ -429,6 +439,8 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
         raise InvalidInputError(f"{request.operation}: processes is a number from 1 on, not {processes!r}")
     if not operation.needs_spark:
         return run_operation(request)
+    if names_several(request):
+        return run_each(request, partial(run_here, processes=processes))
     if operation.here is None or request.engine == "connector":
         raise UnsupportedFeatureError(
             f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
@@ -438,6 +450,44 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
         more = (processes,) if processes > 1 else ()
         result: OperationResult = resolve(operation.here)(open_context(request), request, *more)
     return result
+
+
+def names_several(request: Request) -> bool:
+    """Whether a request on rows names several tables, one of which is worked on after the other."""
+    return operation_of(request.operation).needs_spark and request.takes_patterns and is_pattern(request.table)
+
+
+def run_each(request: Request, run: Callable[[Request], OperationResult]) -> OperationResult:
+    """Run an operation on each of the tables that a request names; one that fails stops no other.
+
+    ``details.tables`` has the result of each. Each table has an operation of its own under the same id, so a retry does
+    only what is left.
+
+    Raises:
+        PaimonError: some failed; of the kind that is worth a retry, if there is one. ``details["tables"]`` has all
+            results, those that failed with their ``error``.
+    """
+    from airflow_paimon.core.requests.context import failure_json, open_context, tables_of
+
+    context = open_context(request)
+    found: list[dict[str, Any]] = []
+    failed: list[tuple[str, PaimonError]] = []
+    for table in tables_of(context):
+        try:
+            found.append(run(replace(request, table=table.name)).to_json())
+        except PaimonError as error:
+            found.append(failure_json(request.operation, table.name, error))
+            failed.append((table.name, error))
+    if failed:
+        worst = min((error for _, error in failed), key=lambda e: e.exit_code in (2, 4))
+        said = first_few([f"{name}: {error.message}" for name, error in failed], _LISTED, "; ")
+        raise type(worst)(
+            f"{request.operation} failed for {len(failed)} of {len(found)} tables, the others are done: {said}",
+            details={"tables": found},
+        )
+    changed = any(one["changed"] for one in found)
+    branch = str(getattr(request, "branch", MAIN))
+    return context.result(None, branch=branch, changed=changed, details={"tables": found})
 
 
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:

@@ -18,23 +18,29 @@ from airflow_paimon.core.requests.requests import (
     Request,
     Rescale,
 )
+from airflow_paimon.core.table.paths import is_pattern
 
 COLUMN_SOURCES_SETTING = "spark.airflow_paimon.columnSources"
 """The session's setting that leaves the sources of a query's columns out of the result."""
-DEFAULT_MEMORY_MB = 1024
-MIB = 1 << 20
+MEMORY_BYTES = 1024 << 20
+"""The most that work on rows takes in plain Python (``data/memory_plan.py``); more is Spark's."""
+NONE, READS, ALL = "none", "reads", "all"
+LOCAL_EXECUTION = (NONE, READS, ALL)
+"""What of the work on rows may run in plain Python, where it takes no more memory than that: nothing, what only reads
+(diffs, checks, plans), or what writes (corrections, compactions, rescales) as well.
+"""
 _MEANINGLESS_TO_ROWS = ("spark.sql.adaptive.", "spark.sql.shuffle.", "spark.sql.ui.", "spark.sql.warehouse.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """What this process may do itself. ``memory_bytes``: the most that work on rows may take (``data/memory_plan.py``);
-    0 = none. ``statements``: also SQL, which it reads itself: not where a session's settings may say what it means.
+    """What this process may do itself: work on rows of so much memory (0 = none), and whether also what ``writes``.
+
     ``only``: no Spark session goes on with what it can't do.
     """
 
-    memory_bytes: int = DEFAULT_MEMORY_MB * MIB
-    statements: bool = True
+    memory_bytes: int = MEMORY_BYTES
+    writes: bool = True
     only: bool = False
 
 
@@ -42,37 +48,42 @@ class NeedsSparkError(Exception):
     """Work that was to be done without Spark needs it. What it has written so far a later try finds by its id."""
 
 
-def plain_memory_mb(value: Any, name: str) -> int:
-    """Return how many MiB work on rows may take without Spark. ``name``: of the setting, for the message.
+def local_execution(value: Any, name: str, default: str = READS) -> str:
+    """Return what a setting allows to run in plain Python. ``name``: of the setting, for the message.
 
     Raises:
-        InvalidInputError: no whole number from 0 on.
+        InvalidInputError: none of ``LOCAL_EXECUTION``.
     """
-    text = "" if value is None else str(value).strip()
-    if not text:
-        return DEFAULT_MEMORY_MB
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()):
+    text = "" if value is None else str(value).strip().lower()
+    if text and text not in LOCAL_EXECUTION:
         raise InvalidInputError(
-            f"{name} must be a whole number of MiB: work on rows that takes less runs in plain Python instead of "
-            f"Spark; 0 = always in Spark. It is {value!r}"
+            f"{name} is one of {', '.join(LOCAL_EXECUTION)}: what may run in plain Python beside its task, where it is "
+            f"small, instead of in Spark; none = always Spark, reads = diffs and checks, all = what writes rows, too. "
+            f"It is {value!r}"
         )
-    return int(text)
+    return text or default
 
 
-def may_run_plain(request: Request, texts: Mapping[str, str], spark_conf: Mapping[str, Any]) -> bool:
+def may_run_plain(request: Request, texts: Mapping[str, str], spark_conf: Mapping[str, Any], local: str) -> bool:
     """Whether it is worth a try to run an operation on rows without Spark; the try decides by the files.
 
     ``texts``: the SQL that the request names as a file. ``spark_conf``: settings of the session; those of Spark SQL
-    may change what SQL means.
+    may change what SQL means. ``local``: one of ``LOCAL_EXECUTION``.
     """
-    if request.engine != "embedded":
+    if local == NONE or request.engine != "embedded":
         return False
-    if isinstance(request, CorrectBranch):
-        plain_sql = not any(_changes_sql(name) for name in spark_conf)
-        return plain_sql and not request.function and may_be_plain(texts.get("sql", ""))
+    if request.takes_patterns and is_pattern(request.table):
+        return request.dry_run  # several tables share one application
+    if isinstance(request, DiffBranches | CheckBranchData):
+        return True
     if isinstance(request, CompactChainTable | EraseRows):
         return request.dry_run
-    return isinstance(request, DiffBranches | CheckBranchData | Compact | Rescale)
+    if isinstance(request, Compact | Rescale):
+        return request.dry_run or local == ALL
+    if not isinstance(request, CorrectBranch) or local != ALL:
+        return False
+    plain_sql = not any(_changes_sql(name) for name in spark_conf)
+    return plain_sql and not request.function and may_be_plain(texts.get("sql", ""))
 
 
 def _changes_sql(setting: str) -> bool:

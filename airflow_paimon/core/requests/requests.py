@@ -449,6 +449,7 @@ class PlanCorrection(Request):
 @dataclass(frozen=True, kw_only=True)
 class Compact(Request):
     operation = "compact"
+    takes_patterns = True
     branch: str = flag("Branch to compact", "main")
     partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat)")
     min_files: int = flag(

@@ -99,9 +99,13 @@ GROUPS: tuple[OptionGroup, ...] = (
     _handled(
         "what expires",
         "snapshot.num-retained.min snapshot.num-retained.max snapshot.time-retained changelog.num-retained.min "
-        "changelog.num-retained.max changelog.time-retained consumer.expiration-time partition.expiration-time "
-        "partition.expiration-strategy partition.expiration-max-num partition.timestamp-pattern "
-        "partition.timestamp-formatter",
+        "changelog.num-retained.max changelog.time-retained consumer.expiration-time",
+    ),
+    _handled(
+        "which partitions expire: dropped by expire_partitions, table_maintenance and nightly_chain_maintenance, and "
+        "not by commits as in Paimon",
+        "partition.expiration-time partition.expiration-strategy partition.expiration-max-num "
+        "partition.timestamp-pattern partition.timestamp-formatter",
     ),
     _handled(
         "marks of complete partitions: set by mark_partition_done and not by commits; custom is refused there",

@@ -276,3 +276,11 @@ def parse_identifier(text: str) -> Identifier:
     if not branch:
         raise InvalidInputError(f"Table name {text!r} names an empty branch")
     return Identifier(database, parts[0], branch, system)
+
+
+_SEVERAL = "*?[,"
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name means several tables: a pattern of a shell, or a list with commas."""
+    return any(sign in name for sign in _SEVERAL)

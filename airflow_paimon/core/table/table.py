@@ -679,14 +679,6 @@ def matching_tables(catalog: Catalog, patterns: Sequence[str], exclude: Sequence
     return [t for database in find_databases(catalog) for t in find_tables(catalog, database, wanted)]
 
 
-_SEVERAL = "*?[,"
-
-
-def is_pattern(name: str) -> bool:
-    """Whether a name means several tables: a pattern of a shell, or a list with commas."""
-    return any(sign in name for sign in _SEVERAL)
-
-
 def named_tables(catalog: Catalog, names: str) -> list[Table]:
     """Return the tables that names and patterns with commas between mean, each once.
 

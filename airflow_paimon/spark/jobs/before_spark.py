@@ -12,7 +12,7 @@ from airflow_paimon.core.correction.checks import check_is_query, naming_stateme
 from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
-from airflow_paimon.core.requests.operations import check_engine
+from airflow_paimon.core.requests.operations import check_engine, names_several, run_here
 from airflow_paimon.core.requests.plain import Here, NeedsSparkError
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
@@ -53,21 +53,29 @@ def run_before_spark(request: Request, here: Here = _DEFAULT) -> OperationResult
         PaimonError: as the operation does. NeedsSparkError: with ``here.only`` for what another process may open.
     """
     check_engine(request)
+    if names_several(request):
+        return run_here(request) if request.dry_run else None
+    return _run(request, here)
+
+
+def _run(request: Request, here: Here) -> OperationResult | None:
     context = _opened(request) if here.only else open_context(request)
     memory = here.memory_bytes
+    to_write = memory if here.writes else 0
+    rewritten = max(to_write, 1)  # into a byte fits only what finds nothing to write, which needs no session
     any_size = request.dry_run or (not here.only and find_spec("pyspark") is None)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
-        return _correct(context, request, here)
+        return _correct(context, request, to_write) if to_write else None
     elif isinstance(request, ReplayBranch):
         return check_replay(context, request)
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
         return compact_chain_table(context, request) if any_size else None
     elif isinstance(request, Compact):
-        return compact(context, request) if compaction_fits(context, request, memory) or any_size else None
+        return compact(context, request) if compaction_fits(context, request, rewritten) or any_size else None
     elif isinstance(request, Rescale):
-        return rescale(context, request) if rescale_fits(context, request, memory) or any_size else None
+        return rescale(context, request) if rescale_fits(context, request, rewritten) or any_size else None
     elif isinstance(request, EraseRows):
         check_erasure(context.table, request)
         return erase_rows(context, request) if any_size else None
@@ -94,14 +102,13 @@ def _opened(request: Request) -> Context:
     return context
 
 
-def _correct(context: Context, request: CorrectBranch, here: Here) -> OperationResult | None:
-    asks_spark = request.function or request.engine != "embedded"
-    if asks_spark or not here.statements or not here.memory_bytes:
+def _correct(context: Context, request: CorrectBranch, memory_bytes: int) -> OperationResult | None:
+    if request.function or request.engine != "embedded":
         return None
     # It loads PySpark, if no JVM; what is refused, and what Spark does anyway, need not wait for that.
     from airflow_paimon.spark.jobs.correct_plainly import correct_plainly
 
-    return correct_plainly(context, request, here.memory_bytes)
+    return correct_plainly(context, request, memory_bytes)
 
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:

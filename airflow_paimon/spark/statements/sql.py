@@ -17,6 +17,7 @@ from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.call_text import is_call
+from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import plan_snapshot
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 @same_versions()
 @reading_once()
+@running_in_spark()
 def sql(
     spark: SparkSession,
     warehouse: str,
