@@ -395,6 +395,8 @@ def _bucket_column(
 ) -> npt.NDArray[np.int64]:
     if write.default_buckets <= 0:
         return np.zeros(rows.num_rows, np.int64) + UNAWARE_BUCKET
+    if not write.schema.bucket_keys:  # an append table of Paimon 0.7, which has one bucket
+        return np.zeros(rows.num_rows, np.int64)
     fields = [write.schema.field(n) for n in write.schema.bucket_keys]
     columns = [rows.column(f.name) for f in fields]
     types = [f.type for f in fields]

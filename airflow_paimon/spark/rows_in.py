@@ -139,12 +139,14 @@ def rebalanced(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:
     """Distribute rows so that all rows of a bucket are in one task, and keep the column ``GROUP``."""
+    from pyspark.sql import functions as sf
+
     grouped = _grouped_by_spark(frame, write)
+    if grouped is None and not _group_columns(write):  # all rows go to the one bucket
+        grouped = frame.withColumn(GROUP, sf.lit(0).cast("long"))
     if grouped is None:
         group = _group_column(frame, write)
         grouped = _grouped_in_tasks(frame, write) if group is None else frame.withColumn(GROUP, group)
-    from pyspark.sql import functions as sf
-
     buckets, group = write.default_buckets, sf.col(GROUP)
     if write.dynamic is not None:
         group = sf.shiftright(group, BUCKET_BITS)
@@ -163,7 +165,7 @@ def _grouped_by_spark(frame: DataFrame, write: TableWrite) -> DataFrame | None:
     schema, buckets = write.schema, write.default_buckets
     fields = [schema.field(n) for n in schema.bucket_keys]
     partitions = schema.partition_fields
-    if write.dynamic is not None or buckets <= 0 or set(write.total_buckets.values()) - {buckets}:
+    if write.dynamic is not None or buckets <= 0 or not fields or set(write.total_buckets.values()) - {buckets}:
         return None
     if any(f.default_value is not None for f in partitions):  # null is that partition, too
         return None

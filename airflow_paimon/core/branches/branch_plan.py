@@ -104,7 +104,7 @@ def branch_schema(source: BranchSource, now_ms: int) -> TableSchema:
     if source.is_chain_part:
         # read as it is stored, not as a chain; with chain-table.enabled no engine's compaction drops deletes
         options = {k: v for k, v in options.items() if k not in CHAIN_BRANCHES} | {"chain-table.enabled": "true"}
-    return replace(source.schema, id=schema_id, options=options, time_millis=now_ms, version=3)
+    return replace(source.schema, id=schema_id, options=options, time_millis=now_ms, version=source.schema.next_version)
 
 
 def branch_options(options: Mapping[str, str]) -> dict[str, str]:

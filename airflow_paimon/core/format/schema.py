@@ -81,6 +81,19 @@ class TableSchema:
         return listed("bucket-key", text) if text.strip() else self.trimmed_primary_keys
 
     @property
+    def has_keyless_bucket(self) -> bool:
+        """Whether this is an append table of Paimon 0.7 with one bucket and no bucket key. Paimon opens none of a later
+        version without.
+        """
+        one = self.options.get("bucket", "").strip() == "1"
+        return one and self.version == _VERSION_OF_0_7 and not self.bucket_keys
+
+    @property
+    def next_version(self) -> int:
+        """The version of the file format that a schema after this one is written in."""
+        return self.version if self.has_keyless_bucket else _NEWEST_VERSION
+
+    @property
     def content(self) -> tuple[Any, ...]:
         """The part of a schema that matters to data files: columns and keys, not options or comments."""
         fields = tuple((f.id, f.name, f.type) for f in self.fields)
@@ -106,6 +119,9 @@ class TableSchema:
         return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
 
 
+_VERSION_OF_0_7, _VERSION_OF_0_8, _NEWEST_VERSION = 1, 2, 3
+
+
 def _field(value: Any, name: str) -> DataField:
     try:
         return parse_field(value)
@@ -119,7 +135,7 @@ def _field(value: Any, name: str) -> DataField:
 def parse_schema(data: bytes, name: str) -> TableSchema:
     """Parse a schema file of version 1 to 3; ``name`` is for messages.
 
-    Versions 1 and 2 (Paimon <= 0.8) mean bucket 1 and format orc where those options are absent.
+    Where options are absent, version 1 (Paimon <= 0.7) means bucket 1, and versions 1 and 2 (<= 0.8) mean format orc.
 
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a later version, or a type of one.
@@ -132,10 +148,10 @@ _recent: Recent[TableSchema] = Recent(most=16, largest=1 << 18)
 
 def _parsed(data: bytes, name: str) -> TableSchema:
     raw = load_json_object(data, name)
-    version = raw.get("version", 1)
-    if not isinstance(version, int) or version > 3:
+    version = raw.get("version", _VERSION_OF_0_7)
+    if not isinstance(version, int) or version > _NEWEST_VERSION:
         raise UnsupportedFeatureError(
-            f"{name} has version {version}; this release reads up to 3: upgrade airflow-paimon"
+            f"{name} has version {version}; this release reads up to {_NEWEST_VERSION}: upgrade airflow-paimon"
         )
     missing = [key for key in ("id", "fields") if raw.get(key) is None]
     if missing:
@@ -150,8 +166,9 @@ def _parsed(data: bytes, name: str) -> TableSchema:
             raise ValueError("its id is out of range")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(f"{name} is corrupt ({type(error).__name__}: {error}); {RESTORE}") from None
-    if version <= 2:
+    if version <= _VERSION_OF_0_7:
         options.setdefault("bucket", "1")
+    if version <= _VERSION_OF_0_8:
         options.setdefault("file.format", "orc")
     return TableSchema(
         id=schema_id,

@@ -46,11 +46,11 @@ class ExpiryRule:
         return self._values_time(schema, held.values)
 
     def _values_time(self, schema: TableSchema, values: Sequence[Any]) -> datetime | None:
-        if any(v is None for v in values):
-            return None
         typed = zip(schema.partition_fields, values, strict=True)
-        texts = {f.name: readable_value(v, f.type) for f, v in typed}
+        texts = {f.name: None if v is None else readable_value(v, f.type) for f, v in typed}
         text = next(iter(texts.values())) if self.pattern is None else _filled(self.pattern, texts)
+        if text is None:
+            return None
         try:
             return _plain_time(text) if self.formatter is None else self.formatter.parse(text)
         except ValueError:
@@ -153,10 +153,12 @@ def plan_partition_expiry(
     )
 
 
-def _filled(pattern: str, texts: Mapping[str, str]) -> str:
-    """Insert the columns' texts into a pattern; if two names match, the longer one is used."""
+def _filled(pattern: str, texts: Mapping[str, str | None]) -> str | None:
+    """Insert the columns' texts into a pattern; of two names that match the longer one. None: one of them is null."""
     names = "|".join(re.escape(n) for n in sorted(texts, key=len, reverse=True))
-    return re.sub(rf"\$({names})", lambda match: texts[match[1]], pattern)
+    if any(texts[name] is None for name in re.findall(rf"\$({names})", pattern)):
+        return None
+    return re.sub(rf"\$({names})", lambda match: str(texts[match[1]]), pattern)
 
 
 def _plain_time(text: str) -> datetime:

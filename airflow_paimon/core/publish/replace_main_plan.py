@@ -207,7 +207,7 @@ def plan_replaced_schemas(
     older = {repr(by_id[i].content): by_id[i] for i in sorted(used)}
     wanted = [s for key, s in older.items() if key not in known and s.content != theirs.content]
     top = max(mine.highest_field_id, theirs.highest_field_id)
-    version = replace(mine, highest_field_id=top, time_millis=now_ms, version=3)
+    version = replace(mine, highest_field_id=top, time_millis=now_ms, version=mine.next_version)
     new = [replace(with_columns_of(version, s), id=mine.id + at) for at, s in enumerate(wanted, 1)]
     last = with_columns_of(version, theirs)
     last = replace(last, id=mine.id + len(new) + 1, options=dict(options), comment=comment)

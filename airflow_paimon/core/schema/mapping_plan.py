@@ -333,7 +333,7 @@ def _later(mine: TableSchema, by: int, like: TableSchema, now_ms: int) -> TableS
         primary_keys=like.primary_keys,
         highest_field_id=max(mine.highest_field_id, like.highest_field_id),
         time_millis=now_ms,
-        version=3,
+        version=mine.next_version,
     )
 
 

@@ -26,7 +26,6 @@ _RESERVED = frozenset({"_VALUE_KIND", "_ROW_ID", "rowkind", "_LEVEL", "_SEQUENCE
 _KEY_PREFIX = "_KEY_"
 _TIMES = ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ")
 _ENDLESS = 2**31 - 1
-_VERSION_OF_0_7 = 1
 _FIELDS, _DEFAULT_FUNCTION = "fields", "default-aggregate-function"
 _FRACTION = ("variant.shredding.minFieldCardinalityRatio", 0.1)
 _PURE = frozenset({"CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"})
@@ -103,7 +102,7 @@ def _bucket(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         yield "bucket=-2 (postponed) needs a primary key"
     elif count < -2 or count == 0:
         yield f"bucket={count} is neither a number of buckets from 1 on, nor -1 (dynamic), nor -2 (postponed)"
-    elif count > 0 and not schema.bucket_keys and (count > 1 or schema.version != _VERSION_OF_0_7):
+    elif count > 0 and not schema.bucket_keys and not schema.has_keyless_bucket:
         yield f"bucket={count} needs bucket-key as well in a table without primary key, or leave it at -1"
 
 

@@ -250,7 +250,7 @@ def apply_changes(schema: TableSchema, changes: Sequence[SchemaChange], *, has_d
     before = set(opening_faults(schema))
     for change in changes:
         schema = _STEPS[type(change)](schema, change, has_data)
-    new = replace(schema, id=schema.id + 1, time_millis=now_ms, version=3)
+    new = replace(schema, id=schema.id + 1, time_millis=now_ms, version=schema.next_version)
     check_opening(new, before)
     return new
 

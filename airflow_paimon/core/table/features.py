@@ -390,8 +390,8 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
         if field.default_value is not None and not isinstance(field.type, AtomicType):
             yield f"default values of nested columns (column {field.name!r})", _CONNECTOR
     yield from _naming_problems(schema, options)
-    if options.bucket > 0 and not schema.bucket_keys:
-        yield "tables with fixed buckets but without bucket-key", "set the option bucket-key"
+    if options.bucket > 0 and not schema.bucket_keys and not schema.has_keyless_bucket:
+        yield f"tables with bucket={options.bucket} but without bucket-key, which no Paimon opens", _NEW_TABLE
     if schema.primary_keys:
         yield from _write_engine_problems(schema, options)
         yield from _key_table_write_problems(schema, options)
@@ -433,6 +433,8 @@ def _rescale_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
             "chain tables (option chain-table.enabled), whose branches need the same number of buckets",
             "make a new chain table with the other number and copy the rows",
         )
+    if options.bucket > 0 and not schema.bucket_keys:
+        yield "append tables without bucket-key, which have one bucket", _NEW_TABLE
     if options.bucket == -1 and schema.primary_keys:
         yield "tables with dynamic buckets (bucket=-1), which get more as they grow", "use compact"
     if options.bucket == -1:

@@ -148,7 +148,9 @@ def time_of(values: dict[str, Any], types: dict[str, str], **rule: str) -> datet
         ({"d": "x", "dt": "2025-01-02"}, {"pattern": "$dt"}, datetime(2025, 1, 2)),
         ({"year": "2025", "month": "3", "day": "1"}, {"pattern": "$year-$month-$day"}, datetime(2025, 3, 1)),
         ({"dt": None}, {}, None),
-        ({"region": None, "dt": "2025-01-02"}, {"pattern": "$dt"}, None),  # as in Paimon
+        ({"region": None, "dt": "2025-01-02"}, {"pattern": "$dt"}, datetime(2025, 1, 2)),  # as in Paimon 2.0
+        ({"dt": "2025-01-02", "region": None}, {}, datetime(2025, 1, 2)),
+        ({"dt": "2025-01-02", "h": None}, {"pattern": "$dt $h:00:00"}, None),
         ({"dt": "7.1.2025"}, {"pattern": "$dt"}, None),
     ],
 )
