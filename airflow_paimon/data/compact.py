@@ -19,6 +19,7 @@ from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.partitions import choose_partitions, shown_partition
@@ -117,6 +118,7 @@ class _Run:
             "files_before": sum(len(g.files) for g in groups),
             "bytes_before": sum(g.size for g in groups),
             "groups": len(groups),
+            **self._open(planned),
         }
         fences = () if head is None else (
             Precondition(branch=self._request.branch, snapshot_id=head.id, identity=head.identity,
@@ -133,7 +135,7 @@ class _Run:
         for _ in range(MAX_ROUNDS):
             planned = _plan(self._table, self._request)
             if not sum([self._commit(tried, planned, chunk) for chunk in self._chunks(planned.groups)]):
-                return self._receipt()
+                return self._receipt(planned)
         raise ConflictError(
             f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} tries to compact them; run "
             f"it again when there are fewer writers"
@@ -172,12 +174,14 @@ class _Run:
             "expired_rows": sum(o.expired_rows for o in outputs),
         }
         properties = {OPERATION_PROPERTY: "compact", DETAILS_PROPERTY: json.dumps(details)}
-        options = CommitOptions(identity=self._identity(tried, chunk), properties=properties)
+        stopped = self._request.writers_stopped
+        identity = self._identity(tried, chunk)
+        options = CommitOptions(identity=identity, properties=properties, writers_stopped=stopped)
         try:
             receipt = planned.commit(self._table, chunk, messages, options)
         except REFUSALS as error:
             discard_files(planned.write, messages)
-            if not isinstance(error, ConflictError):
+            if not isinstance(error, ConflictError) and "open_buckets" not in error.details:
                 raise
             log.warning("%s; these files are planned again", error.message)
             return True
@@ -201,12 +205,25 @@ class _Run:
     def _name(self, planned: Planned, one: Group) -> str:
         return shown_partition(planned.write.schema, one.bucket.values)
 
-    def _receipt(self) -> OperationResult:
+    def _open(self, planned: Planned) -> dict[str, Any]:
+        """What the result says of the buckets that were left out, as a running job may have them open."""
+        names = bucket_namer(planned.write.schema)
+        found = [one.to_json(names(one.bucket)) for one in planned.left_open]
+        if not found:
+            return {}
+        warning = (
+            f"{len(found)} buckets were left alone, as a running job may have them open: its next rows would be there "
+            f"twice. They are compacted once the job has committed twice without rows of them"
+        )
+        return {"open_buckets": found[:_LISTED], "warnings": [warning]}
+
+    def _receipt(self, planned: Planned) -> OperationResult:
         details = {
             **self._counts,
             "partitions": len(self._partitions),
             "partition_names": sorted(self._partitions)[:_LISTED],
             "snapshots": sorted(self.done),
+            **self._open(planned),
         }
         after = max(self.done, default=self._before)
         return self._context.result(

@@ -15,6 +15,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_unclustered
+from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
@@ -77,6 +78,8 @@ class AppendCompaction:
 
     plan: CopyOnWrite
     groups: Sequence[Bin]
+    left_open: Sequence[OpenBucket] = ()
+    """None: nothing merges in an append table."""
 
     @property
     def write(self) -> TableWrite:

@@ -31,6 +31,8 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.open_writers import OpenBucket, open_buckets
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
@@ -155,6 +157,7 @@ class KeyedCompaction:
     expiry: RecordExpiry | None
     changelog: Changelog | None
     operation: Operation | None = None
+    left_open: Sequence[OpenBucket] = ()
 
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return a task for each part of the buckets."""
@@ -194,11 +197,23 @@ class KeyedCompaction:
 def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> KeyedCompaction:
     """Plan the compaction of the selected partitions (None: all); raises as ``plan_buckets`` does."""
     limit = request.max_sorted_runs
-    return plan_buckets(table, selection, lambda bucket: limit is None or sorted_runs(bucket.files) > limit)
+
+    def chosen(bucket: BucketSplit) -> bool:
+        return limit is None or sorted_runs(bucket.files) > limit
+
+    return plan_buckets(table, selection, chosen, writers_stopped=request.writers_stopped)
 
 
-def plan_buckets(table: Table, selection: Selection | None, chosen: Callable[[BucketSplit], bool]) -> KeyedCompaction:
+def plan_buckets(
+    table: Table,
+    selection: Selection | None,
+    chosen: Callable[[BucketSplit], bool],
+    *,
+    writers_stopped: bool = False,
+) -> KeyedCompaction:
     """Plan the compaction of the chosen buckets of the selected partitions (None: all).
+
+    Leaves out those that a running job may have open, unless ``writers_stopped``.
 
     Raises:
         UnsupportedFeatureError: a feature with which this engine does not merge.
@@ -224,9 +239,16 @@ def plan_buckets(table: Table, selection: Selection | None, chosen: Callable[[Bu
         )
         if parts:
             groups.append(BucketMerge(split.bucket, parts, top))
+    left_open: list[OpenBucket] = []
+    if head is not None and not writers_stopped:
+        form = StoredPartitions(schema).canonical
+        places = {BucketKey(form(g.bucket.partition), g.bucket.bucket): g for g in groups}
+        left_open = open_buckets(table, places.keys(), head, time.time_ns() // 1_000_000)
+        still_open = {found.bucket for found in left_open}
+        groups = [g for place, g in places.items() if place not in still_open]
     write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
     return KeyedCompaction(scan=scan, write=write, groups=groups, keep_deletes=options.chain_table, expiry=expiry,
-                           changelog=changelog_of(schema))  # fmt: skip
+                           changelog=changelog_of(schema), left_open=left_open)  # fmt: skip
 
 
 def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpiry | None) -> set[str]:
@@ -285,6 +307,12 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
         planned = plan_buckets(
             table, selection, lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files)
         )
+        if not planned.groups and planned.left_open:
+            warning = (
+                f"the rows are committed (snapshot {landed.id}), but a running job (commit user "
+                f"{planned.left_open[0].user}) may have their buckets open: readers get them from its next compaction"
+            )
+            return Compacted(warning=warning)
         if not planned.groups:
             return Compacted(snapshot=_earlier(table, identity, landed))
         planned = replace(planned, operation=Operation.WRITE)  # as Paimon's writers name it
@@ -320,7 +348,7 @@ def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, identity: Com
         receipt = planned.commit(table, planned.groups, messages, options)
     except REFUSALS as error:
         discard_files(planned.write, messages)
-        if not isinstance(error, ConflictError):
+        if not isinstance(error, ConflictError) and "open_buckets" not in error.details:
             raise
         log.warning("%s; the buckets are planned again", error.message)
         return None

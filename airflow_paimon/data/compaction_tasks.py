@@ -13,6 +13,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import Attempt
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.core.table.table import Table
@@ -65,6 +66,10 @@ class Planned(Protocol):
 
     @property
     def groups(self) -> Sequence[Group]: ...
+
+    @property
+    def left_open(self) -> Sequence[OpenBucket]:
+        """The buckets that it leaves out, as a running job may have them open."""
 
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return the tasks of some groups."""

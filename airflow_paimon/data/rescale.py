@@ -286,7 +286,8 @@ class _Run:
             "rows": sum(own.rows for own in self.written.values()),
         }
         properties = {OPERATION_PROPERTY: RESCALE, DETAILS_PROPERTY: json.dumps(details)}
-        options = CommitOptions(identity=tried.identity(_STEP), properties=properties)
+        stopped = self.request.writers_stopped
+        options = CommitOptions(identity=tried.identity(_STEP), properties=properties, writers_stopped=stopped)
         receipt = commit_rescale(
             *(self.view, messages, options),
             read=found.scan,

@@ -193,7 +193,7 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     messages = folded(write, plan, limits)
     try:
         properties = {OPERATION_PROPERTY: FOLD}
-        options = CommitOptions(properties=properties, written_with=write.schema)
+        options = CommitOptions(properties=properties, written_with=write.schema, writers_stopped=True)
         commit_buckets(branch, messages, options, vectors=plan.index_entries)
     except REFUSALS:
         discard_files(write, messages)

@@ -372,7 +372,7 @@ def plan_correction(
 
 def compact(
     table: str | Table, *, branch: str = "main", partitions: Iterable[str] = (), min_files: int = 5,
-    max_sorted_runs: int | None = None, processes: int = 1,
+    max_sorted_runs: int | None = None, writers_stopped: bool = False, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.CompactDetails]:
@@ -401,7 +401,7 @@ def compact_manifest(
 
 def rescale(
     table: str | Table, *, branch: str = "main", bucket_num: int | None = None, partitions: Iterable[str] = (),
-    processes: int = 1,
+    writers_stopped: bool = False, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.RescaleDetails]:

@@ -274,6 +274,8 @@ class CompactOperator(PaimonOperator):
     :param min_files: append tables: leave partitions with fewer small files as they are (templated)
     :param max_sorted_runs: primary-key tables: merge only buckets with more sorted runs than this, counting each file
         of level 0 and each higher level; by default all that are not merged completely (templated)
+    :param writers_stopped: primary-key tables: also compact buckets that a running job of another engine may have
+        open: promise that none is running (templated)
     """
 
     operation = "compact"
@@ -286,6 +288,7 @@ class CompactOperator(PaimonOperator):
         partitions: Sequence[str] | str = (),
         min_files: int | str = 5,
         max_sorted_runs: int | str | None = None,
+        writers_stopped: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -302,7 +305,8 @@ class CompactOperator(PaimonOperator):
             return [f"{found['files_before']} files in {found['partitions']} partitions would be written again"]
         return [
             f"{found['files_before']} files became {found['files_after']} in {found['partitions']} partitions: "
-            f"{found['rows']:,} rows, {found['deleted_rows']:,} deleted ones dropped"
+            f"{found['rows']:,} rows, {found['deleted_rows']:,} deleted ones dropped",
+            *found.get("warnings", ()),
         ]
 
 
@@ -318,6 +322,7 @@ class RescaleOperator(PaimonOperator):
         the whole table is rescaled (templated)
     :param branch: branch to rescale (templated)
     :param partitions: only these, ``k=v,...``; all when left out (templated)
+    :param writers_stopped: promise that no job of another engine writes these partitions (templated)
     """
 
     operation = "rescale"
@@ -329,6 +334,7 @@ class RescaleOperator(PaimonOperator):
         bucket_num: int | str | None = None,
         branch: str = "main",
         partitions: Sequence[str] | str = (),
+        writers_stopped: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -6,17 +6,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
-from airflow_paimon import create_branch, merge_branch, open_table, rollback_to
+from airflow_paimon import compact, create_branch, erase_rows, merge_branch, open_table, rollback_to
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.publish.open_writers_plan import remembers_replaced_rows
+from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.spark import sql
 from tests.flink_cluster import Flink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -189,3 +195,32 @@ def test_the_tables_that_refuse_are_those_that_would_be_wrong(flink: Flink, quie
     refuse = {kind for kind, table in world.tables.items() if remembers_replaced_rows(table.schema())}
     # Rows of this one are right; what its streaming readers get is not.
     assert wrong == (refuse - {"deduplicate_lookup"} if quiet < 2 else set())
+
+
+def test_compactions_statements_and_erasures_leave_open_buckets_alone(flink: Flink, spark: SparkSession) -> None:
+    """With deletion vectors the job's next rows would be there twice. A compaction takes the other buckets."""
+    world = start(flink, "open_buckets", {"pk_vectors": KINDS["pk_vectors"]})
+    table = world.tables["pk_vectors"]
+    world.commit(*WRONG)
+    world.commit(*[("d1", n, n, n) for n in range(2000)])
+    world.commit(("d2", 1, 1, 1))
+    world.commit(("d2", 2, 2, 2))
+    world.feed(("d1", 1, 11, 11))
+    world.checkpoint()
+    update = "UPDATE open_buckets.pk_vectors SET v = 0 WHERE dt = '{}' AND id = 2"
+    refused = partial(pytest.raises, UnsafeOperationError, match=r"dt=d1/bucket-0 open .*writers_stopped")
+    with refused():
+        sql(spark, str(flink.warehouse), update.format("d1"))
+    with refused():
+        erase_rows(table, "dt = 'd1' AND id = 3")
+    sql(spark, str(flink.warehouse), update.format("d0"))
+    found = compact(table)
+    assert {one["bucket"] for one in found.details["open_buckets"]} <= {"dt=d1/bucket-0", "dt=d2/bucket-0"}
+    assert [w for w in found.details["warnings"] if "may have them open" in w]
+    world.commit(("d0", 1, 7, 7), ("d1", 1, 12, 12))
+    world.checkpoint()
+    world.end()
+    rows = [row for row in WRONG if row[1] > 2] + [("d0", 1, 7, 7), ("d0", 2, 0, 2)]
+    rows += [("d1", n, n, n) for n in range(2000) if n != 1] + [("d1", 1, 12, 12), ("d2", 1, 1, 1), ("d2", 2, 2, 2)]
+    assert rows_of(table) == sorted(rows, key=repr) == flink.query(f"SELECT * FROM {table.name}")
+    sql(spark, str(flink.warehouse), update.format("d1"), writers_stopped=True)

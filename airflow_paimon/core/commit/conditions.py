@@ -6,6 +6,7 @@ and compute again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +19,8 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import KEYS_PROPERTY
@@ -219,6 +222,27 @@ class NumbersAreFree:
                     f"bucket {entry.bucket} of partition {at.stored.text(entry.partition) or '()'} got rows with the "
                     f"same sequence numbers meanwhile; write the rows again"
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketsAreClosed:
+    """No running job of another engine may have a bucket open whose files the messages replace, where that would give
+    wrong rows (``core/table/open_writers.py``).
+    """
+
+    messages: Sequence[CommitMessage]
+
+    def check(self, at: HeadState) -> None:
+        """Raise ``UnsafeOperationError`` if it doesn't hold."""
+        if at.head is not None:
+            form = at.stored.canonical
+            replaced = {BucketKey(form(m.partition), m.bucket) for m in self.messages if m.replaced}
+            refuse_open(at.table, replaced, at.head, time.time_ns() // 1_000_000, "written")
+
+
+def closed(messages: Sequence[CommitMessage], *, writers_stopped: bool) -> tuple[Condition, ...]:
+    """Return the condition ``BucketsAreClosed``; none where somebody knows that no writer is open."""
+    return () if writers_stopped else (BucketsAreClosed(messages=messages),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

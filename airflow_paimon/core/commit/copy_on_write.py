@@ -17,6 +17,7 @@ from airflow_paimon.core.commit.conditions import (
     RunsAreAsRead,
     SchemaIs,
     VectorsAreAsRead,
+    closed,
     file_and_level,
 )
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
@@ -60,6 +61,7 @@ def commit_rewrite(
     added = [e for m in messages for e in m.entries()]
     replaced = [(m, f) for m in messages for f in m.replaced]
     new_vectors = [m.index for m in messages if m.index is not None]
+    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         if not added and not replaced and not new_vectors:
@@ -84,6 +86,7 @@ def commit_rewrite(
                 SchemaIs(schema=read.schema, why=f"the table was altered while its rows were computed; {_AGAIN}"),
                 FilesAreAsRead(read=read, messages=messages),
                 CountsAreKept(messages=messages),
+                *closed(messages, writers_stopped=stopped),
             ),
         )
 
@@ -174,7 +177,9 @@ def commit_compaction(
     Raises:
         ConflictError: another commit has replaced files of a bucket or deleted rows of it, or changed the columns:
             plan the compaction again.
+        UnsafeOperationError: a running job may have a bucket open.
     """
+    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         if not messages:
@@ -199,6 +204,7 @@ def commit_compaction(
                 SchemaIs(schema=read.schema, why="the table was altered while it was compacted"),
                 RunsAreAsRead(read=read),
                 VectorsAreAsRead(places=places, read=read.index_entries),
+                *closed(messages, writers_stopped=stopped),
             ),
         )
 

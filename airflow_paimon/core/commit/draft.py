@@ -62,6 +62,7 @@ class CommitOptions:
     """What a caller may add to a commit. ``properties``: of the snapshot, beside the draft's own; ``guard_options``:
     for one of the guards; only that guard knows their type. ``written_with``: the schema that its files were written
     with, which the branch must still have; None: it has no new data files, or the draft looks for itself.
+    ``writers_stopped``: no writer of another engine is open, so files of any bucket may be replaced.
     """
 
     identity: CommitIdentity = field(default_factory=CommitIdentity)
@@ -69,6 +70,7 @@ class CommitOptions:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     guard_options: object = None
     written_with: TableSchema | None = None
+    writers_stopped: bool = False
 
     @property
     def conditions(self) -> Sequence[Condition]:

@@ -16,6 +16,7 @@ from airflow_paimon.core.commit.conditions import (
     PartitionsAreAsPlanned,
     RowsHaveIds,
     VectorsAreAsRead,
+    closed,
 )
 from airflow_paimon.core.commit.draft import CommitMessage as CommitMessage
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, Receipt
@@ -192,15 +193,17 @@ def commit_buckets(
     Raises:
         ConflictError: a bucket's live files are no longer the ``replaced`` ones, or rows of them were deleted: read and
             rewrite it again. UnsupportedFeatureError: indexes of a type that isn't known.
+        UnsafeOperationError: a running job may have a bucket open.
     """
     changed = [m for m in messages if m.new_files or m.replaced]
+    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         if not changed:
             return None
         live = at.buckets(m.partition for m in changed)
         places = {at.place(m.partition, m.bucket) for m in changed}
-        conditions: list[Condition] = [BucketsAreAsRead(messages=changed)]
+        conditions: list[Condition] = [BucketsAreAsRead(messages=changed), *closed(changed, writers_stopped=stopped)]
         if assigned is not None:
             conditions.append(BucketsAreAssigned(messages=changed, planned_on=assigned[0]))
         index = None

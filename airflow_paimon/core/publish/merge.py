@@ -43,7 +43,7 @@ from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import PublishedMark, published_marks, while_there
 from airflow_paimon.core.publish.moved_rows import RowsStay
-from airflow_paimon.core.publish.open_writers import refuse_open, refuse_other_keys
+from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
 from airflow_paimon.core.publish.relatives import family_properties
@@ -69,6 +69,7 @@ from airflow_paimon.core.table.history import (
     really_changed,
     snapshots_between,
 )
+from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
@@ -403,7 +404,7 @@ def _too_high(way: Merge, g: Compared, changes: Sequence[BucketChange]) -> dict[
         if not keys_stay(way.branch, g.base, g.theirs, g.sides):
             check_moving_keys(main.name, changes, schema)
         refuse_other_keys(main, changes, g.sides.theirs, g.head)
-        refuse_open(main, changes, g.head, way.context.now_ms, "published")
+        refuse_open(main, {c.bucket for c in changes if c.delete}, g.head, way.context.now_ms, "published")
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
     return too_high(changes, base_highest(main, g.base, g.sides.theirs, changes))

@@ -33,7 +33,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
-from airflow_paimon.core.publish.open_writers import refuse_open, refuse_other_keys
+from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import WriteChangelog
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
@@ -51,6 +51,7 @@ from airflow_paimon.core.table.history import (
     snapshot_by_watermark,
     snapshots_between,
 )
+from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
@@ -184,7 +185,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
         refuse_other_keys(view, changes, theirs, head, whose)
-        refuse_open(view, changes, head, now_ms, "changed")
+        refuse_open(view, {c.bucket for c in changes if c.delete}, head, now_ms, "changed")
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []

@@ -184,6 +184,8 @@ class CompactDetails(Details, total=False):
     expired_rows: int
     snapshots: list[int]
     groups: int
+    open_buckets: Rows
+    warnings: list[str]
 
 
 class ExpireBranchesDetails(Details, total=False):

@@ -463,6 +463,10 @@ class Compact(Request):
         "level); by default all that are not merged completely",
         minimum=1,
     )
+    writers_stopped: bool = switch(
+        "Primary-key tables: also compact buckets that a running job of another engine may have open: confirm that "
+        "none is running"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,6 +489,7 @@ class Rescale(Request):
         minimum=1,
     )
     partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat); the option stays")
+    writers_stopped: bool = switch("Confirm that no job of another engine writes these partitions")
 
 
 @dataclass(frozen=True, kw_only=True)

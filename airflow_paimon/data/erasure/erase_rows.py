@@ -277,7 +277,10 @@ class _Erasure:
         identity = commit_identity(self.tried.operation_id, view.branch_name, digest_of(sorted(names)))
         guard_options = None if chain is None else CHECKED_BY_CALLER
         options = CommitOptions(
-            identity=identity, properties=_marks(self.request, self.context.table), guard_options=guard_options
+            identity=identity,
+            properties=_marks(self.request, self.context.table),
+            guard_options=guard_options,
+            writers_stopped=self.request.writers_stopped,
         )
         before = None if chain is None else chain.before_commit
         try:

@@ -144,7 +144,7 @@ def finish(
         receipt = commit_buckets(
             base.table,
             messages,
-            CommitOptions(identity=identity, properties=about, written_with=base.write.schema),
+            CommitOptions(identity=identity, properties=about, written_with=base.write.schema, writers_stopped=True),
             assigned=None if stay else (base.write.planned_on,),
             vectors=base.live.index_entries,
         )

@@ -232,7 +232,7 @@ def _changed_by(
     def described(outcome: Outcome) -> Mapping[str, str]:
         return properties(request, made, _details(statement, base, outcome))
 
-    receipt, outcome = commit_change(computed, statement, base.table, identity, described)
+    receipt, outcome = commit_change(computed, statement, base.table, identity, described, writers_stopped=True)
     if receipt.snapshot is not None and not receipt.replayed:
         keep_timing(context, request, statement.text, outcome.read, base.choice, cores)
     return _result(context, request, base, receipt, _details(statement, base, outcome))

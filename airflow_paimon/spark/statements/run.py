@@ -86,15 +86,18 @@ def commit_statement(
     properties: Properties,
     limits: Limits | None = None,
     on_stale: OnStale | None = None,
+    *,
+    writers_stopped: bool = False,
 ) -> tuple[Receipt, Outcome]:
     """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed. ``on_stale``: in the
     delta branch of a chain table, what to do with full partitions of which a delta changes.
 
     Raises:
         ConflictError: other writers kept changing the same files.
+        UnsafeOperationError: a running job may have a bucket open, and ``writers_stopped`` is not given.
     """
     change = partial(evaluate, spark, statement, table, tables, limits=limits)
-    return commit_change(change, statement, table, identity, properties, on_stale)
+    return commit_change(change, statement, table, identity, properties, on_stale, writers_stopped=writers_stopped)
 
 
 def commit_change(
@@ -104,6 +107,8 @@ def commit_change(
     identity: CommitIdentity,
     properties: Properties,
     on_stale: OnStale | None = None,
+    *,
+    writers_stopped: bool,
 ) -> tuple[Receipt, Outcome]:
     """Commit what ``change`` computes on the head, as ``commit_statement`` does."""
     for number in range(1, TRIES + 1):
@@ -112,7 +117,7 @@ def commit_change(
             stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:
                 stay = check_corrected(table, outcome.write, outcome.messages)
-            receipt = _commit(table, statement, outcome, identity, properties(outcome), stay, on_stale)
+            receipt = _commit(table, statement, outcome, identity, properties(outcome), stay, on_stale, writers_stopped)
         except REFUSALS as error:
             outcome.discard()
             if not isinstance(error, ConflictError) or number == TRIES:
@@ -133,6 +138,7 @@ def _commit(
     properties: Mapping[str, str],
     keys_stay: bool,
     on_stale: OnStale | None,
+    writers_stopped: bool,
 ) -> Receipt:
     properties = {**properties, **KEYS_STAY} if keys_stay else properties
     keyed = bool(table.schema().primary_keys)
@@ -141,6 +147,7 @@ def _commit(
         properties=properties,
         guard_options=ChainOptions(on_stale=on_stale),
         written_with=outcome.read.schema if keyed else outcome.write.schema,
+        writers_stopped=writers_stopped,
     )
     messages, operation = outcome.messages, _OPERATIONS[statement.kind]
     if not keyed:

@@ -64,6 +64,7 @@ def sql(
     all_rows: bool = False,
     *,
     on_stale: str | None = None,
+    writers_stopped: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Run one statement on ``db.t`` or ``db.`t$branch_b```.
@@ -92,13 +93,15 @@ def sql(
         on_stale: On the delta branch of a chain table: ``record`` lists the full partitions that become stale as
             ``details["stale"]``; ``refuse`` refuses such a statement. By default an INSERT INTO is refused where a full
             partition would hide its rows, and other statements are recorded.
+        writers_stopped: Confirms that no job of another engine writes the rows that an UPDATE, DELETE or MERGE changes
+            (docs/howto/flink-tables.md, Open writers).
         all_rows: Confirms an UPDATE or DELETE without WHERE, an INSERT OVERWRITE of the whole table, REPLACE TABLE of
             one that exists, and DROP TABLE.
 
     Raises:
         InvalidInputError: what Spark says is wrong, with its position; every row without ``all_rows``; a key changed.
         NotFoundError: no such table, branch or version. AlreadyExistsError: CREATE TABLE of one that exists.
-        UnsafeOperationError: DROP TABLE of one that somebody needs.
+        UnsafeOperationError: DROP TABLE of one that somebody needs; rows that a running job may have open.
         UnsupportedFeatureError: a table or form that is not written here.
         ConflictError: other writers kept changing the same files.
     """
@@ -120,7 +123,8 @@ def sql(
         return run_other(asked)
     named = tuple(qualified(parsed.target.name, database))
     parsed = replace(parsed, target=replace(parsed.target, name=named))
-    return _change(spark, warehouse, parsed, views or {}, operation_id, all_rows, on_stale, storage_options)
+    rest = (operation_id, all_rows, on_stale, storage_options)
+    return _change(spark, warehouse, parsed, views or {}, *rest, writers_stopped=writers_stopped)
 
 
 def _change(
@@ -132,6 +136,8 @@ def _change(
     all_rows: bool,
     on_stale: str | None,
     storage_options: Mapping[str, Any] | None,
+    *,
+    writers_stopped: bool,
 ) -> dict[str, Any]:
     """Run a statement that changes rows."""
     started = time.monotonic()
@@ -152,7 +158,7 @@ def _change(
         tables = warehouse_tables(spark, warehouse, storage_options, statement, table, own, database=database)
         others = {name: view for name, view in named.items() if name not in own}
         with _named(spark, warehouse, parsed, others, storage_options):
-            receipt, found = _run(spark, parsed, table, tables, identity, policy)
+            receipt, found = _run(spark, parsed, table, tables, identity, policy, writers_stopped)
         figures.update(found)
         return receipt, ()
 
@@ -209,6 +215,7 @@ def _run(
     tables: NamedTables,
     identity: CommitIdentity,
     on_stale: OnStale | None,
+    writers_stopped: bool,
 ) -> tuple[Receipt, Mapping[str, Any]]:
     if statement.insert is not None:
         return _insert(spark, statement, table, tables, identity, on_stale)
@@ -217,7 +224,9 @@ def _run(
     def described(outcome: Outcome) -> Mapping[str, str]:
         return {**made, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
 
-    receipt, outcome = commit_statement(spark, statement, table, tables, identity, described, on_stale=on_stale)
+    receipt, outcome = commit_statement(
+        *(spark, statement, table, tables, identity, described), on_stale=on_stale, writers_stopped=writers_stopped
+    )
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from airflow_paimon.core.publish.open_writers_plan import WATCHED_MS, running_writers
+from airflow_paimon.core.table.open_writers_plan import WATCHED_MS, running_writers
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 
 MINUTE = 60_000

@@ -1,33 +1,23 @@
-"""What must not be done to buckets that writers of other engines may have open."""
+"""Buckets that a running job of another engine may have open, so that nobody should replace their files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.format.hash_index import read_hash_index, same_hashes
-from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import (
-    MAX_LISTED,
-    BucketChange,
-    bucket_namer,
-    listed,
-    other_keys,
-    replaced_hash_indexes,
-)
-from airflow_paimon.core.publish.open_writers_plan import WATCHED_MS, remembers_replaced_rows, running_writers
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.history import snapshots_there, touched
-from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.open_writers_plan import WATCHED_MS, remembers_replaced_rows, running_writers
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
+_LISTED = 20
 _READ_AT_ONCE = 64
 """Snapshots: most histories of a day are shorter."""
 
@@ -82,50 +72,25 @@ def _recent(view: Table, head: Snapshot, now_ms: int) -> tuple[list[Snapshot], b
     return found, min((s.id for s in found), default=1) > 1
 
 
-def refuse_open(view: Table, changes: Iterable[BucketChange], head: Snapshot, now_ms: int, done: str) -> None:
+def refuse_open(view: Table, buckets: Collection[BucketKey], head: Snapshot, now_ms: int, done: str) -> None:
     """Refuse to replace files of buckets that a running job may have open. ``done``: such as ``published``.
 
     Raises:
         UnsafeOperationError: lists the buckets with the job's commit user and its last commit there.
     """
-    found = open_buckets(view, {c.bucket for c in changes if c.delete}, head, now_ms)
+    found = open_buckets(view, buckets, head, now_ms)
     if not found:
         return
-    name = bucket_namer(view.schema())
-    names = sorted({name(b.bucket) for b in found})
-    users = sorted({b.user for b in found})
+    text = StoredPartitions(view.schema()).text
+    names = {b.bucket: f"{text(b.bucket.partition)}/bucket-{b.bucket.bucket}".lstrip("/") for b in found}
+    users = first_few(sorted({b.user for b in found}), _LISTED)
+    listed = first_few(sorted(names.values()), _LISTED)
     raise UnsafeOperationError(
-        f"{view.label}: a running job may have {listed(names)} open (commit user {listed(users)}), and would merge its "
-        f"next rows with those that it remembers, so nothing was {done}. Wait until the job has committed twice "
-        f"without rows of them; or stop it, and use writers_stopped (--writers-stopped)",
+        f"{view.label}: a running job may have {listed} open (commit user {users}), "
+        f"and would merge its next rows with those that it remembers, so nothing was {done}. Wait until the job has "
+        f"committed twice without rows of them; or stop it, and use writers_stopped (--writers-stopped)",
         details={
-            "open_buckets": [b.to_json(name(b.bucket)) for b in found[:MAX_LISTED]],
+            "open_buckets": [b.to_json(names[b.bucket]) for b in found[:_LISTED]],
             "open_bucket_count": len(names),
         },
     )
-
-
-def refuse_other_keys(
-    target: Table, changes: Sequence[BucketChange], theirs: Difference, head: Snapshot, whose: str = "the branch"
-) -> None:
-    """Refuse changes that give dynamic buckets other keys than they have in ``head``, the target's newest snapshot.
-
-    ``whose``: where the changes come from, for people. Reads the hash indexes that the changes replace.
-
-    Raises:
-        UnsafeOperationError: lists the buckets.
-    """
-    schema = target.schema()
-    replaced = replaced_hash_indexes(changes, theirs, read_index(target, head), schema)
-    other = [bucket for bucket, (new, old) in replaced.items() if not _same_keys(target, new, old)]
-    if other:
-        raise other_keys(target.label, other, schema, whose)
-
-
-def _same_keys(table: Table, new: IndexEntry | None, old: IndexEntry | None) -> bool:
-    if new is None or old is None or new.row_count != old.row_count:
-        return False
-    entries = (new, old)
-    data = table.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
-    one, other = (read_hash_index(d, e.row_count, name=e.file_name) for d, e in zip(data, entries, strict=True))
-    return same_hashes(one, other)

@@ -1,0 +1,40 @@
+"""Dynamic buckets whose keys a publish or rollback would change, although writers may have them open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_paimon.core.format.hash_index import read_hash_index, same_hashes
+from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys, replaced_hash_indexes
+from airflow_paimon.core.table.live_files import Difference
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.table import Table
+
+
+def refuse_other_keys(
+    target: Table, changes: Sequence[BucketChange], theirs: Difference, head: Snapshot, whose: str = "the branch"
+) -> None:
+    """Refuse changes that give dynamic buckets other keys than they have in ``head``, the target's newest snapshot.
+
+    ``whose``: where the changes come from, for people. Reads the hash indexes that the changes replace.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    schema = target.schema()
+    replaced = replaced_hash_indexes(changes, theirs, read_index(target, head), schema)
+    other = [bucket for bucket, (new, old) in replaced.items() if not _same_keys(target, new, old)]
+    if other:
+        raise other_keys(target.label, other, schema, whose)
+
+
+def _same_keys(table: Table, new: IndexEntry | None, old: IndexEntry | None) -> bool:
+    if new is None or old is None or new.row_count != old.row_count:
+        return False
+    entries = (new, old)
+    data = table.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
+    one, other = (read_hash_index(d, e.row_count, name=e.file_name) for d, e in zip(data, entries, strict=True))
+    return same_hashes(one, other)
