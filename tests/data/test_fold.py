@@ -13,7 +13,7 @@ from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import BucketKey, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.rewrite import fold_buckets
-from tests.spark.jobs.operations import make_branch, put, rows_of, values
+from tests.spark.jobs.operations import make_branch, put, rows_of, run, values
 
 
 def highest(table: Table) -> dict[BucketKey, int]:
@@ -28,12 +28,16 @@ def test_a_publish_brings_an_upsert_that_open_writers_win_over(tmp_path: Path, o
     put(fix, [(k, "upserted", "a") for k in range(5)])
     put(fix, [(9, None, "a", "-D"), (50, "new", "d", "+I")])
     publish, head = values(tmp_path, branch="fix"), fix.latest_snapshot_id()
+    run(tmp_path, "create_tag", branch="fix", tag="done")
+    publish |= {} if operation == "replace_main" else {"tags": True}
     plan = run_operation(build_request(operation, {**publish, "dry_run": True}))
     assert len(plan.details["folds"]) == 3
     assert fix.latest_snapshot_id() == head
     before, expected, files = highest(main), rows_of(fix), {f for s in plan_scan(fix).splits for f in s.files}
-    run_operation(build_request(operation, {**publish, "expected_branch_snapshot": head}))
-    assert rows_of(main) == expected
+    done = run_operation(build_request(operation, {**publish, "expected_branch_snapshot": head}))
+    assert rows_of(main) == rows_of(main, version="done") == expected
+    assert (done.details["tags"], main.tag("done").snapshot.id) == (["done"], done.snapshot_after)
+    assert not run_operation(build_request(operation, publish)).changed, "its tag is there"
     assert all(number <= before.get(key, -1) for key, number in highest(main).items())
     untouched = {f for s in plan_scan(main).splits for f in s.files if s.values[0] in "bc"}
     assert untouched <= files

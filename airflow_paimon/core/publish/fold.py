@@ -52,6 +52,15 @@ def is_folded(branch: Table, head: Snapshot, approved: int) -> bool:
     return known and all(s is not None and is_fold(s) for s in later)
 
 
+def with_folds(branch: Table, snapshot: Snapshot) -> set[str]:
+    """Return the identities of a branch's snapshot and of the folds right after it, which have its rows."""
+    found, after = {snapshot.identity}, branch.find_snapshot(snapshot.id + 1)
+    while after is not None and is_fold(after):
+        found.add(after.identity)
+        after = branch.find_snapshot(after.id + 1)
+    return found
+
+
 def is_fold(snapshot: Snapshot) -> bool:
     """Whether a snapshot only gave rows lower sequence numbers for a publish."""
     return snapshot.properties.get(OPERATION_PROPERTY) == FOLD

@@ -26,6 +26,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew, Replace
+from airflow_paimon.core.publish.fold import with_folds
 from airflow_paimon.core.publish.published import undone_snapshots
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,
@@ -92,10 +93,11 @@ def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapsh
     ids = {t.snapshot.id for t in found}
     shared = {t.snapshot.id: t.snapshot.identity for t in ours if t.snapshot.id in ids}
     shared |= {i: s.identity for i in ids if (s := main.find_snapshot(i)) is not None}
-    states = {t.name: t.snapshot.identity for t in found}
-    brought = {t.name for t in ours if states.get(t.name) == t.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY, "-")}
+    states = {t.name: with_folds(branch, t.snapshot) for t in found}
+    head = {name for name, same in states.items() if is_state and theirs.identity in same}
+    brought = {t.name for t in ours if t.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY) in states.get(t.name, ())}
     return plan_tags(
-        *(main.name, found, ours, shared, theirs.identity if is_state else None, brought),
+        *(main.name, found, ours, shared, head, brought),
         conflict,
         context.now_local,
     )

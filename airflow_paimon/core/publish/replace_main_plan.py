@@ -299,16 +299,16 @@ def plan_tags(
     branch: Sequence[Tag],
     main: Sequence[Tag],
     shared: Mapping[int, str],
-    head: str | None,
+    head: Collection[str],
     brought: Collection[str],
     on_conflict: str,
     now: datetime,
 ) -> CarriedTags:
     """Choose the branch's tags for main: those on snapshots that both have, and those on the branch's published head.
 
-    ``shared``: identity by id of the snapshots that main has or holds by tags. ``head``: the identity of the branch's
-    published snapshot; None where main's state is another one, as it has changes of its own. ``brought``: tags of
-    main that an earlier publish of the same state has set. ``now``: local time, as tags store it.
+    ``shared``: identity by id of the snapshots that main has or holds by tags. ``head``: the tags
+    on the state that main will have. ``brought``: tags of main that an earlier publish of the same state has set.
+    ``now``: local time, as tags store it.
 
     Raises:
         AlreadyExistsError: main has such a tag on another snapshot, and ``on_conflict`` is ``fail``.
@@ -318,7 +318,7 @@ def plan_tags(
     for tag in branch:
         if tag.name.startswith(RESERVED_TAG_PREFIX):
             continue
-        on_head = tag.snapshot.identity == head
+        on_head = tag.name in head
         if not on_head and shared.get(tag.snapshot.id) != tag.snapshot.identity:
             stay.append(tag.name)
             continue

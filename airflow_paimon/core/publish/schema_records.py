@@ -238,7 +238,8 @@ def _is_back(latest: TableSchema, old: TableSchema, came: TableSchema) -> bool:
     """Whether ``latest`` has the values of ``old`` in all that ``came`` changed."""
     if same_version(old, came):
         return False
-    columns = old.fields == came.fields or latest.content == old.content
+    columns = old.fields == came.fields or latest.fields == old.fields
+    columns = columns or (came.content != old.content and latest.content == old.content)
     options = all(latest.options.get(k) == old.options.get(k) for k in _differing(old, came))
     return columns and options and (old.comment == came.comment or latest.comment == old.comment)
 

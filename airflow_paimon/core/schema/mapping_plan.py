@@ -198,16 +198,18 @@ def plan_schemas(
     now_ms: int,
     withdrawn: Collection[int] = (),
 ) -> SchemaMapping:
-    """Map the schema ids of a branch's files by content, and append the branch's new columns to main.
+    """Map the schema ids of a branch's files by content, and append the branch's new columns to main, with the comments
+    of columns that the branch has changed.
 
-    Options and comments are not published: main keeps its own. Both logs are ascending and not empty. ``withdrawn``:
-    versions of main added by an earlier publish of the branch that did not land, and withdrawn since.
+    Options and the table's comment are not published: main keeps its own. Both logs are ascending and not empty.
+    ``withdrawn``: versions of main added by an earlier publish of the branch that did not land, and withdrawn since.
 
     Raises:
         ConflictError: see ``merge_columns``; or main's options don't go with the columns. UnsupportedFeatureError: ids
             differ, and Iceberg readers go by those of the files. FormatError: a file names a schema that is missing.
     """
-    found = _mapped(table, base, main, branch, used, now_ms, withdrawn)
+    found, ids = _mapped(table, base, main, branch, used, now_ms, withdrawn)
+    found = _with_comments(found, base, main[-1], [s for s in branch if s.id > base.id], ids, now_ms)
     if found.new:
         known = opening_faults(main[-1])
         fault = next((fault for fault in opening_faults(found.new[-1]) if fault not in known), None)
@@ -219,6 +221,45 @@ def plan_schemas(
     return found
 
 
+def _with_comments(
+    mapping: SchemaMapping,
+    base: TableSchema,
+    main: TableSchema,
+    since: Sequence[TableSchema],
+    ids: Mapping[int, int],
+    now_ms: int,
+) -> SchemaMapping:
+    """Add the comments of columns that the branch has changed in its versions ``since`` the base."""
+    latest = mapping.latest or main
+    comments, mine = _comments([base, *since], ids), {f.id: f.description for f in main.fields}
+    fields = tuple(_commented(f, mine.get(f.id, f.description), comments.get(f.id, ())) for f in latest.fields)
+    if fields == latest.fields:
+        return mapping
+    if not mapping.new:
+        last = _later(latest, 1, replace(latest, fields=fields), now_ms)
+        return replace(mapping, new=(last,), latest=last)
+    last = replace(latest, fields=fields)
+    return replace(mapping, new=(*mapping.new[:-1], last), latest=last)
+
+
+def _comments(versions: Sequence[TableSchema], ids: Mapping[int, int]) -> dict[int, list[str | None]]:
+    """Return the comments that each column, by main's field id, has had on the branch, the newest last.
+
+    Those of a ROW's fields are a part of its type, so that a change of them is one of columns.
+    """
+    found: dict[int, list[str | None]] = {}
+    for field in (f for schema in versions for f in schema.fields):
+        found.setdefault(ids.get(field.id, field.id), []).append(field.description)
+    return found
+
+
+def _commented(field: DataField, mine: str | None, known: Sequence[str | None]) -> DataField:
+    """Return a column with main's comment ``mine``; with the branch's newest one, where main's is one that the branch
+    had before: else main has changed it itself.
+    """
+    return replace(field, description=known[-1] if mine in known else mine)
+
+
 def _mapped(
     table: str,
     base: TableSchema,
@@ -227,13 +268,14 @@ def _mapped(
     used: set[int],
     now_ms: int,
     withdrawn: Collection[int],
-) -> SchemaMapping:
+) -> tuple[SchemaMapping, Mapping[int, int]]:
+    """Return the mapping without changed comments, and main's ids of the branch's columns that have others there."""
     by_id = schemas_by_id(table, branch, used)
     mine, theirs = main[-1], branch[-1]
     known = {_key(s): s.id for s in main}
     unknown_used = any(_key(by_id[i]) not in known for i in used)
     if theirs.content in (mine.content, base.content) and not unknown_used:
-        return SchemaMapping({i: known[_key(by_id[i])] for i in used}, (), mine)
+        return SchemaMapping({i: known[_key(by_id[i])] for i in used}, (), mine), {}
     began, since = base, [s for s in branch if s.id > base.id]
     parted = next((i for i in reversed(range(len(since))) if since[i].content == mine.content), None)
     if parted is not None and theirs.content != mine.content:  # main has the branch's columns up to there: published
@@ -243,7 +285,7 @@ def _mapped(
         return _merged(table, began, main, branch, used, now_ms, withdrawn)
     new = _appended(base, mine, since, now_ms)
     known |= {_key(s): s.id for s in new}
-    return SchemaMapping({i: known[_key(by_id[i])] for i in used}, tuple(new), new[-1] if new else mine)
+    return SchemaMapping({i: known[_key(by_id[i])] for i in used}, tuple(new), new[-1] if new else mine), {}
 
 
 def schemas_by_id(table: str, branch: Sequence[TableSchema], used: set[int]) -> dict[int, TableSchema]:
@@ -278,7 +320,7 @@ def _merged(
     used: set[int],
     now_ms: int,
     withdrawn: Collection[int],
-) -> SchemaMapping:
+) -> tuple[SchemaMapping, Mapping[int, int]]:
     """Bring columns together that changed on both sides; main gets a version for each schema that files were written
     with, and as its latest one the columns of both."""
     mine = main[-1]
@@ -309,7 +351,7 @@ def _merged(
     latest = next_version(mine, found.fields)
     if new or latest.content != mine.content:
         new.append(latest)
-    return SchemaMapping(ids, tuple(new), new[-1] if new else mine, latest_first=True)
+    return SchemaMapping(ids, tuple(new), new[-1] if new else mine, latest_first=True), found.ids
 
 
 def _appended(base: TableSchema, mine: TableSchema, later: Sequence[TableSchema], now_ms: int) -> list[TableSchema]:

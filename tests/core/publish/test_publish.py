@@ -21,7 +21,7 @@ from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.publish.merge import publish_branch
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
-from airflow_paimon.core.schema.schema_plan import AddColumn, WidenColumn
+from airflow_paimon.core.schema.schema_plan import AddColumn, CommentColumn, WidenColumn
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, names, overwrite, rewrite, run
@@ -409,3 +409,35 @@ def test_a_publish_can_be_cut_off_anywhere(tmp_path: Path, operation: str) -> No
         if not crashed:
             return
     raise AssertionError("40 steps were not enough")
+
+
+# -- comments of columns -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["merge_branch", "fast_forward"])
+def test_changed_comments_of_columns_are_published(table: Table, fix: Table, operation: str) -> None:
+    def comments() -> dict[str, str | None]:
+        return {f.name: f.description for f in table.schema().fields}
+
+    columns = [f.name for f in fix.schema().fields]
+    first, other = columns[0], columns[-1]
+    alter_table(fix, [CommentColumn(name=first, comment="in euros")])
+    discard = {"discard_main": True} if operation == "fast_forward" else {}
+    assert run(table, operation, branch="fix", dry_run=True).changed
+    assert run(table, operation, branch="fix").changed, "a comment alone is a change"
+    assert comments()[first] == "in euros"
+    assert not run(table, operation, branch="fix", **discard).changed
+    # with a new column beside it, and with a comment that main has changed itself
+    alter_table(table, [CommentColumn(name=other, comment="of main")])
+    alter_table(fix, [CommentColumn(name=first, comment="in cents"), AddColumn(name="new", type="INT")])
+    alter_table(fix, [CommentColumn(name=other, comment="of the branch"), CommentColumn(name="new", comment="n")])
+    rewrite(fix, "a")
+    run(table, operation, branch="fix", **discard)
+    assert comments() | {first: "in cents", other: "of main", "new": "n"} == comments()
+    assert run(table, "check_table").details["ok"]
+    # both sides add columns
+    alter_table(table, [AddColumn(name="mine", type="INT"), CommentColumn(name=other, comment="of main again")])
+    alter_table(fix, [AddColumn(name="theirs", type="INT", comment="t"), CommentColumn(name="new", comment=None)])
+    rewrite(fix, "a")
+    run(table, operation, branch="fix", **discard)
+    assert comments() | {other: "of main again", "new": None, "theirs": "t", "mine": None} == comments()
