@@ -549,9 +549,11 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
 
 def _files(table: Table, name: str) -> dict[str, bytes]:
     """The content of a branch's files, without temporary files of writers."""
-    files = [
-        f for f in table.store.walk(BranchPaths(name).root.rstrip("/")) if not f.rpartition("/")[2].startswith(".")
-    ]
+    root = BranchPaths(name).root.rstrip("/")
+    for info in table.store.list(root):
+        if info.is_dir:  # a link, which ``walk`` leaves out, is refused here
+            table.store.list(f"{root}/{info.name}")
+    files = [f for f in table.store.walk(root) if not f.rpartition("/")[2].startswith(".")]
     return dict(zip(files, table.store.read_many(files), strict=True))
 
 

@@ -27,9 +27,10 @@ def plan_success_file(view: Table, tag: str, now_ms: int) -> Replace:
 
 def plan_deletions(view: Table, tags: Iterable[str]) -> list[Delete]:
     """Return the deletions of the marks of tags that go, as far as they exist."""
-    there = set(view.store.names(_folder(view)))
-    marks = ((tag, _path(view, tag)) for tag in tags)
-    return [Delete(path=p, reason=f"tag {t!r} is gone") for t, p in marks if p.rpartition("/")[2] in there]
+    names = set(view.store.names(_folder(view)))
+    marks = {path: tag for tag in tags for path in [_path(view, tag)] if path.rpartition("/")[2] in names}
+    there = read_present(view.store, list(marks))
+    return [Delete(path=p, expected=data, reason=f"tag {marks[p]!r} is gone") for p, data in there.items()]
 
 
 def _folder(view: Table) -> str:

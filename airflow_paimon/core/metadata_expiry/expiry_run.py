@@ -116,6 +116,7 @@ class _Run:
             roots, choice, due, foreseen = self._once_more(lambda: self._look(choose))
             if not dry_run:
                 require_committable(table)
+                table.store.check_reach(f.path for files in foreseen.stages for f in files)
             if dry_run or _unlink(self.context, choice, self.moved):
                 break
         else:

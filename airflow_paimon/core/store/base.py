@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -239,6 +239,10 @@ class Store(Protocol):
                 f"Look what is there before you try again"
             )
         return True
+
+    def check_reach(self, paths: Iterable[str]) -> None:
+        """Raise what a deletion of one of these objects would raise because of where it lies, before anything goes."""
+        return
 
     def delete_empty(self, path: str) -> None:
         """Delete a folder with the folders below it, as far as no object is in them, where a storage has folders."""

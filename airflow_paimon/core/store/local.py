@@ -295,6 +295,12 @@ class LocalStore(Store):
         away = _hidden(file)
         try:
             os.rename(file, away)
+        except FileNotFoundError:
+            if not os.path.lexists(away):  # it is there if NFS has repeated a request whose response was lost
+                return None  # another process has deleted it
+        except OSError as error:
+            raise self._failed(error, "deleting", path) from error
+        try:
             with open(away, "rb", buffering=0, opener=_no_link) as stream:
                 moved = stream.readall()
             if moved == data:
@@ -302,16 +308,16 @@ class LocalStore(Store):
                 return True
             os.link(away, file, follow_symlinks=False)
             os.unlink(away)
-        except FileNotFoundError:  # another process has deleted it
-            return None
         except OSError as error:
-            if not os.path.lexists(away):
-                raise self._failed(error, "deleting", path) from error
             raise OutcomeUnknownError(
                 f"{join(self.uri, path)} was replaced by another process while it was deleted, and can't be put back "
                 f"({error.strerror}): that file is {away} now. If nothing else is at its name, rename it back"
             ) from error
         return False
+
+    def check_reach(self, paths: Iterable[str]) -> None:
+        for folder in {path.rpartition("/")[0] for path in paths}:
+            self._refuse_links(folder)
 
     def delete_empty(self, path: str) -> None:
         folder = self._folder(inner_folder_name(path))

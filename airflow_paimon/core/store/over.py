@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.store.base import FileInfo, Part, Store
@@ -100,6 +100,9 @@ class StoreOver(Store):
 
     def delete_same(self, path: str, data: bytes) -> bool | None:
         return self.inner.delete_same(path, data)
+
+    def check_reach(self, paths: Iterable[str]) -> None:
+        self.inner.check_reach(paths)
 
     def delete_empty(self, path: str) -> None:
         self.inner.delete_empty(path)
