@@ -21,7 +21,7 @@ from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, literal
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.files.arrow_types import scalar_of, value_of
+from airflow_paimon.data.files.arrow_types import repeated, scalar_of, value_of
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 
@@ -73,8 +73,7 @@ def to_expression(predicate: Predicate, schema: TableSchema) -> pc.Expression:
     if data_type.root in _FLOATS:
         return _of_float(field, predicate, data_type)
     if predicate.op == "in":
-        scalars = [scalar_of(v, data_type) for v in predicate.value]
-        return field.isin(pa.array([s.as_py() for s in scalars], scalars[0].type))
+        return field.isin(pa.concat_arrays([repeated(v, data_type, 1) for v in predicate.value]))
     return _EXPRESSIONS[predicate.op](field, pc.scalar(scalar_of(predicate.value, data_type)))
 
 

@@ -6,7 +6,7 @@ through the plan of the rows that are to be written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
@@ -24,6 +24,15 @@ _ON_PURPOSE = {
     "TIMESTAMP": "CAST(CAST(... AS STRING) AS TIMESTAMP_NTZ), which cuts them off on purpose",
     "TIMESTAMP_LTZ": "timestamp_micros(unix_micros(...)), which cuts them off on purpose",
 }
+_EXACT = {
+    "GreaterThanOrEqual": [True, False],
+    "LessThan": [True, False],
+    "LessThanOrEqual": [False, True],
+    "GreaterThan": [False, True],
+}
+"""Comparisons that are true for a value if they are for the cut-off one, and which side that may be."""
+_COMPARED = (*_EXACT, "EqualTo", "EqualNullSafe", "Between", "In", "InSet", "InSubquery")
+_QUERIES = ("ScalarSubquery", "LateralSubquery", "ListQuery")
 _BY_PLACE = ("Union", "CTERelationRef")
 """Plans whose columns are those of others, place by place."""
 
@@ -91,6 +100,41 @@ def cut_off_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
     return [n for n, at in zip(frame.columns, output, strict=True) if n in asked and origins.marked(plan, {at})]
 
 
+def inexact_column(condition: Any, plan: Any) -> str | None:
+    """Return a cut-off column that a resolved condition on rows of a plan compares, where whole values could give
+    another answer. They can't with ``>=`` and ``<`` and a value that is whole.
+    """
+    origins = _Origins()
+    times = [a for a in sequence_items(condition.references().toSeq()) if _holds_times(a)]
+    cut_off = {int(a.exprId().id()): str(a.name()) for a in times if origins.marked(plan, {int(a.exprId().id())})}
+    if not cut_off:
+        return None
+
+    def used_by(side: Any) -> set[int]:
+        columns, queries = set[int](), list[Any]()
+        _use(side, columns, queries)
+        return columns & cut_off.keys()
+
+    for comparison in _comparisons(condition):
+        sides = [used_by(side) for side in _sides(comparison)]
+        if any(sides) and list(map(bool, sides)) != _EXACT.get(kind_of(comparison)):
+            return cut_off[min(set().union(*sides))]
+    return None
+
+
+def _sides(comparison: Any) -> list[Any]:
+    if kind_of(comparison) == "Between":  # below it Spark refers to its input by a number
+        return [comparison.input(), comparison.lower(), comparison.upper()]
+    return _children(comparison)
+
+
+def _comparisons(expression: Any) -> Iterator[Any]:
+    if kind_of(expression) in _COMPARED:
+        yield expression
+    for child in _children(expression):
+        yield from _comparisons(child)
+
+
 class _Origins:
     """Follows columns, by the ids that Spark gives them, to the plans that read them."""
 
@@ -141,31 +185,34 @@ class _Origins:
         return any(self.marked(child, asked & ids) for child, ids in children if asked & ids)
 
 
-def _children(plan: Any) -> list[Any]:
-    return sequence_items(plan.children())
+def _children(node: Any) -> list[Any]:
+    return sequence_items(node.children())
 
 
 def _use(expression: Any, columns: set[int], queries: list[Any]) -> None:
     """Add the columns and subqueries whose timestamps an expression passes on."""
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        passes = "timestamp" in str(expression.dataType().catalogString())
-    except Py4JJavaError:  # the frame of a window, which has no value
-        return
-    if not passes:
+    if not _holds_times(expression):
         return
     kind = kind_of(expression)
     if kind in ("AttributeReference", "OuterReference"):
         columns.add(int(expression.exprId().id()))
-    if kind.endswith("Subquery"):
+    if kind.endswith(_QUERIES):
         queries.append(expression.plan())
-    for child in sequence_items(expression.children()):
+    for child in _children(expression):
         _use(child, columns, queries)
 
 
+def _holds_times(expression: Any) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return "timestamp" in str(expression.dataType().catalogString())
+    except Py4JJavaError:  # the frame of a window, which has no value
+        return False
+
+
 def _queries(expression: Any, queries: list[Any]) -> None:
-    if kind_of(expression).endswith("Subquery"):
+    if kind_of(expression).endswith(_QUERIES):
         queries.append(expression.plan())
-    for child in sequence_items(expression.children()):
+    for child in _children(expression):
         _queries(child, queries)

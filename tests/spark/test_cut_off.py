@@ -64,6 +64,27 @@ def test_a_statement_that_would_cut_off_digits_changes_nothing(
     assert rows_of(table) == BEFORE and not (tmp_path / "d.db" / "c").exists()
 
 
+WHOLE = "TIMESTAMP_NTZ '2023-11-14 22:13:20.123456'"
+INEXACT = [
+    f"DELETE FROM d.t WHERE t = {WHOLE}", f"DELETE FROM d.t WHERE k > 0 AND NOT t > {WHOLE}",
+    f"UPDATE d.t SET v = 'x' WHERE t BETWEEN {WHOLE} AND m", f"DELETE FROM d.t WHERE r.t IN ({WHOLE})",
+    f"DELETE FROM d.t WHERE {WHOLE} >= t", "DELETE FROM d.t WHERE t IN (SELECT m FROM d.t)",
+    "MERGE INTO d.t a USING (SELECT max(t) AS u FROM d.t) s ON a.m = s.u WHEN MATCHED THEN DELETE",
+    "MERGE INTO d.t a USING (SELECT 1 AS k) s ON a.k = s.k WHEN MATCHED AND a.t <= a.m THEN DELETE",
+]  # fmt: skip
+
+
+def test_conditions_that_could_hold_for_other_rows_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Both rows are of the microsecond of ``WHOLE``, and after it."""
+    table = make(tmp_path)
+    for statement in INEXACT:
+        with pytest.raises(UnsupportedFeatureError, match=r"column '[tru]' is finer than microseconds.*>= and < alone"):
+            sql(spark, str(tmp_path), statement)
+    assert rows_of(table) == BEFORE
+    exact = f"DELETE FROM d.t WHERE (t < {WHOLE} OR {WHOLE} <= t) AND year(t) = 2023 AND t IS NOT NULL AND k = 1"
+    assert sql(spark, str(tmp_path), exact)["details"]["rows_deleted"] == 1
+
+
 EXACT = [
     ({}, UPDATE, [(1, "x", *BEFORE[0][2:]), BEFORE[1]]), ({}, MERGE, [(1, "x", *BEFORE[0][2:]), BEFORE[1]]),
     (KEYED, DELETE, BEFORE[:1]), ({"deletion-vectors.enabled": "true"}, DELETE, BEFORE[:1]),

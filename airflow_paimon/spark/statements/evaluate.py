@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, RowType
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.predicate import Predicate
+from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.char_columns import filled_frame, stored_char
+from airflow_paimon.spark.cut_off import inexact_column
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
 from airflow_paimon.spark.spark_types import spark_schema, spark_type, unmarked_schema
 from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
@@ -161,6 +163,7 @@ class Evaluation:
             rows = named.where(self._column(statement.condition.node))
             condition = analyzed(rows).condition()
             self._refuse_chance(condition, statement.condition)
+            self._refuse_inexact(condition, rows, statement.condition)
             predicate = condition_predicate(condition, with_row_columns(self._schema), _ids(analyzed(named)))
             uses = frozenset(str(a.name()) for a in sequence_items(condition.references().toSeq()))
         old = self._own(named)
@@ -187,6 +190,7 @@ class Evaluation:
         joined = named.join(marked, self._column(statement.condition.node), how)
         condition = _join_condition(analyzed(joined))
         self._refuse_chance(condition, statement.condition)
+        self._refuse_inexact(condition, joined, statement.condition)
         actions = [(c, joined) for c in statement.matched]
         actions += [(c, source) for c in inserts]
         actions += [(c, named) for c in statement.not_matched_by_source]
@@ -362,6 +366,7 @@ class Evaluation:
         rows = base.where(self._column(clause.condition.node))
         condition = analyzed(rows).condition()
         self._refuse_chance(condition, clause.condition)
+        self._refuse_inexact(condition, rows, clause.condition)
         return self._column(condition)
 
     def named_as(self, frame: DataFrame, source: DataFrame) -> DataFrame:
@@ -405,6 +410,18 @@ class Evaluation:
         if not expression.deterministic():
             raise InvalidInputError(
                 f"{self._statement.kind} on {self._statement.target.text}: a condition must be deterministic{at.where}"
+            )
+
+    def _refuse_inexact(self, condition: Any, rows: DataFrame, at: Fragment) -> None:
+        if self._statement.kind != "MERGE" and not finer_than_micros(self._schema.fields):
+            return  # no other rows than the target's
+        column = inexact_column(condition, analyzed(rows))
+        if column is not None:
+            raise UnsupportedFeatureError(
+                f"{self._statement.kind} on {self._statement.target.text}: column {column!r} is finer than "
+                f"microseconds, the finest that Spark has, so this condition could hold for other rows than are "
+                f"meant{at.where}; compare it with >= and < alone",
+                details={"column": column},
             )
 
     def _refuse_subquery(self, at: Fragment) -> None:
