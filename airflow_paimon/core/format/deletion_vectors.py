@@ -29,6 +29,9 @@ _COOKIE_NO_RUNS = 12346
 _NO_OFFSETS_BELOW = 4
 _ARRAY_MAX = 4096
 _BITMAP_BYTES = 8192
+MOST_POSITIONS = 1 << 28
+"""Deleted rows of one file: a few bytes can stand for many more."""
+_OTHER_NUMBER = "a container of its bitmap does not have the number of values in its header"
 MAX_POSITION_32 = 2**31 - 1
 """Paimon's vectors with 32-bit keys hold positions up to this one."""
 
@@ -177,6 +180,8 @@ def _read_bitmap(data: bytes, position: int) -> tuple[npt.NDArray[np.uint32], in
     else:
         raise FormatError("its bitmap has an unknown roaring format")
     header = np.frombuffer(data, "<u2", 2 * number, position).reshape(number, 2)
+    if int(header[:, 1].sum(dtype=np.uint64)) + number > MOST_POSITIONS:
+        raise FormatError(f"its bitmap has more than {MOST_POSITIONS:,} positions, which no real file has")
     position += 4 * number
     if cookie == _COOKIE_NO_RUNS or number >= _NO_OFFSETS_BELOW:
         position += 4 * number
@@ -192,6 +197,8 @@ def _read_container(data: bytes, position: int, number: int, is_run: bool) -> tu
         (count,) = struct.unpack_from("<H", data, position)
         pairs = np.frombuffer(data, "<u2", 2 * count, position + 2).reshape(count, 2).astype(np.uint32)
         lengths = pairs[:, 1] + 1
+        if int(lengths.sum(dtype=np.uint64)) != number:  # before that many are made
+            raise FormatError(_OTHER_NUMBER)
         starts = np.repeat(pairs[:, 0], lengths)
         within = np.arange(len(starts), dtype=np.uint32) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         values = (starts + within).astype(np.uint32)
@@ -204,5 +211,5 @@ def _read_container(data: bytes, position: int, number: int, is_run: bool) -> tu
         values = np.flatnonzero(np.unpackbits(bits, bitorder="little")).astype(np.uint32)
         position += _BITMAP_BYTES
     if len(values) != number or (number and int(values[-1]) > 0xFFFF):
-        raise FormatError("a container of its bitmap does not have the number of values in its header")
+        raise FormatError(_OTHER_NUMBER)
     return values, position

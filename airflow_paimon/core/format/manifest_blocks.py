@@ -18,6 +18,7 @@ from airflow_paimon.core.format.avro.container import BlockSize, Header, read_bl
 from airflow_paimon.core.format.manifest import ManifestEntry, Stats
 from airflow_paimon.core.format.stats import stored_row_stats
 from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.format.unpack import Unpacker
 
 KEY: Final = "airflow_paimon.blocks"
 _VERSION: Final = 1
@@ -115,9 +116,9 @@ def blocks_of(run: Sequence[ManifestBlock], data: bytes, header: Header) -> Iter
     Raises:
         FormatError: they are not what the index says, or corrupt. IndexError means truncated.
     """
-    first = run[0].start
+    first, unpacker = run[0].start, Unpacker(header.codec, len(data))
     for block in run:
-        found = list(read_blocks(data[block.start - first : block.end - first], header, 0))
+        found = list(read_blocks(data[block.start - first : block.end - first], header, 0, unpacker))
         if [number for number, _ in found] != [block.entries]:
             raise FormatError("its index of blocks doesn't fit them")
         yield found[0]

@@ -10,10 +10,14 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.avro.container import read_blocks, read_header
+from airflow_paimon.core.format.avro.types import parse_avro_schema
+from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.data.files.arrow_types import arrow_schema
 
+_DAMAGE = (ValueError, EOFError, StopIteration, IndexError, KeyError, TypeError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _Convert = Callable[[Any], Any]
 
@@ -28,20 +32,31 @@ def read_avro(data: bytes, fields: Sequence[DataField], batch_rows: int) -> Iter
     converters = [(f.name, _converter(f.type)) for f in fields]
     try:
         rows: list[Any] = []
-        for record in fastavro.reader(io.BytesIO(data)):
+        for record in _records(data):
             rows.append(record)
             if len(rows) == batch_rows:
                 yield _batch(rows, converters, target)
                 rows = []
         if rows:
             yield _batch(rows, converters, target)
-    except (ValueError, EOFError, StopIteration, IndexError, KeyError, TypeError) as error:
+    except (*_DAMAGE, FormatError, UnsupportedFeatureError) as error:
         raise FormatError(f"An Avro data file is truncated or corrupt: {error}; run check_table") from error
+
+
+def _records(data: bytes) -> Iterator[Any]:
+    """Read the records, the blocks of which are unpacked within bounds (``core.format.unpack``)."""
+    header = read_header(data)
+    parse_avro_schema(header.schema)  # refuses types of which a few bytes can stand for any number of values
+    schema = fastavro.parse_schema(parse_json(header.schema))
+    for number, block in read_blocks(data, header, header.end):
+        plain = io.BytesIO(block)
+        for _ in range(number):
+            yield fastavro.schemaless_reader(plain, schema, None)
 
 
 def avro_names(data: bytes) -> list[str]:
     """Return the names of the columns in an Avro data file."""
-    schema: Any = fastavro.reader(io.BytesIO(data)).writer_schema
+    schema: Any = parse_json(read_header(data).schema)
     return [field["name"] for field in schema["fields"]]
 
 

@@ -7,8 +7,6 @@ zone of each stripe is in its footer, which pyarrow does not expose.
 
 from __future__ import annotations
 
-import sys
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,13 +17,10 @@ import pyarrow.orc as orc
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import ArrayType, DataField, DataType, MapType, RowType, types_within
+from airflow_paimon.core.format.unpack import BLOCK_BYTES, Unpacker
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
-_NONE, _ZLIB, _SNAPPY, _LZ4, _ZSTD = 0, 1, 2, 4, 5
+_NONE = 0
+_CODECS = {1: "deflate", 2: "snappy_raw", 4: "lz4_raw", 5: "zstandard"}
 _UTC_NAMES = frozenset(("", "UTC", "GMT", "Z", "Etc/UTC", "Etc/GMT", "Etc/UCT", "UCT", "Zulu", "Universal"))
 _CHUNK_HEADER = 3
 
@@ -38,7 +33,7 @@ def stripe_zones(source: Any, path: str) -> list[str]:
     """
     try:
         return [_zone(source, *where) for where in _stripe_footers(source)]
-    except (IndexError, ValueError, zlib.error, zstd.ZstdError, pa.ArrowInvalid, OSError) as error:
+    except (IndexError, ValueError, OSError, FormatError) as error:
         raise FormatError(f"Data file {path} is truncated or corrupt: {error}; run check_table") from None
 
 
@@ -100,12 +95,19 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
+        if shift > 63:
+            raise ValueError("its metadata has a number of more than 10 bytes")
 
 
 def _decompressed(data: bytes, kind: int, block: int) -> bytes:
     """Decode ORC's chunks: a header of 3 bytes with the length and an "uncompressed" bit, then the chunk."""
     if kind == _NONE:
         return data
+    if kind not in _CODECS:
+        raise UnsupportedFeatureError(
+            f"ORC files with compression {kind} are not read; use Paimon's own Spark connector"
+        )
+    unpacker = Unpacker(_CODECS[kind], len(data), min(max(block, 1), BLOCK_BYTES))
     out = []
     at = 0
     while at + _CHUNK_HEADER <= len(data):
@@ -113,20 +115,8 @@ def _decompressed(data: bytes, kind: int, block: int) -> bytes:
         at += _CHUNK_HEADER
         chunk = data[at : at + (header >> 1)]
         at += header >> 1
-        out.append(chunk if header & 1 else _chunk(chunk, kind, block))
+        out.append(chunk if header & 1 else unpacker.block(chunk))
     return b"".join(out)
-
-
-def _chunk(chunk: bytes, kind: int, block: int) -> bytes:
-    if kind == _ZLIB:
-        return zlib.decompress(chunk, wbits=-zlib.MAX_WBITS)
-    if kind == _ZSTD:
-        return bytes(zstd.decompress(chunk))
-    if kind == _SNAPPY:
-        return bytes(pa.Codec("snappy").decompress(chunk, _varint(chunk, 0)[0], asbytes=True))
-    if kind == _LZ4:
-        return bytes(pa.Codec("lz4_raw").decompress(chunk, block, asbytes=True))
-    raise UnsupportedFeatureError(f"ORC files with compression {kind} are not read; use Paimon's own Spark connector")
 
 
 _DAY_NS = 86_400 * 10**9

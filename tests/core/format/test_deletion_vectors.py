@@ -222,3 +222,16 @@ def test_disagreement_with_the_index_manifest() -> None:
 def test_later_version() -> None:
     with pytest.raises(UnsupportedFeatureError, match="version 2"):
         _read_one(b"\2" + JAVA_SAMPLE[1:], 24)
+
+
+def test_bitmaps_of_more_positions_than_a_file_has_are_refused_before_they_are_made() -> None:
+    everything = struct.pack("<I", 12347 | (65535 << 16)) + b"\xff" * 8192
+    everything += b"".join(struct.pack("<HH", key, 0xFFFF) for key in range(65536)) + bytes(4 * 65536)
+    everything += struct.pack("<HHH", 1, 0, 0xFFFF) * 65536
+    repeated = struct.pack("<I", 12347) + b"\1" + struct.pack("<HH", 0, 9)
+    repeated += struct.pack("<H", 0xFFFF) + struct.pack("<HH", 0, 0xFFFF) * 0xFFFF
+    for bitmap, why in ((everything, "more than 268,435,456 positions"), (repeated, "number of values in its header")):
+        stored = struct.pack(">i", MAGIC_32) + bitmap
+        data = _index_file(stored)
+        with pytest.raises(FormatError, match=why):
+            read_deletion_vectors(data, [DeletionVectorRange("data-0", 1, len(stored), None)])

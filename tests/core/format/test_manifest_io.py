@@ -19,6 +19,7 @@ from airflow_paimon.core.format.avro.container import (
     SYNC_BYTES,
     read_container,
     read_header,
+    read_long,
     write_container,
     write_long,
 )
@@ -37,6 +38,7 @@ from airflow_paimon.core.format.manifest_io import (
     written_manifests,
 )
 from airflow_paimon.core.format.types import AtomicType, DataType, parse_type
+from airflow_paimon.core.format.unpack import CODECS, FILE_BYTES, Unpacker, zstd
 from tests.core.format.avro_files import fastavro_records, write_with_fastavro
 from tests.core.later_fields import VALUES, records_of, with_later_fields
 from tests.randomness import chance, thorough
@@ -379,6 +381,73 @@ def test_truncated_block_content() -> None:
         for read in (read_manifest, read_manifest_columns):
             with pytest.raises(FormatError, match="corrupt"):
                 read(write_container(container.schema, [(number, content)]))
+
+
+def test_what_would_be_unpacked_to_far_more_than_is_stored_is_refused() -> None:
+    schema, good = read_container(write_manifest([_entry()])).schema, read_container(write_manifest([_entry()]))
+    one = zstd.ZstdCompressor()
+    packed = b"".join(one.compress(bytes(1 << 20)) for _ in range(100)) + one.flush()
+    assert len(packed) < 20_000  # of 100 MiB
+    head = write_container(schema, [])
+    sync, block = head[-SYNC_BYTES:], next(iter(good.blocks))
+    bomb = head + write_long(1) + write_long(len(packed)) + packed + sync
+    for read in (read_manifest, read_manifest_columns, manifest_io.read_manifest_names):
+        with pytest.raises(FormatError, match=r"m: a block of it would be unpacked to more than 67,108,864 bytes"):
+            read(bomb, name="m")
+        with pytest.raises(FormatError, match="more records than bytes"):
+            read(write_container(schema, [(1 << 62, block[1])]), name="m")
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS - {"null"}))
+def test_each_codec_is_bounded(codec: str) -> None:
+    plain = bytes(100_000)
+    if codec == "snappy":
+        packed = pa.Codec("snappy").compress(plain, asbytes=True) + zlib.crc32(plain).to_bytes(4, "big")
+    else:
+        schema = {"type": "record", "name": "r", "fields": [{"name": "b", "type": "bytes"}]}
+        data = write_with_fastavro(schema, [{"b": plain}], codec)
+        header = read_header(data)
+        _, at = read_long(data, header.end)
+        size, at = read_long(data, at)
+        packed, plain = data[at : at + size], write_long(len(plain)) + plain
+    assert Unpacker(codec, len(packed), len(plain)).block(packed) == plain
+    with pytest.raises(FormatError, match="would be unpacked to more than"):
+        Unpacker(codec, len(packed), len(plain) - 1).block(packed)
+    whole = Unpacker(codec, 0, len(plain))
+    with pytest.raises(FormatError, match="would be unpacked to more than"):
+        for _ in range(FILE_BYTES // len(plain) + 1):
+            whole.block(packed)
+    with pytest.raises(FormatError, match="can't be decompressed"):
+        Unpacker(codec, len(packed)).block(packed[:-5])
+
+
+BOTTOMLESS: list[Any] = [
+    {"type": "fixed", "name": "f", "size": -16}, {"type": "fixed", "name": "f", "size": 1 << 40},
+    {"type": "array", "items": "null"}, {"type": "array", "items": {"type": "record", "name": "e", "fields": []}},
+    {"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BOTTOMLESS)
+def test_types_that_never_end_are_refused(kind: Any) -> None:
+    schema = json.loads(json.dumps(ENTRY_SCHEMA))
+    schema["fields"].append({"name": "_X", "type": kind})
+    block = next(iter(read_container(write_manifest([_entry()])).blocks))[1]
+    data = write_container(json.dumps(schema), [(1, block + b"\x7e" * 9)])
+    for read in (read_manifest, read_manifest_columns):
+        with pytest.raises(FormatError, match="its Avro schema has"):
+            read(data)
+
+
+def test_a_schema_that_names_itself_again_and_again_is_refused() -> None:
+    kind: Any = {"type": "record", "name": "r0", "fields": [{"name": "a", "type": "long"}]}
+    for i in range(1, 20):
+        again = [{"name": f"f{n}", "type": f"r{i - 1}"} for n in range(9)]
+        kind = {"type": "record", "name": f"r{i}", "fields": [{"name": "first", "type": kind}, *again]}
+    schema = json.loads(json.dumps(ENTRY_SCHEMA))
+    schema["fields"].append({"name": "_X", "type": kind})
+    with pytest.raises(FormatError, match="parts"):
+        read_manifest(write_container(json.dumps(schema), [(1, b"\0")]))
 
 
 @given(st.data())

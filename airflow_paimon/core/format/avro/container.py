@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
 import hashlib
-import lzma
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
+from airflow_paimon.core.format.unpack import CODECS, Unpacker
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -43,7 +41,7 @@ class Header:
     metadata: Mapping[str, bytes]
     sync: bytes
     end: int
-    decompress: Callable[[bytes], bytes]
+    codec: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +123,10 @@ def read_header(data: bytes) -> Header:
     codec = metadata.get("avro.codec", b"null").decode()
     if "avro.schema" not in metadata:
         raise FormatError("its Avro header has no schema")
-    if codec not in _DECOMPRESS:
+    if codec not in CODECS:
         raise FormatError(f"its Avro codec {codec!r} is unknown")
     schema = metadata["avro.schema"].decode()
-    header = Header(schema, MappingProxyType(metadata), b"", position + SYNC_BYTES, _DECOMPRESS[codec])
+    header = Header(schema, MappingProxyType(metadata), b"", position + SYNC_BYTES, codec)
     if metadata.keys() <= _PLAIN:
         _remember(data[:position], header)
     return _with_sync(header, data)
@@ -138,7 +136,7 @@ def _with_sync(header: Header, data: bytes) -> Header:
     sync = data[header.end - SYNC_BYTES : header.end]
     if len(sync) < SYNC_BYTES:
         raise FormatError("it is truncated")
-    return Header(header.schema, header.metadata, sync, header.end, header.decompress)
+    return Header(header.schema, header.metadata, sync, header.end, header.codec)
 
 
 def _remember(beginning: bytes, header: Header) -> None:
@@ -170,22 +168,26 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
     return data[position:end], end
 
 
-def read_blocks(data: bytes, header: Header, position: int) -> Iterator[tuple[int, bytes]]:
-    """Read the blocks from a position to the end of ``data``.
+def read_blocks(
+    data: bytes, header: Header, position: int, unpacker: Unpacker | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Read the blocks from a position to the end of ``data``. ``unpacker``: that of the file, for a part of it.
 
     Raises:
-        FormatError: a sync marker is wrong, or a block can't be decompressed. IndexError means truncated.
+        FormatError: a sync marker is wrong, or a block can't be decompressed, or would be larger than any is.
+            IndexError means truncated.
     """
+    unpacker = unpacker or Unpacker(header.codec, len(data))
     while position < len(data):
         count, position = read_long(data, position)
         block, position = _read_bytes(data, position)
         if count < 0 or data[position : position + SYNC_BYTES] != header.sync:
             raise FormatError("it is truncated or corrupt (an Avro sync marker is wrong)")
         position += SYNC_BYTES
-        try:
-            yield count, header.decompress(block)
-        except (zstd.ZstdError, zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
-            raise FormatError(f"an Avro block can't be decompressed: {e}") from None
+        plain = unpacker.block(block)
+        if count > len(plain):  # a record has a byte at least
+            raise FormatError("it is corrupt (an Avro block has more records than bytes)")
+        yield count, plain
 
 
 def no_keys(blocks: list[BlockSize]) -> Mapping[str, bytes]:
@@ -229,32 +231,3 @@ def _compressed(block: bytes) -> bytes:
     data = compressor.compress(block, zstd.ZstdCompressor.FLUSH_FRAME)
     _mine.compressor = compressor  # not after an error, which may leave half a frame in it
     return data
-
-
-def _snappy(block: bytes) -> bytes:
-    # Imported here because pyarrow is slow to import and Paimon writes snappy only if configured to.
-    import pyarrow
-
-    size = shift = 0
-    for byte in block[:5]:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    try:
-        plain = pyarrow.Codec("snappy").decompress(block[:-4], size, asbytes=True)
-    except pyarrow.ArrowException as e:
-        raise ValueError(str(e)) from None
-    if zlib.crc32(plain).to_bytes(4, "big") != block[-4:]:
-        raise ValueError("the checksum is wrong")
-    return bytes(plain)
-
-
-_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "null": lambda block: block,
-    "deflate": lambda block: zlib.decompress(block, -15),
-    "snappy": _snappy,
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
-    "zstandard": zstd.decompress,
-}

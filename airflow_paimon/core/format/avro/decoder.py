@@ -24,6 +24,7 @@ from airflow_paimon.core.format.avro.container import read_long
 from airflow_paimon.core.format.avro.raw_columns import RawColumns
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
+_MOST_PARTS = 10_000
 Decoder = Callable[[bytes, int, list[Any]], None]
 Columns = tuple[tuple[str, tuple[str, ...]], ...]
 """Fields to read: the name of each record with the names of its fields."""
@@ -162,6 +163,8 @@ class _Source:
     def record_loop(self, stored: AvroType, wanted: AvroType) -> None:
         if stored.kind != "record":
             raise FormatError("its Avro schema is not a record")
+        if stored.parts > _MOST_PARTS:
+            raise FormatError(f"its Avro schema has {stored.parts:,} parts, where metadata has less than a hundred")
         if stored.union:
             self.branch(stored, lambda: self.emit("nulls('record')"), lambda: None)
         value = self.record(stored, wanted, outermost=True)

@@ -16,6 +16,11 @@ _PLAIN = {"null": "null", "boolean": "boolean", "int": "long", "long": "long", "
           "bytes": "bytes", "string": "string"}  # fmt: skip
 
 
+MOST_PARTS: Final = 100_000
+"""A schema that names its own types again and again can have more parts than there is time."""
+_DEEPEST: Final = 100
+_LONGEST_FIXED: Final = 1 << 20
+
 Unknown = tuple[tuple[str, bytes], ...]
 """Fields that are only kept: for each its JSON in the schema of the file, and its value as it is stored."""
 
@@ -25,7 +30,7 @@ class AvroType:
     """``kind``: null, boolean, long (also int and enum), float, double, bytes, string, fixed, array, map or record.
 
     ``union``: its branch number is stored first; ``null_branch`` is the one that means null. ``texts``: of a record,
-    the JSON of each field.
+    the JSON of each field. ``parts``: how many types it consists of, those that are named again counted again.
     """
 
     kind: str
@@ -37,6 +42,7 @@ class AvroType:
     null_branch: int | None = None
     logical: str | None = None
     texts: tuple[str, ...] = ()
+    parts: int = 1
 
     @property
     def nullable(self) -> bool:
@@ -57,7 +63,7 @@ def parse_avro_schema(text: str) -> AvroType:
 
 
 def _parse(schema: Any, named: dict[str, AvroType], depth: int) -> AvroType:
-    if depth > 20:
+    if depth > _DEEPEST:
         raise FormatError("its Avro schema is nested too deeply")
     if isinstance(schema, list):
         return _parse_union(schema, named, depth)
@@ -69,18 +75,43 @@ def _parse(schema: Any, named: dict[str, AvroType], depth: int) -> AvroType:
         raise FormatError(f"its Avro schema names an unknown type {schema!r}")
     kind = schema["type"]
     if kind == "record":
-        # Registered only afterwards: metadata has no recursive types, so they fail as unknown.
-        fields = tuple((str(f["name"]), _parse(f["type"], named, depth + 1)) for f in schema["fields"])
-        texts = tuple(map(avro_text, schema["fields"]))
-        out = named[schema["name"]] = AvroType("record", schema["name"], fields=fields, texts=texts)
-        return out
+        return _parse_record(schema, named, depth)
     if kind in ("array", "map"):
-        return AvroType(kind, items=_parse(schema["items" if kind == "array" else "values"], named, depth + 1))
+        items = _parse(schema["items" if kind == "array" else "values"], named, depth + 1)
+        if kind == "array" and not _least_bytes(items):
+            raise FormatError("its Avro schema has an array of items that take no bytes")
+        return AvroType(kind, items=items, parts=1 + items.parts)
     if kind in ("enum", "fixed"):
-        out = AvroType("long") if kind == "enum" else AvroType("fixed", size=int(schema["size"]))
+        out = AvroType("long") if kind == "enum" else AvroType("fixed", size=_fixed_size(schema["size"]))
         named[schema["name"]] = out
         return out
     return replace(_parse(kind, named, depth + 1), logical=schema.get("logicalType"))
+
+
+def _parse_record(schema: Any, named: dict[str, AvroType], depth: int) -> AvroType:
+    # Registered only afterwards: metadata has no recursive types, so they fail as unknown.
+    fields = tuple((str(f["name"]), _parse(f["type"], named, depth + 1)) for f in schema["fields"])
+    texts = tuple(map(avro_text, schema["fields"]))
+    parts = 1 + sum(t.parts for _, t in fields)
+    if parts > MOST_PARTS:
+        raise FormatError(f"its Avro schema has more than {MOST_PARTS:,} parts")
+    out = named[schema["name"]] = AvroType("record", schema["name"], fields=fields, texts=texts, parts=parts)
+    return out
+
+
+def _fixed_size(size: Any) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LONGEST_FIXED:
+        raise FormatError(f"its Avro schema has a fixed type of {size!r} bytes")
+    return size
+
+
+def _least_bytes(stored: AvroType) -> int:
+    """Return 0 for a type whose values can take no bytes, 1 for all others."""
+    if stored.union:
+        return 1
+    if stored.kind == "record":
+        return max((_least_bytes(t) for _, t in stored.fields), default=0)
+    return min(stored.size, 1) if stored.kind == "fixed" else int(stored.kind != "null")
 
 
 def _parse_union(branches: list[Any], named: dict[str, AvroType], depth: int) -> AvroType:
