@@ -93,6 +93,6 @@ def literal(name: str, text: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):  # the latter: nested too deeply
             continue
     raise InvalidInputError(f"{name} rendered to {text!r}, which is neither JSON nor a Python literal")

@@ -38,6 +38,7 @@ _EXPRESSIONS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]]
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
+_SHOWN = 500
 _HELP = "comparisons of a column with a literal, IN, BETWEEN, IS [NOT] NULL, AND, OR and parentheses"
 
 
@@ -50,7 +51,10 @@ def parse_condition(text: str, schema: TableSchema, *, hidden: bool = False) -> 
         InvalidInputError: a syntax that ``_HELP`` does not list, an unknown column, or a literal not of its type.
     """
     parser = _Parser(text, schema, hidden=hidden)
-    found = parser.any_of()
+    try:
+        found = parser.any_of()
+    except RecursionError:
+        raise parser.error("it is nested too deeply") from None
     if parser.peek() is not None:
         raise parser.error(f"unexpected {parser.shown(parser.peek())}")
     return found
@@ -130,8 +134,9 @@ class _Parser:
     def error(self, what: str) -> InvalidInputError:
         if self._hidden:
             return InvalidInputError(f"where: {what}; a condition takes {_HELP}")
+        text = self._text if len(self._text) <= _SHOWN else f"{self._text[:_SHOWN]}..."
         return InvalidInputError(
-            f"where {self._text!r}: {what}; a condition as text takes {_HELP}. For more use .where() of a DataFrame "
+            f"where {text!r}: {what}; a condition as text takes {_HELP}. For more use .where() of a DataFrame "
             f"or a pyarrow expression"
         )
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_paimon.core import errors
+from airflow_paimon.core.correction.sql_words import TOO_DEEP
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 
 _RAISED = re.compile(r"airflow_paimon\.core\.errors\.(\w+): (.+)")
@@ -119,6 +120,8 @@ def _fault_of_java(error: Any) -> str | None:
         for _ in range(_CAUSES):
             if cause is None:
                 return None
+            if is_instance_of(gateway, cause, "java.lang.StackOverflowError"):
+                return TOO_DEEP
             if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable"):
                 state = cause.getSqlState()
                 if (state or "")[:2] in _USERS_STATES:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.table import split_version
 
@@ -55,7 +55,10 @@ def tables_of(session: duckdb.DuckDBPyConnection, engine: Any, statement: str) -
     """
     _refuse_but_select(session, engine, statement)
     ((text,),) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [statement]).fetchall()
-    tree = json.loads(text)
+    try:
+        tree = parse_json(text)
+    except ValueError as error:
+        raise InvalidInputError(f"SQL: {error}") from None
     if tree.get("error"):
         raise InvalidInputError(f"SQL: {tree.get('error_message', 'DuckDB refuses it')}")
     nodes = list(_objects(tree))

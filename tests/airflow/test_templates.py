@@ -18,6 +18,7 @@ from airflow_paimon.operators.branch import CorrectBranchOperator, CreateTagOper
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import PlanCorrectionOperator, PublishApprovalOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
+from airflow_paimon.rule_text import rules_as_json
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.sensors.table_set import TableSetSensor
 from tests.airflow.conftest import RunDag
@@ -236,3 +237,12 @@ def test_a_template_that_can_not_name_a_snapshot_fails_at_once(
     logged = "".join(capfd.readouterr())
     for words in ("has no snapshot yet", "d.gone", "no Airflow connection 'nowhere'"):
         assert words in logged
+
+
+def test_rules_take_no_aliases_and_no_depth() -> None:
+    assert rules_as_json("- not_null: [a, b]", "rules") == '[{"not_null": ["a", "b"]}]'
+    laughs = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]"
+    for text, why in ((laughs, "aliases"), ("- not_null: &x [a]\n- not_null: *x", "aliases"),
+                      ("- " * 5000, "too deeply"), ("[" * 5000, "rules"), ("-" * 100_000, "rules")):  # fmt: skip
+        with pytest.raises(InvalidInputError, match=why):
+            rules_as_json(text, "rules")

@@ -326,3 +326,13 @@ def test_a_replay_hands_it_on(spark: SparkSession, tmp_path: Path, tables: tuple
     with pytest.raises(UnsafeOperationError, match="neither a table of the warehouse nor a view"):
         run_spark_operation(spark, build_request("replay_branch", values))
     assert rows_of(fix) == before
+
+
+def test_sql_that_is_nested_too_deeply_is_named(
+    spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table]
+) -> None:
+    deep = "(" * 5000 + "k" + ")" * 5000
+    for sql in (f"SELECT {deep} AS k, v, dt FROM branch WHERE dt = 'a'", f"DELETE FROM branch WHERE {deep} = 1"):
+        how = {"partitions": ["dt=a"]} if sql.startswith("SELECT") else {}
+        with pytest.raises(InvalidInputError, match="nested more than 100 deep"):
+            correct(spark, tmp_path, sql, **how)

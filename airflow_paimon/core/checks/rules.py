@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.requests.text_files import read_text
 
 ERROR, WARN = "error", "warn"
@@ -160,7 +161,7 @@ def parse_rules_text(text: str, where: str) -> tuple[Rule, ...]:
     if not text.strip():
         return ()
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
     except ValueError as error:
         raise InvalidInputError(f"{where} is not JSON: {error}") from None
     return parse_rules(raw, where)

@@ -14,7 +14,8 @@ from datetime import date
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
-from airflow_paimon.core.correction.sql_words import Token, starts_of, tokens_of, without_comments
+from airflow_paimon.core.correction.sql_words import Token, check_nesting, starts_of, tokens_of, without_comments
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.types import AtomicType, DataField, with_nullable
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, columns_of
 
@@ -78,8 +79,9 @@ def words_of(sql: str) -> tuple[str, list[Token]]:
 def read_plainly(sql: str, read: Callable[[str, Sequence[Token]], T]) -> T | None:
     """Return what ``read`` makes of SQL's text without comments, and of its words; None = it is Spark's."""
     try:
+        check_nesting(sql)
         return read(*words_of(sql))
-    except (NotPlain, IndexError):
+    except (NotPlain, IndexError, RecursionError, InvalidInputError):  # what is nested too deeply, Spark refuses
         return None
 
 

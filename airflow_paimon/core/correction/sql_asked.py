@@ -45,7 +45,7 @@ def read_sql(sql: str, schema: TableSchema) -> Asked:
         return Asked(kind=kind, predicate=found.predicate, whole=found.whole, relations=_without(relations, BRANCH))
     if kind == MERGE:
         found = _condition(tokens, schema, "on", _names(tokens), ends=("when",), bare=False)
-        by_source = any(_are_words(tokens[at:], "not", "matched", "by", "source") for at in range(len(tokens)))
+        by_source = any(_are_words(tokens[at : at + 4], "not", "matched", "by", "source") for at in range(len(tokens)))
         predicate = None if by_source else found.predicate
         return Asked(kind=kind, predicate=predicate, relations=_without(relations, BRANCH))
     if kind == INSERT and _are_words(_after(tokens, "insert"), "overwrite"):

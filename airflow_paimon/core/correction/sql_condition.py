@@ -37,7 +37,10 @@ def read_condition(tokens: Sequence[Token], schema: TableSchema, names: Collecti
     table's.
     """
     reader = _Reader(tokens, schema, frozenset(names), bare)
-    predicate = reader.any_of()
+    try:
+        predicate = reader.any_of()
+    except RecursionError:  # nested too deeply, which Spark refuses
+        return Read(predicate=None, whole=False)
     return Read(predicate=predicate, whole=reader.whole and reader.at == len(tokens))
 
 

@@ -9,28 +9,33 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.sql_comments import comment_end
 
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|--[^\r\n]*|/\*.*?\*/)
-    |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+    |(?P<text>[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |`(?P<quoted>(?:[^`]|``)+)`
     |(?P<number>[0-9][0-9A-Za-z_.]*)
     |(?P<word>[^\W0-9]\w*)
+    |(?P<torn>['"`].*|/\*.*)
     |(?P<mark>.)""",
     re.VERBOSE | re.DOTALL,
 )
+# ``torn``: what begins and does not end takes all the rest, as otherwise each beginning would be followed to the end.
 _COMMENT = re.compile(
-    r"""(?P<kept>`[^`]*`|[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+    r"""(?P<kept>`[^`]*`|\b[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<line>--(?:\\\n|[^\r\n])*)
-    |(?P<nested>/\*)""",
+    |(?P<nested>/\*)
+    |(?P<torn>['"`].*)""",
     re.VERBOSE | re.DOTALL,
 )
 _APART = re.compile(
     r"""(?P<kept>`(?:[^`]|``)*`|--(?:\\\n|[^\r\n])*|\b[rR](?:'[^']*'|"[^"]*")
         |'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<nested>/\*(?!\+))
-    |(?P<end>;)""",
+    |(?P<end>;)
+    |(?P<torn>['"`].*)""",
     re.VERBOSE | re.DOTALL,
 )
 QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
@@ -38,6 +43,12 @@ QUERIES = ("select", "with", "from", "values", "table", "map", "reduce")
 STATEMENTS = ("update", "delete", "merge", "insert")
 """Words that begin a statement which changes rows by itself."""
 
+MOST_NESTED = 100
+TOO_DEEP = (
+    f"SQL is nested more than {MOST_NESTED} deep, by parentheses, CASE or NOT; name parts of it in a WITH, or use "
+    f"IN (...) for many values"
+)
+_SIGNS = ("+", "-", "~", "!")
 _BEYOND = ("cast", "distinct", "except", "group", "having", "intersect", "join", "lateral", "like", "limit",
            "order", "over", "overwrite", "union", "window", "with")  # fmt: skip
 _BEFORE_PARENTHESIS = frozenset({
@@ -48,7 +59,9 @@ _BEFORE_PARENTHESIS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``kind``: ``word``, ``quoted`` (a name in backquotes), ``text``, ``number`` or ``mark``."""
+    """``kind``: ``word``, ``quoted`` (a name in backquotes), ``text``, ``number``, ``mark``, or ``torn``: a text, a
+    name or a comment without an end.
+    """
 
     kind: str
     text: str
@@ -97,11 +110,25 @@ def nesting(token: Token) -> int:
     return (token.text in "([") - (token.text in ")]")
 
 
+def check_nesting(sql: str) -> None:
+    """Refuse SQL that is nested so deeply that parsers, or what walks through their trees, would run out of stack.
+
+    Raises:
+        InvalidInputError: it is.
+    """
+    depth = signs = 0
+    for token in tokens_of(without_comments(sql)):
+        depth += nesting(token) + token.is_word("case") - token.is_word("end")
+        signs = signs + 1 if token.is_word("not") or token.text in _SIGNS else 0
+        if depth + signs > MOST_NESTED:
+            raise InvalidInputError(TOO_DEEP)
+
+
 def without_comments(sql: str) -> str:
     """Take the comments out, nested ones as well; what looks like one in a text or a quoted name stays."""
     out, at = [], 0
     while (match := _COMMENT.search(sql, at)) is not None:
-        kept = match.lastgroup == "kept"
+        kept = match.lastgroup in ("kept", "torn")
         out += [sql[at : match.end() if kept else match.start()], "" if kept else " "]
         at = comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
     return "".join([*out, sql[at:]])

@@ -60,7 +60,7 @@ def _too_large(limit: int) -> FormatError:
 
 def _stream(data: bytes, limit: int, new: Callable[[], Any]) -> bytes:
     """Unpack one frame after the other; one byte more than the limit tells that there would be more."""
-    out = b""
+    out: bytes = b""
     while data:
         one = new()
         out += one.decompress(data, limit + 1 - len(out))
@@ -74,7 +74,7 @@ def _stream(data: bytes, limit: int, new: Callable[[], Any]) -> bytes:
 
 def _deflate(data: bytes, limit: int) -> bytes:
     one = zlib.decompressobj(-zlib.MAX_WBITS)
-    out = one.decompress(data, limit + 1)
+    out: bytes = one.decompress(data, limit + 1)
     if len(out) <= limit and not one.eof:
         raise EOFError("it ends too early")
     return out

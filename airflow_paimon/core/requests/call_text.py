@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from airflow_paimon.core.correction.sql_words import Token, tokens_of, without_comments
+from airflow_paimon.core.correction.sql_words import Token, check_nesting, tokens_of, without_comments
 from airflow_paimon.core.errors import InvalidInputError
 
 Value = str | int | float | bool | tuple["Value", ...] | None
@@ -58,6 +58,7 @@ def parse_call(text: str) -> Call:
     Raises:
         InvalidInputError: it is malformed, an argument is no literal, or named and positional arguments are mixed.
     """
+    check_nesting(text)
     return _Parser(tokens_of(without_comments(text))).call()
 
 

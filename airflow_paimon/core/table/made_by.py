@@ -31,11 +31,11 @@ _MADE_BY = (SQL_PROPERTY, SQL_DIGEST_PROPERTY, FUNCTION_PROPERTY, FUNCTION_VERSI
 # Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden. A comment goes
 # on after a backslash at the end of its line, and comments in /* */ nest; what begins with /*+ is a hint, and read.
 _TOKEN = re.compile(
-    r"(?P<name>`(?:[^`]|``)*`)"
+    r"(?P<name>`(?:[^`]|``)*(?:`|\Z))"
     r"|(?P<comment>--(?:\\\n|[^\r\n])*)"
     r"|(?P<nested>/\*(?!\+))"
     r"|(?P<raw>\b[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)))"
-    r"|(?P<text>'(?:[^'\\]|\\.|'')*(?:'|\Z)|\"(?:[^\"\\]|\\.|\"\")*(?:\"|\Z))"
+    r"|(?P<text>'(?:[^'\\]|\\(?:.|\Z)|'')*(?:'|\Z)|\"(?:[^\"\\]|\\(?:.|\Z)|\"\")*(?:\"|\Z))"
     r"|(?P<dollar>\$\$.*)"
     r"|(?P<number>(?<![\w$`])(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\w+)?)",
     re.DOTALL,

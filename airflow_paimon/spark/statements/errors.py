@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from airflow_paimon.core.correction.sql_words import TOO_DEEP
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.table.hidden_names import HIDDEN
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
@@ -37,6 +38,8 @@ def sql_errors(what: str, missing: type[PaimonError] = InvalidInputError, hint: 
 
     try:
         yield
+    except RecursionError:
+        raise InvalidInputError(f"{what}: {TOO_DEEP}") from None
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
         found = known_error(text)

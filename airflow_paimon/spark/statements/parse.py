@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.correction.sql_words import check_nesting
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
@@ -68,8 +69,9 @@ def parse_plan(spark: SparkSession, text: str) -> Any:
     """Return what Spark's parser makes of a text.
 
     Raises:
-        ParseException: it is not SQL.
+        ParseException: it is not SQL. InvalidInputError: it is nested too deeply.
     """
+    check_nesting(text)
     return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.correction.sql_words import split_statements
+from airflow_paimon.core.correction.plain_statement import read_plain
+from airflow_paimon.core.correction.sql_asked import read_sql
+from airflow_paimon.core.correction.sql_columns import check_columns
+from airflow_paimon.core.correction.sql_words import (
+    check_nesting,
+    may_be_plain,
+    split_statements,
+    tokens_of,
+    without_comments,
+)
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.call_text import parse_call
+from airflow_paimon.core.table.made_by import hide_literals
+from airflow_paimon.data.where_text import parse_condition
+from tests.core.tables import make_table
 
 _PLAIN = st.sampled_from(["UPDATE branch", "SET v = 1", "k", "=", "(", ")", "7", "par", "\n", "*", "/", "-"])
 _INSIDE = st.text(st.sampled_from(";'\"`-/*ab \\\n"), max_size=8)
@@ -34,3 +51,50 @@ def test_what_has_no_words_is_no_statement() -> None:
     assert split_statements("SELECT /*+ hint */ 1; 2") == ["SELECT /*+ hint */ 1", "2"]
     assert split_statements("-- goes on \\\n; here\nDELETE") == ["-- goes on \\\n; here\nDELETE"]
     assert split_statements("a /* never ends; b") == ["a /* never ends; b"]
+
+
+LONG = 20_000
+TORN = ["'" + "\\'" * LONG, '"' + '\\"' * LONG, "/*" * LONG, "`" + "``" * LONG, "r'" * LONG, "'" + "''" * LONG + "\\"]
+
+
+@pytest.mark.timeout(60)  # each of them took minutes
+@pytest.mark.parametrize("torn", TORN, ids=range(len(TORN)))
+def test_what_begins_and_does_not_end_is_read_once(torn: str) -> None:
+    sql = f"DELETE FROM branch WHERE {torn}"
+    split_statements(sql)
+    without_comments(sql)
+    tokens_of(sql)
+    may_be_plain(sql)
+    assert "secret" not in hide_literals(f"DELETE FROM branch WHERE v = 'secret{torn}")
+
+
+def test_raw_texts_have_no_escapes() -> None:
+    sql = r"DELETE FROM branch WHERE v = r'a\' AND w = R\"b\" -- it's ; gone"
+    kept = r"DELETE FROM branch WHERE v = r'a\' AND w = R\"b\" "
+    sql, kept = sql.replace('R\\"b\\"', 'R"b\\"'), kept.replace('R\\"b\\"', 'R"b\\"')
+    assert [t.text for t in tokens_of(without_comments(sql)) if t.kind == "text"] == ["r'a\\'", 'R"b\\"']
+    assert without_comments(sql).strip() == kept.strip()
+
+
+DEEP = [
+    "DELETE FROM branch WHERE " + "(" * LONG + "k = 1" + ")" * LONG, "DELETE FROM branch WHERE " + "(" * LONG,
+    "DELETE FROM branch WHERE " + "NOT " * LONG + "k = 1", "UPDATE branch SET k = " + "- " * LONG + "1",
+    "UPDATE branch SET v = " + "CASE WHEN k = 1 THEN " * LONG + "'a'" + " END" * LONG,
+    "SELECT * FROM " + "(SELECT * FROM " * LONG + "branch" + ")" * LONG,
+    "MERGE INTO branch USING main s ON " + "(" * LONG, "CALL sys.x(" + "array(" * LONG,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sql", DEEP, ids=range(len(DEEP)))
+def test_what_is_nested_too_deeply_is_refused_or_left(sql: str) -> None:
+    schema = make_table(f"memory://{uuid.uuid4()}/wh").schema()
+    with pytest.raises(InvalidInputError, match="nested more than 100 deep"):
+        check_nesting(sql)
+    read_sql(sql, schema)
+    assert read_plain(sql, schema) is None
+    check_columns(sql, {"branch": schema.field_names})
+    with pytest.raises(InvalidInputError):
+        parse_call(sql)
+    with pytest.raises(InvalidInputError) as refused:
+        parse_condition(sql.partition("WHERE ")[2] or sql, schema)
+    assert len(refused.value.message) < 1000
