@@ -30,6 +30,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import (
     RESULT_URI,
+    SESSION_IS_READY,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
     to_arguments,
@@ -142,6 +143,7 @@ class SparkJobHook(SparkSubmitHook):
         self._on_tracking_url = on_tracking_url
         self._on_progress = on_progress
         self._tracking_url: str | None = None
+        self._job_prints = False
         self._yarn_pages: str | None = None
         self._should_track_driver_status = False  # that is done here, without curl
         self._refusal: str | None = None
@@ -593,7 +595,9 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_kubernetes:
             self._kubernetes_driver_pod = deployed_pod(line) or self._kubernetes_driver_pod
             self._refusal = self._refusal or refusal(line)
-        self._show(tracking_url(line, self._conf))
+        self._job_prints = self._job_prints or SESSION_IS_READY in line
+        if not self._job_prints:
+            self._show(tracking_url(line, self._conf))
         if self._on_progress is not None and (found := _PROGRESS.search(line)):
             self._on_progress(found[1])
         return line

@@ -33,6 +33,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.requests.arguments import (
     NEEDS_SPARK,
     RESULT_URI,
+    SESSION_IS_READY,
     STORAGE_OPTIONS,
     STORAGE_OPTIONS_ONCE,
     JobArguments,
@@ -285,6 +286,7 @@ def _session(request: Request) -> Any:
         _switch_extensions_on(builder)
     _leave_ui_out(builder)
     spark = builder.getOrCreate()
+    log.info(SESSION_IS_READY)
     if spark.conf.get("spark.log.level", None) is None:
         # Spark's own progress is thousands of lines, each of which an Airflow task would log; ours is logged anyway.
         spark.sparkContext.setLogLevel("WARN")

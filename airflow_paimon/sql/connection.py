@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -121,11 +119,13 @@ class Cursor:
         self._scans: dict[str, PinnedDataset] = {}
 
     def _opened(self) -> Any:
-        # Made by DuckDB when memory is not enough, and deleted when the session is closed.
-        spill = Path(tempfile.gettempdir()) / f"airflow-paimon-sql-{uuid.uuid4().hex}"
+        # DuckDB writes rows there when memory is not enough, into files that every user could read.
+        self._spill = TemporaryDirectory(prefix="airflow-paimon-sql-", ignore_cleanup_errors=True)
+        where = {"temp_directory": self._spill.name}
         try:
-            session = self._engine.connect(":memory:", config={**_CLOSED, "temp_directory": str(spill), **self._limits})
+            session = self._engine.connect(":memory:", config={**_CLOSED, **where, **self._limits})
         except self._engine.Error as error:
+            self._spill.cleanup()
             raise InvalidInputError(f"SQL: DuckDB refuses the settings {dict(self._limits)}: {error}") from None
         session.execute("SET TimeZone = 'UTC'")
         session.execute(f"CREATE SCHEMA {_UNNAMED}")
@@ -180,6 +180,7 @@ class Cursor:
     def close(self) -> None:
         """End the session, and delete its temporary files."""
         self._session.close()
+        self._spill.cleanup()
 
     def _relation(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] | None) -> Any:
         given = self._ready(statement, parameters)

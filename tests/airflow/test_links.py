@@ -9,15 +9,18 @@ import pytest
 from airflow.sdk import DAG
 from starlette.testclient import TestClient
 
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.arguments import SESSION_IS_READY
 from airflow_paimon.get_provider_info import get_provider_info
 from airflow_paimon.hooks._tracking import tracking_url
+from airflow_paimon.hooks.spark_connect_job import open_job_hook
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.operators.branch import CreateTagOperator, RollbackOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.spark.progress import Counted, describe
-from tests.airflow.conftest import Run, RunDag
+from tests.airflow.conftest import Run, RunDag, set_connection
 from tests.core.tables import append, make_table
 
 pytestmark = pytest.mark.airflow
@@ -127,6 +130,10 @@ def test_the_address_is_reported_once_as_soon_as_the_log_names_it(warehouse: Pat
         iter(["SparkUI: started at http://a:4040\n"] * 2 + ["SparkUI: started at http://b:4041\n"])
     )
     assert found == ["http://a:4040", "http://b:4041"]
+    printed = "tracking URL: http://elsewhere/\n"  # by the user's function, which runs when there is a session
+    hook._process_spark_submit_log(iter([f"2026-11-25 INFO x: {SESSION_IS_READY}\n", printed]))
+    hook._process_spark_submit_log(iter([printed]))
+    assert found == ["http://a:4040", "http://b:4041"]
 
 
 def test_progress_is_reported_as_the_log_says_it(warehouse: Path) -> None:
@@ -136,3 +143,13 @@ def test_progress_is_reported_as_the_log_says_it(warehouse: Path) -> None:
     lines = [f"{start}correct_branch d.t: started", f"{start}{said} (correct_branch d.t$branch_fix: UPDATE)", "42 %"]
     SparkJobHook(on_progress=found.append)._process_spark_submit_log(iter(f"{line}\n" for line in lines))
     assert found == [said] and said.startswith("42 % of step 1, 21 of 50 rows")
+
+
+def test_a_connection_that_is_none_of_sparks_gets_no_job(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("http", "aws", "postgres", ""):
+        set_connection(monkeypatch, "other", kind, host="internal.example", login="me", password="secret")
+        with pytest.raises(InvalidInputError, match="'other' is none of Spark's") as refused:
+            open_job_hook("other")
+        assert "internal" not in refused.value.message
+    set_connection(monkeypatch, "other", "spark", host="local[1]")
+    assert isinstance(open_job_hook("other"), SparkJobHook)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -322,3 +324,18 @@ def test_without_duckdb_the_error_says_what_to_install(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys.modules["duckdb"], "__version__", "1.4.1", raising=False)
     with pytest.raises(UnsupportedError, match=r"2\.0, and here is 1\.4\.1"):
         Connection(str(tmp_path)).cursor()
+
+
+def test_the_folder_for_what_memory_has_no_room_for_is_the_users_alone(
+    orders: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    cursor = Connection(str(tmp_path), memory_limit="40MB", threads=1).cursor()
+    rows = cursor.execute("SELECT i, random() AS r, repeat('x', 90) AS x FROM range(1000000) t(i) ORDER BY r")
+    rows.fetchone()
+    [folder] = (tmp_path / "temporary").iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert any(folder.iterdir())  # it was needed
+    cursor.close()
+    assert not folder.exists()

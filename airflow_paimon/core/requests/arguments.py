@@ -23,6 +23,8 @@ from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, T
 
 _BRANCHES = frozenset({"branch", "to_branch", "from_branch", "against", "snapshot_branch", "delta_branch"})
 _BRANCH_MARK = "$branch_"
+SESSION_IS_READY = "The Spark session is ready"
+"""A job logs it before any code of a user runs: whatever it prints later is no word of Spark's."""
 _NUMBER = re.compile(r"-?[0-9]+")
 _SAME_THING = (("retention", "retained"), ("limit", "number", "count"))
 """Words by which flags of one kind are called in different operations."""
