@@ -297,7 +297,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         """Show who triggered the run, and the statements that made the branch's commits, as far as they are kept."""
         from airflow_paimon.core.publish.audit_properties import change_of, readable_snapshots
         from airflow_paimon.core.table.history import branch_point
-        from airflow_paimon.runbooks.markdown import code_block, escape
+        from airflow_paimon.runbooks.markdown import escape, sql_block
 
         user = triggering_user(context)
         lines = [f"- Requested by: {escape(user) if user else '*unknown*'}"]
@@ -308,7 +308,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         ids = [i for i in branch.snapshot_ids() if base is not None and base.id < i <= about["branch_snapshot"]]
         made = [change_of(one, _SHOWN_SQL) for one in readable_snapshots(branch, ids[-_SHOWN_COMMITS:])]
         lines += [f"- Function: {escape(one['function'])}" for one in made if one.get("function")]
-        return "\n\n".join(["\n".join(lines), *(code_block(one["sql"], "sql") for one in made if one.get("sql"))])
+        return "\n\n".join(["\n".join(lines), *(sql_block(one["sql"]) for one in made if one.get("sql"))])
 
     def _asked_about(self, context: Context) -> dict[str, Any]:
         """Return what is approved: the branch and the snapshots that were compared."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
@@ -121,7 +123,26 @@ def commit_of(snapshot: Snapshot) -> Commit:
         source_id=_number(own.get("branch-snapshot")),
         parts=part_texts(snapshot),
         target=_number(own.get("target-snapshot")),
+        changed=changed_rows(own),
     )
+
+
+def changed_rows(own: Mapping[str, str]) -> str:
+    """Say how many rows a publish changed, by the diff that was looked at, or a statement, by its own count."""
+    diff, details = _object(own.get("diff")), _object(own.get("details"))
+    total = diff.get("total")
+    counted = {word: total.get(word) for word in ("added", "changed", "deleted")} if isinstance(total, dict) else {}
+    if not any(isinstance(n, int) and n for n in counted.values()):
+        counted = {word: details.get(f"rows_{word}") for word in ("inserted", "updated", "deleted")}
+    return ", ".join(f"{n:,} {word}" for word, n in counted.items() if isinstance(n, int) and n > 0)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _operation(job: str | None, stored: str | None) -> str:

@@ -33,7 +33,8 @@ class Commit:
     """One snapshot. ``kind`` is its commit kind, or ``UNREADABLE``; ``rows`` what it changed, ``total`` what there is.
 
     ``source`` and ``source_id``: the branch that a publish took, ``parts``: its partitions, if not all; ``target``: the
-    snapshot that a rollback went back to. ``kept_by_tag``: the snapshot itself has expired.
+    snapshot that a rollback went back to. ``kept_by_tag``: the snapshot itself has expired. ``changed``: what became of
+    rows, as the diff before a publish or the statement has counted them; empty where nobody has.
     """
 
     id: int
@@ -53,6 +54,7 @@ class Commit:
     tags: tuple[str, ...] = ()
     undo: bool = False
     kept_by_tag: bool = False
+    changed: str = ""
 
     @property
     def role(self) -> str:

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from airflow_paimon.core.errors import first_few
 from airflow_paimon.plugin.history_plan import PUBLISH, ROLLBACK, Commit, Edge, Lane, Mark, Picture
-from airflow_paimon.plugin.sheet import exact_text, moment_text, signed
+from airflow_paimon.plugin.sheet import exact_text, signed, tick_texts
 
 _LEFT, _TOP, _ROW, _RIGHT = 10, 30, 46, 40
 """Pixels; the style sheet gives the names of the lanes the same heights."""
@@ -33,6 +33,7 @@ def describe(commit: Commit, branch: str) -> str:
     if commit.total is not None or commit.rows is not None:
         total = "?" if commit.total is None else f"{commit.total:,}"
         lines.append(f"stored rows: {total} ({signed(commit.rows)})")
+    lines += [f"rows: {commit.changed}"] if commit.changed else []
     lines += [f"user: {commit.user}"] if commit.user else []
     lines += [f"approved by: {commit.approved_by}"] if commit.approved_by else []
     lines += [f"tags: {_some(commit.tags)}"] if commit.tags else []
@@ -78,7 +79,9 @@ class _Drawing:
 
     def draw(self, link: MarkLink) -> Markup:
         lanes = self.picture.lanes
-        parts = [self._tick(column) for column in self._ticks()]
+        ticks = list(self._ticks())
+        texts = tick_texts([self.picture.times[column] for column in ticks])
+        parts = [self._tick(column, when) for column, when in zip(ticks, texts, strict=True)]
         parts += [self._lane(number, lane) for number, lane in enumerate(lanes)]
         parts += [self._edge(edge) for edge in self.picture.edges]
         parts += [self._mark(mark, lanes[mark.lane].name, link) for mark in self.picture.marks]
@@ -95,11 +98,10 @@ class _Drawing:
         fitting = max(1, self.columns - (_TICK_WIDTH - _RIGHT) // self.step)
         return range(0, min(fitting, len(self.picture.times)), max(1, -(-_TICK_WIDTH // self.step)))
 
-    def _tick(self, column: int) -> Markup:
+    def _tick(self, column: int, when: str) -> Markup:
         x = self._x(column)
         line = _element("line", x1=x, x2=x, y1=_TOP - 8, y2=self.height, class_="tick")
-        when = _element("text", moment_text(self.picture.times[column]), x=x - 4, y=_TOP - 14, class_="time")
-        return Markup("").join([line, when])
+        return Markup("").join([line, _element("text", when, x=x - 4, y=_TOP - 14, class_="time")])
 
     def _lane(self, number: int, lane: Lane) -> Markup:
         y = _y(number)

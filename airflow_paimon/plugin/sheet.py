@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
 
 from airflow_paimon.cli.listing import size_text
 
+_DIGEST = re.compile(r"-[0-9a-f]{16,}(?=-|$)")
 _SPANS = ((86_400_000 * 365, "y"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``mark``: how it is coloured (good, warn, bad, muted). ``airflow``: the link leads to Airflow's own pages."""
+    """``mark``: how it is coloured (good, warn, bad, muted). ``airflow``: the link leads to Airflow's own pages.
+
+    ``folded``: all of a text of which ``text`` is the beginning; it unfolds on a click.
+    """
 
     text: str
     title: str = ""
     href: str = ""
     mark: str = ""
     airflow: bool = False
+    folded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,7 @@ class Column:
     """``number``: aligned to the right. ``help`` is shown on hovering over the heading, ``href`` sorts by it.
 
     ``order``: ascending or descending when the rows are sorted by it. ``roomy``: not squeezed, as it holds sentences.
+    ``optional``: left out where no row says anything there.
     """
 
     title: str
@@ -35,6 +44,7 @@ class Column:
     href: str = ""
     order: str = ""
     roomy: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,12 @@ class Sheet:
     pages: int = 1
     search: str | None = None
     hidden: dict[str, str] = field(default_factory=dict)
+
+
+def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
+    """Return ``columns`` and ``rows`` of a sheet, without optional columns in which no row says anything."""
+    kept = [i for i, c in enumerate(columns) if not c.optional or any(row[i].mark != "muted" for row in rows)]
+    return {"columns": [columns[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
 def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:
@@ -83,6 +99,13 @@ def moment_text(millis: int) -> str:
         return f"{millis} ms"
 
 
+def tick_texts(times: Sequence[int]) -> list[str]:
+    """Spell times on an axis: as minutes, with seconds where two neighbours would look the same."""
+    shown = [moment_text(t) for t in times]
+    alike = any(one == other for one, other in pairwise(shown))
+    return [exact_text(t).removesuffix(" UTC") for t in times] if alike else shown
+
+
 def exact_text(millis: int) -> str:
     """Spell a time in UTC to the second."""
     try:
@@ -111,3 +134,20 @@ def text(value: object) -> Cell:
     """Any text; a dash for None and for nothing."""
     shown = "" if value is None else str(value)
     return Cell(shown) if shown else Cell("-", mark="muted")
+
+
+def shortened(value: object, most: int = 22, tail: int = 0) -> Cell:
+    """A name that may be long, such as a commit user's, without digests; ``tail``: characters to keep at its end."""
+    shown = "" if value is None else str(value)
+    short = _DIGEST.sub("-…", shown)
+    if len(short) > most:
+        short = f"{short[: most - tail - 1].rstrip('…')}…{short[len(short) - tail :]}"
+    return text(shown) if short == shown else Cell(short, title=shown)
+
+
+def folded(value: object, most: int = 28) -> Cell:
+    """A long text, such as a statement: its beginning, and all of it on a click."""
+    shown = "" if value is None else str(value)
+    if len(shown) <= most:
+        return text(shown)
+    return Cell(f"{' '.join(shown.split())[: most - 1]}…", folded=shown)

@@ -14,7 +14,7 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 from airflow_paimon.runbooks.leftovers import made_branch, own_publishes, run_digest, run_tag
-from airflow_paimon.runbooks.markdown import code_block, counted, escape
+from airflow_paimon.runbooks.markdown import counted, escape, sql_block
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
@@ -461,7 +461,7 @@ def describe_request(
     if params["function"]:
         lines.append(f"- Function: {escape(params['function'])}")
     listed = "\n".join(lines)
-    return f"{listed}\n\n{code_block(params['sql'].strip(), 'sql')}" if params["sql"] else listed
+    return f"{listed}\n\n{sql_block(params['sql'])}" if params["sql"] else listed
 
 
 def verify_published(

@@ -11,6 +11,9 @@ from airflow_paimon.cli.listing import counted as counted
 _ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _FENCE = re.compile(r"`{3,}")
+_WORDS = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[^\s'"`]|['"`])+\s*|\s+""")
+_SQL_WIDTH = 84
+"""Characters that a code block of Airflow's approval page shows beside each other, at 1280 pixels."""
 
 
 def escape(text: str) -> str:
@@ -24,6 +27,25 @@ def code_block(text: str, language: str = "") -> str:
     longest = max((len(run) for run in _FENCE.findall(text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
+
+
+def sql_block(sql: str) -> str:
+    """Show SQL; Airflow's page doesn't break long lines, so they are broken here, at blanks outside of quotes."""
+    return code_block("\n".join(part for line in sql.strip().splitlines() for part in _broken(line)), "sql")
+
+
+def _broken(line: str) -> list[str]:
+    if len(line) <= _SQL_WIDTH or any(line.count(quote) % 2 for quote in "'\"`"):  # a text may go on after the line
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    parts, comment = [""], False
+    for word in _WORDS.findall(line):
+        goes_on = f"{indent}-- " if comment else indent
+        if len(parts[-1]) + len(word.rstrip()) > _SQL_WIDTH and parts[-1].strip():
+            parts.append(goes_on)
+        parts[-1] += word
+        comment = comment or word.startswith("--")
+    return [part.rstrip() for part in parts]
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -12,7 +12,7 @@ from airflow_paimon.plugin.urls import table_page_url
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
 from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
-from airflow_paimon.runbooks.markdown import code_block, counted, escape, table, where_it_ran
+from airflow_paimon.runbooks.markdown import counted, escape, sql_block, table, where_it_ran
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -107,7 +107,7 @@ def _what_ran(one: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
     lines = [
         "Corrected by:" if one["correct"] else f"Replayed from {', '.join(map(escape, one['replay']['source']))} by:"
     ]
-    lines.append(code_block(asked["sql"].strip(), "sql") if asked["sql"] else f"`{asked['function']}`")
+    lines.append(sql_block(asked["sql"]) if asked["sql"] else f"`{asked['function']}`")
     if one["correct"] and (wrote.get("statement") or wrote.get("statements")):
         counts = ", ".join(f"{wrote.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
         lines.append(f"Rows: {counts}.")

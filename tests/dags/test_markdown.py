@@ -6,7 +6,7 @@ import pytest
 
 from airflow_paimon.runbooks import correction
 from airflow_paimon.runbooks.diff_markdown import render_markdown
-from airflow_paimon.runbooks.markdown import code_block, counted, escape
+from airflow_paimon.runbooks.markdown import code_block, counted, escape, sql_block
 
 HOSTILE = "a|b `c` <img src=x> [click](http://x) **bold** ~~no~~ $x$\r\n\n| forged | row |\n# heading"
 
@@ -97,3 +97,20 @@ def test_a_diff_says_whose_branch_it_is_and_who_protects_it() -> None:
     nothing = {"owner": None, "reason": None, "retention": None, "protected": False, "protected_by": None}
     assert render_markdown({**details, "about": nothing}) == render_markdown(details)
     assert "wner" not in render_markdown(details)
+
+
+def test_long_sql_is_broken_at_blanks_outside_of_quotes() -> None:
+    text = "a text with many blanks that stays as it is, however long it may be, as nobody may change it for a page"
+    remark = f"-- a remark {'and more ' * 12}"
+    sql = f"UPDATE branch SET note = '{text}', amount = amount / 100 WHERE dt = '2026-11-18' {remark}"
+    block = sql_block(sql)
+    lines = block.splitlines()[1:-1]
+    assert len(lines) > 3 and f"'{text}'," in block
+    assert all(len(line) <= 84 or text in line for line in lines)
+    assert "".join(block.splitlines()[1:-1]).replace(" ", "").replace("--", "") == sql.replace(" ", "").replace(
+        "--", ""
+    )
+    first = next(i for i, line in enumerate(lines) if "--" in line)
+    assert all(line.lstrip().startswith("--") for line in lines[first + 1 :]), "a comment stays one"
+    assert sql_block("SELECT 1\nFROM branch") == "```sql\nSELECT 1\nFROM branch\n```"
+    assert "\n" not in sql_block(f"SELECT 'it {'goes on ' * 20}")[6:-4].strip(), "a text may go on in the next line"

@@ -335,6 +335,13 @@ def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, pa
     make_history(demo.folder / "ui" / "warehouse")
     framed = f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/orders"
     picture(page, "page", framed, "publish of fix_amounts", "next_fix", size=(1280, 600), framed=True)
+    page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+    for tab in ("history", "branches", "audit"):
+        page.open(f"{demo.address}/paimon/paimon_default/demo/orders?tab={tab}")
+        page.wait_for("demo.orders", "fix_amounts")
+        wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+        assert page.run(wide) == 0, f"{tab} doesn't fit"
+    page.call("Emulation.clearDeviceMetricsOverride")
     table = f"{demo.address}/paimon/paimon_default/demo/flights"
     themes = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 19, 21)"}
     for theme, colour in themes.items():

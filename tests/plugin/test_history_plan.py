@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.plugin.history import commit_of
+from airflow_paimon.plugin.history import changed_rows, commit_of
 from airflow_paimon.plugin.history_plan import Commit, LaneInput, Picture, lay_out
 from airflow_paimon.plugin.history_svg import describe_all, draw
+from airflow_paimon.plugin.sheet import Column, folded, shortened, text, tick_texts, without_empty
 
 MINUTE = 60_000
 
@@ -164,3 +165,40 @@ def test_the_drawing_escapes_every_text(text: str) -> None:
     svg = str(draw(lay_out([lane]), lambda branch, mark: f"?{text}"))
     assert text not in svg
     assert "&lt;" in svg
+
+
+def test_an_axis_has_seconds_where_minutes_would_be_alike() -> None:
+    at = 1_700_000_000_000
+    assert tick_texts([at, at + 3_600_000]) == ["2023-11-14 22:13", "2023-11-14 23:13"]
+    assert tick_texts([at, at + 2000]) == ["2023-11-14 22:13:20", "2023-11-14 22:13:22"]
+
+
+def test_long_names_are_shortened_and_whole_on_hovering() -> None:
+    user = "airflow-data_correction-correct-0123456789abcdef"
+    assert (shortened(user, 36).text, shortened(user, 36).title) == ("airflow-data_correction-correct-…", user)
+    assert shortened("before_correction_1a2b3c4d", 20, 8).text == "before_corr…1a2b3c4d"
+    assert shortened("data_correction/manual__2026-11-28T10:11:12+00:00", 18).text == "data_correction/m…"
+    assert (shortened("ann").text, shortened(None).text) == ("ann", "-")
+    assert (folded("UPDATE branch SET v = 1 WHERE k = 1").text, folded("short").folded) == (
+        "UPDATE branch SET v = 1 WHE…",
+        "",
+    )
+
+
+def test_an_optional_column_is_left_out_where_no_row_says_anything() -> None:
+    columns, rows = [Column("A"), Column("B", optional=True)], [[text("a"), text(None)], [text(None), text("")]]
+    assert without_empty(columns, rows)["columns"] == columns[:1]
+    assert without_empty(columns, [*rows, [text("a"), text("b")]])["columns"] == columns
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"diff": '{"total": {"added": 0, "changed": 6, "deleted": 1}}'}, "6 changed, 1 deleted"),
+        ({"details": '{"rows_updated": 2000, "rows_inserted": 0, "rows_deleted": 0}'}, "2,000 updated"),
+        ({"diff": '{"total": {"added": 0, "changed": 0, "deleted": 0}}', "details": "[]"}, ""),
+        ({"diff": "{"}, ""),
+    ],
+)
+def test_changed_rows_are_those_of_the_diff_or_of_the_statement(properties: dict[str, str], said: str) -> None:
+    assert changed_rows(properties) == said

@@ -64,7 +64,7 @@ def test_it_shows_what_the_table_on_s3_holds(get: Get) -> None:
     assert "dt=1 1,200 1 11 B" in shown
     assert "dt=2 7 1 11 B" in shown
     assert "dt=2 3 1 11 B" in texts(get(f"{T}?tab=partitions&branch=fix").text)
-    assert "fix nothing new - me" in texts(get(f"{T}?tab=branches").text)
+    assert "fix nothing new me" in texts(get(f"{T}?tab=branches").text)
 
 
 def test_a_bucket_that_is_not_there_is_named(

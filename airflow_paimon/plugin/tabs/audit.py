@@ -20,7 +20,19 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.plugin import runs
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, signed, size, text
+from airflow_paimon.plugin.sheet import (
+    Cell,
+    Column,
+    Sheet,
+    folded,
+    moment,
+    number,
+    shortened,
+    signed,
+    size,
+    text,
+    without_empty,
+)
 from airflow_paimon.runbooks.markdown import counted
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/markdown"}
@@ -33,13 +45,13 @@ _COLUMNS = (
     Column("On"),
     Column("Committed (UTC)"),
     Column("Branch"),
-    Column("Asked by"),
-    Column("Approved by"),
-    Column("Reason"),
-    Column("Made by", roomy=True, help="The newest statement or function that it brought"),
+    Column("Asked by", optional=True),
+    Column("Approved by", optional=True),
+    Column("Reason", optional=True),
+    Column("Made by", help="The newest statement or function that it brought"),
     Column("Files", number=True, help="Put in"),
     Column("Size", number=True, help="Put in"),
-    Column("Undone by", number=True, help="The snapshot that took it back"),
+    Column("Undone by", number=True, help="The snapshot that took it back", optional=True),
     Column("Undo", help="What taking it back would do now"),
 )
 _LATER = (
@@ -71,8 +83,9 @@ def show(context: PageContext) -> Panel:
     """Show the records, the newest first."""
     found = read_records(context.reader, context.main, context.until)[::-1]
     page, pages, first, last = context.page_of(len(found), _ROWS)
-    sheet = Sheet(columns=_COLUMNS, rows=[_row(context, r) for r in found[first:last]], total=len(found), page=page,
-                  pages=pages, empty="No publish, undo, erasure or correction")  # fmt: skip
+    rows = [_row(context, r) for r in found[first:last]]
+    sheet = Sheet(**without_empty(_COLUMNS, rows), total=len(found), page=page, pages=pages,
+                  empty="No publish, undo, erasure or correction")  # fmt: skip
     links = [(form, context.asked.href(download=form, page=1, at="")) for form in FORMATS]
     undo = _undo(context, [r for r in found if _can_be_undone(r) and context.asked.at == _at(r)])
     return Panel(template="audit.html", sheets=[sheet], data={"links": links, "undo": undo})
@@ -86,11 +99,11 @@ def _row(context: PageContext, record: AuditRecord) -> list[Cell]:
         Cell(record.kind, mark=mark),
         Cell(record.branch),
         moment(record.time_ms, context.now_ms),
-        text(record.from_branch),
-        text(record.requested_by),
-        text(record.approved_by),
+        shortened(record.from_branch),
+        shortened(record.requested_by),
+        shortened(record.approved_by),
         text(record.reason),
-        text(_made(record)),
+        folded(_made(record)),
         number(record.figures.get("files_added")),
         size(record.figures.get("bytes_added")),
         number(record.undone_by),

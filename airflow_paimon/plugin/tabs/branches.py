@@ -19,7 +19,7 @@ from airflow_paimon.core.table.paths import MAIN, protects
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, signed, text
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, shortened, signed, text, without_empty
 from airflow_paimon.plugin.tabs.publishable import (
     CHECKS_FAILED,
     CONFLICT,
@@ -35,17 +35,21 @@ _PLAN_SECONDS = 60.0
 _COLUMNS = (
     Column("Branch"),
     Column("State", help="Whether merge_branch would publish it onto main as both are now"),
-    Column("Checks", help="What checks of its newest snapshot said; hover for the rules"),
-    Column("Owner"),
-    Column("Reason"),
+    Column("Checks", help="What checks of its newest snapshot said; hover for the rules", optional=True),
+    Column("Owner", optional=True),
+    Column("Reason", optional=True),
     Column("Made from", help="The branch, the snapshot and the tag that it was made from"),
     Column("Created (UTC)"),
     Column("Last commit (UTC)"),
     Column("Snapshot", number=True),
-    Column("Ahead of main", number=True, help="Buckets that it changed since they parted, and stored rows more"),
-    Column("Behind main", number=True, help="Buckets that main changed since then, and stored rows more"),
-    Column("Expires (UTC)", help="When expire_branches may delete it: its retention, counted from its creation"),
-    Column("Protected by", help="Who protects it: to delete, rename, replace or publish it needs force"),
+    Column("Ahead of main", help="Buckets that it changed since they parted, and stored rows more"),
+    Column("Behind main", help="Buckets that main changed since then, and stored rows more"),
+    Column(
+        "Expires (UTC)",
+        help="When expire_branches may delete it: its retention, counted from its creation",
+        optional=True,
+    ),
+    Column("Protected by", help="Who protects it: to delete, rename, replace or publish it needs force", optional=True),
     Column("Files kept", help="Whether a tag on main keeps the files that the branch shares with main"),
 )
 
@@ -104,14 +108,14 @@ def show(context: PageContext) -> Panel:
     """Show a page of the branches."""
     wanted = [n for n in context.branches if context.asked.q.lower() in n.lower()]
     page, pages, first, last = context.page_of(len(wanted), _ROWS)
-    names = wanted[first:last]
-    found, pending = _gather(context, names)
+    shown = wanted[first:last]
+    found, pending = _gather(context, shown)
     tags = context.reader.get(
         (context.uri, "tag names"), context.main.tag_names, until=context.until, fresh=FRESH_SECONDS
     )  # fmt: skip
     guarded = {branch for tag in tags if (branch := protects(tag)) is not None}
-    rows = [_row(context, n, found.facts.get(n), found.far.get(n), found.states.get(n), n in guarded) for n in names]
-    sheet = Sheet(columns=_COLUMNS, rows=rows, total=len(wanted), page=page, pages=pages, search=context.asked.q,
+    rows = [_row(context, n, found.facts.get(n), found.far.get(n), found.states.get(n), n in guarded) for n in shown]
+    sheet = Sheet(**without_empty(_COLUMNS, rows), total=len(wanted), page=page, pages=pages, search=context.asked.q,
                   empty="There is no branch but main")  # fmt: skip
     return Panel(sheets=[sheet], pending=pending)
 
@@ -174,7 +178,7 @@ def _row(
         link,
         _state(made, head, state),
         _checks_cell(facts.checks),
-        text(made.owner if made else None),
+        shortened(made.owner if made else None, 18),
         text(made.reason if made else None),
         _origin(made, facts.verified),
         moment(_millis(made.created_at) if made else None, context.now_ms),
@@ -196,8 +200,9 @@ def _origin(made: Lineage | None, verified: bool) -> Cell:
         return Cell("unknown", mark="muted", title="Made by another engine: it keeps no record of where from")
     where = [] if made.from_branch == MAIN else [made.from_branch]
     where += [] if made.snapshot_id is None else [f"snapshot {made.snapshot_id}"]
-    where += [f"tag {made.from_tag}"] if made.from_tag else []
-    title = "" if verified else "The record does not fit the branch that is there now"
+    title = ", ".join([*where, f"tag {made.from_tag}"]) if made.from_tag else ""
+    where += [f"tag {shortened(made.from_tag, 20, 8).text}"] if made.from_tag else []
+    title = title if verified else "The record does not fit the branch that is there now"
     return Cell(", ".join(where) or "empty", title=title, mark="" if verified else "warn")
 
 
@@ -219,6 +224,8 @@ def _side_cell(far: Distance | PaimonError | None, which: str) -> Cell:
     if not side.buckets:
         return Cell("0", title="No bucket differs")
     noun = "bucket" if side.buckets == 1 else "buckets"
+    if not side.rows:
+        return Cell(f"{side.buckets:,} {noun}", title="As many stored rows as before: rows were changed")
     return Cell(f"{side.buckets:,} {noun}, {signed(side.rows)} stored rows")
 
 

@@ -13,7 +13,7 @@ from airflow_paimon.plugin.history_plan import Commit, LaneInput, Mark, Picture,
 from airflow_paimon.plugin.history_svg import draw
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, signed, text
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, shortened, signed, text, without_empty
 
 _LANES = 24
 _ROWS = 50
@@ -25,11 +25,15 @@ _COLUMNS = (
     Column("Committed (UTC)"),
     Column("Kind"),
     Column("Operation"),
-    Column("Change in stored rows", number=True, help="Files also store earlier versions of rows, and deletes"),
+    Column(
+        "Changed rows",
+        help="Of a publish by the diff before it, of a statement by its own count; else how the stored rows changed, "
+        "which are also earlier versions of rows, and deletes",
+    ),
     Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
     Column("User"),
-    Column("Approved by"),
-    Column("Tags"),
+    Column("Approved by", optional=True),
+    Column("Tags", optional=True),
 )
 
 
@@ -102,7 +106,7 @@ def _commits(context: PageContext, lanes: Sequence[LaneInput]) -> Sheet:
     found.sort(key=lambda one: (one[1].millis, one[1].id), reverse=True)
     page, pages, first, last = context.page_of(len(found), _ROWS)
     rows = [_row(context, branch, c) for branch, c in found[first:last]]
-    return Sheet(title="Commits", columns=_COLUMNS, rows=rows, total=len(found), page=page, pages=pages,
+    return Sheet(title="Commits", **without_empty(_COLUMNS, rows), total=len(found), page=page, pages=pages,
                  empty="No commits in this range")  # fmt: skip
 
 
@@ -122,11 +126,11 @@ def _row(context: PageContext, branch: str, commit: Commit) -> list[Cell]:
         moment(commit.millis, context.now_ms),
         Cell(commit.kind, mark=mark),
         text(commit.what),
-        text(None if commit.rows is None else signed(commit.rows)),
+        text(commit.changed or (None if commit.rows is None else signed(commit.rows))),
         number(commit.total),
-        text(commit.user),
-        text(commit.approved_by),
-        text(", ".join(commit.tags)),
+        shortened(commit.user, 36),
+        shortened(commit.approved_by),
+        shortened(", ".join(commit.tags), 40),
     ]
 
 
