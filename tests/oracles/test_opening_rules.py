@@ -79,6 +79,21 @@ TRIED = [
 ]  # fmt: skip
 
 
+WRITTEN = [
+    *(("metadata.stats-mode", text) for text in ("none", "FULL", "truncate(16)", "truncate(0)", "truncate", " full")),
+    *(("fields.v.stats-mode", text) for text in ("counts", "nope")),
+    *(("metadata.stats-mode.per.level", text) for text in ("0:none,1:full", "0:nope")),
+    *(("file.format.per.level", text) for text in ("0:ORC", "0:nope")),
+    *(("spill-compression", text) for text in ("lzo", "ZSTD", "gzip")),
+]
+
+
+@pytest.mark.parametrize(("key", "text"), WRITTEN)
+def test_java_writes_with_the_texts_that_we_take(java_oracle: JavaOracle, tmp_path: Path, key: str, text: str) -> None:
+    example = Example(primary=("k",), only="k v", options={"bucket": "1", key: text})
+    assert (refusal(java_oracle, tmp_path, "d.t", example) is None) == (not value_faults({key: text}))
+
+
 def test_values_are_parsed_as_java_parses_them(java_oracle: JavaOracle) -> None:
     answer = java_oracle.request("options", tried=[list(pair) for pair in TRIED])
     ours = [not value_faults({key: text}) for key, text in TRIED]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
+from airflow_paimon.core.format.option_lists import listed
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import AtomicType, DataField, DataType, MapType, types_within
-from airflow_paimon.core.schema import merge_rules, scan_rules, table_kind_rules
-from airflow_paimon.core.table.option_values import map_of, value_faults
+from airflow_paimon.core.schema import file_rules, merge_rules, scan_rules, table_kind_rules
+from airflow_paimon.core.table.option_values import value_faults
 from airflow_paimon.core.table.options import TableOptions
 
 Rule = Callable[[TableSchema, TableOptions], Iterator[str]]
@@ -27,26 +27,6 @@ _KEY_PREFIX = "_KEY_"
 _TIMES = ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ")
 _ENDLESS = 2**31 - 1
 _FIELDS, _DEFAULT_FUNCTION = "fields", "default-aggregate-function"
-_FRACTION = ("variant.shredding.minFieldCardinalityRatio", 0.1)
-_PURE = frozenset({"CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"})
-_COUNTS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"})
-_TEXTS = frozenset({"CHAR", "VARCHAR", "STRING"})
-_FLOATS = frozenset({"FLOAT", "DOUBLE"})
-_INDEXED = {
-    "bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN"},
-    "bloom-filter": _PURE | _COUNTS | _FLOATS,
-    "bsi": _COUNTS | {"DECIMAL"},
-    "range-bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN", "DECIMAL"},
-}
-"""File indexes, and the types of the columns that each takes."""
-_IN_FILES = {
-    "avro": frozenset({"VARIANT", "GEOMETRY", "GEOGRAPHY"}),
-    "orc": frozenset({"VARIANT", "VECTOR", "GEOMETRY", "GEOGRAPHY"}),
-    "csv": frozenset({"ARRAY", "MAP", "ROW", "MULTISET", "VECTOR", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
-    "json": frozenset({"MULTISET", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
-}
-"""Types that a file format can't hold."""
-_AVRO_DIGITS = {"TIMESTAMP": 6, "TIMESTAMP_LTZ": 6, "TIME": 3}
 
 
 def opening_faults(schema: TableSchema) -> list[str]:
@@ -112,7 +92,7 @@ def _field_options(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         parts = key.split(".")
         if not key.startswith(_FIELDS):
             continue
-        names = parts[1].split(",") if len(parts) > 1 else [""]
+        names = listed(key, parts[1]) if len(parts) > 1 else ("",)
         for name in names:
             if name != _DEFAULT_FUNCTION and name not in schema.field_names:
                 yield f"{key} is for column {name!r}, which the table doesn't have{_without_blanks(name, schema)}"
@@ -143,17 +123,25 @@ def _sequence_field(schema: TableSchema, options: TableOptions) -> Iterator[str]
 
 
 def _limits(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    for key in ("target-file-row-num", "num-sorted-run.compaction-trigger"):
-        if options.number(key, 1) < 1:
-            yield f"{key}={options.given(key)} must be 1 at least"
-    if options.number("num-levels", 2) < 2:
-        yield f"num-levels={options.given('num-levels')} must be 2 at least"
+    if options.number("target-file-row-num", 1) < 1:
+        yield f"target-file-row-num={options.given('target-file-row-num')} must be 1 at least"
+    if schema.primary_keys:
+        yield from _writer_limits(options)
     low, high = 10, _ENDLESS
     for kept in ("snapshot", "changelog"):
         low = options.number(f"{kept}.num-retained.min", low)
         high = options.number(f"{kept}.num-retained.max", high)
         if low < 1 or low > high:
             yield f"{kept}.num-retained.min={low} must be from 1 to {kept}.num-retained.max={high}; set both"
+
+
+def _writer_limits(options: TableOptions) -> Iterator[str]:
+    """What Paimon's writers of tables with a primary key need."""
+    for key, least in (("num-sorted-run.compaction-trigger", 1), ("num-levels", 2)):
+        if options.number(key, least) < least:
+            yield f"{key}={options.given(key)} must be {least} at least"
+    if options.size("write-buffer-size", "256 mb") < 3 * max(1, options.size("page-size", "64 kb")):
+        yield f"write-buffer-size={options.given('write-buffer-size')} must hold 3 pages of page-size at least"
 
 
 def _changelogs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -196,98 +184,12 @@ def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     time = options.given("record-level.time-field")
     if time is not None and _root(schema, time) not in _TIMES:
         yield f"record-level.time-field={time!r} must name a column of type INT, BIGINT or TIMESTAMP"
+    if time is None and schema.primary_keys and options.given("record-level.expire-time") is not None:
+        yield "record-level.expire-time needs record-level.time-field"
     text = (options.given("vector-field") or "").strip()
     for name in text.split(",") if text else ():
         if _root(schema, name) != "VECTOR":
             yield f"vector-field names {name!r}, which is no column of type VECTOR"
-
-
-def _file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    """Columns of types that the format of the table's files can't hold."""
-    levels = map_of(options.given("file.format.per.level") or "")
-    for field in _in_data_files(schema, options):
-        kinds = list(types_within(field.type))
-        own = options.file_format
-        strange = [t for t in kinds if t.root in _IN_FILES.get(own, ()) or (own == "avro" and _too_fine(t))]
-        for found in strange:
-            yield f"file.format={own} can't hold column {field.name!r}, which is or has {found}"
-        for level, name in levels.items():
-            if name.lower() == "avro" and _too_fine(field.type) and field.type.root != "TIME":
-                yield f"file.format.per.level={level}:avro can't hold column {field.name!r} of type {field.type}"
-
-
-def _too_fine(found: DataType) -> bool:
-    """Whether a time has more digits than Avro's."""
-    return isinstance(found, AtomicType) and found.root in _AVRO_DIGITS and found.args[0] > _AVRO_DIGITS[found.root]
-
-
-def _in_data_files(schema: TableSchema, options: TableOptions) -> list[DataField]:
-    """Return the columns that don't have files of their own."""
-    inline = {n for k in ("blob-descriptor-field", "blob-view-field") for n in options.names(k)}
-    apart = options.given("vector.file.format") is not None
-    return [
-        f
-        for f in schema.fields
-        if not (table_kind_rules.is_blob(f.type) and f.name not in inline) and not (apart and f.type.root == "VECTOR")
-    ]
-
-
-def _file_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    indexed: dict[str, set[str]] = {}
-    for key in options.raw:
-        if key.startswith("file-index.") and key.endswith(".columns"):
-            kind = key.removeprefix("file-index.").removesuffix(".columns")
-            names = options.listed(key)
-            indexed.setdefault(kind, set()).update(names, (n.partition("[")[0] for n in names))
-            yield from (fault for name in names for fault in _indexed_column(schema, key, kind, name))
-    for key in options.raw:
-        parts = key.removeprefix("file-index.").split(".")
-        of_column = key.startswith("file-index.") and len(parts) == 3 and not key.endswith(".columns")
-        if of_column and parts[1] not in indexed.get(parts[0], ()):
-            yield f"{key} is for column {parts[1]!r}, which file-index.{parts[0]}.columns doesn't name"
-
-
-def _indexed_column(schema: TableSchema, key: str, kind: str, name: str) -> Iterator[str]:
-    column, bracket, _ = name.partition("[")
-    nested = bool(bracket) and name.endswith("]")
-    name = column if nested else name
-    if name not in schema.field_names:
-        yield f"{key} names column {name!r}, which the table doesn't have"
-        return
-    found = schema.field(name).type
-    if nested:
-        if not isinstance(found, MapType) or found.key.root not in _TEXTS:
-            yield f"{key} names a key of column {name!r}, which is no MAP with keys of type STRING"
-            return
-        found = found.value
-    if kind not in _INDEXED:
-        yield f"{key} is for an index that Paimon doesn't have; there are {', '.join(sorted(_INDEXED))}"
-    elif found.root not in _INDEXED[kind]:
-        yield f"{key} names column {name!r}, and {kind} has no index for type {found}"
-
-
-def _shredding(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    def number(key: str, default: float) -> float:
-        text = options.given(key)
-        return default if text is None else float(text.strip().rstrip("fFdD"))
-
-    rows = "variant.shredding.maxInferBufferRow"
-    if options.number(rows, 1) < 1:
-        yield f"{rows}={options.given(rows)} must be 1 at least"
-    key, default = _FRACTION
-    ratio = number(key, default)
-    if not 0 <= ratio <= 1:
-        yield f"{key}={options.given(key)} must be from 0 to 1"
-    if options.text("variant.shredding.inferenceMode").lower() == "adaptive":
-        yield from _adaptive(options, ratio, number)
-
-
-def _adaptive(options: TableOptions, ratio: float, number: Callable[[str, float], float]) -> Iterator[str]:
-    rows, kept = "variant.shredding.adaptive.maxInferBufferRow", "variant.shredding.adaptive.retentionRatio"
-    if options.number(rows, 1) < 1:
-        yield f"{rows}={options.given(rows)} must be 1 at least"
-    if not 0 <= number(kept, 0.05) <= ratio:
-        yield f"{kept}={options.given(kept)} must be from 0 to {_FRACTION[0]}={ratio}"
 
 
 OPENING_RULES: Mapping[str, Rule] = {
@@ -306,12 +208,14 @@ OPENING_RULES: Mapping[str, Rule] = {
     "function types": merge_rules.function_types,
     "changelogs": _changelogs,
     "limits": _limits,
-    "file types": _file_types,
+    "file types": file_rules.file_types,
+    "compressions": file_rules.compressions,
+    "file names": file_rules.file_names,
     "column names": _column_names,
     "named columns": _named_columns,
     "deletion vectors": _vectors,
-    "file indexes": _file_indexes,
-    "variants": _shredding,
+    "file indexes": file_rules.file_indexes,
+    "variants": file_rules.shredding,
     "row tracking": table_kind_rules.row_tracking,
     "blobs": table_kind_rules.blobs,
     "geography": table_kind_rules.geography,

@@ -15,7 +15,11 @@ from airflow_paimon.core.table.options import FOUR_EYES_OPTION, RECORD_SQL_OPTIO
 
 _MORE_TYPES = {
     "file.format": "parquet|orc|avro|csv|json|text|row|lance|vortex|mosaic|blob",
+    "changelog-file.format": "parquet|orc|avro|csv|json|text|row|lance|vortex|mosaic|blob",
+    "changelog-file.stats-mode": "stats",
     "manifest.format": "avro",
+    "metadata.stats-mode": "stats",
+    "spill-compression": "none|lz4|lzo|zstd",
     FOUR_EYES_OPTION: "boolean",
     RECORD_SQL_OPTION: "full|masked|none",
 }
@@ -27,9 +31,21 @@ _FIELD_TYPES = {
     "map.shared-shredding.max-columns": "int",
     "map.storage-layout": "default|shared-shredding",
     "nested-key-null-strategy": "merge|ignore|error",
+    "stats-mode": "stats",
 }
 """Of ``fields.<column>.<one of these>``."""
-_BY_LEVEL = ("file.compression.per.level", "file.format.per.level", "metadata.stats-mode.per.level")
+_BY_LEVEL = {
+    "file.compression.per.level": "",
+    "file.format.per.level": "file.format",
+    "metadata.stats-mode.per.level": "metadata.stats-mode",
+}
+"""Maps from a level to a value of another option."""
+_EXAMPLES = {
+    "file.compression.per.level": "0:lz4,5:zstd",
+    "file.format.per.level": "0:avro,5:parquet",
+    "metadata.stats-mode.per.level": "0:none",
+}
+_STATS = re.compile(r"none|counts|full|truncate\(0*[1-9][0-9]{0,8}\)", re.IGNORECASE)
 _ACTIONS = ("success-file", "done-partition", "mark-event", "http-report", "custom")
 """Of ``partition.mark-done-action``, which lists some; underscores are as good as dashes."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,99}")
@@ -59,9 +75,11 @@ def _wanted(key: str, value: str) -> str | None:
     if "|" in kind:
         return None if value.lower() in kind.split("|") else f"one of {', '.join(kind.split('|'))}"
     check, text = _CHECKS.get(kind, (None, ""))
-    if check is None or (check(value) and (key not in _BY_LEVEL or all(map(_is_int, map_of(value))))):
-        return None
-    return f"{text}, such as 0:avro,5:parquet" if key in _BY_LEVEL else text
+    if key in _BY_LEVEL:
+        pairs = map_of(value).items()
+        fine = all(_is_int(level) and _wanted(_BY_LEVEL[key], one) is None for level, one in pairs) and _is_map(value)
+        return None if fine else f"a list of levels with values, such as {_EXAMPLES[key]}"
+    return None if check is None or check(value) else text
 
 
 def map_of(text: str) -> dict[str, str]:
@@ -72,6 +90,10 @@ def map_of(text: str) -> dict[str, str]:
 def _pairs(text: str) -> list[list[str]] | None:
     pairs = [_divided(part, ":") for part in _divided(text, ",")]
     return pairs if all(len(pair) == 2 for pair in pairs) else None
+
+
+def _is_map(text: str) -> bool:
+    return _pairs(text) is not None
 
 
 def _divided(text: str, at: str) -> list[str]:
@@ -119,5 +141,6 @@ _CHECKS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "boolean": (lambda text: text.lower() in ("true", "false"), "true or false"),
     "duration": (lambda text: _parses(parse_duration, text), "a duration, such as '7 d' or '90 min'"),
     "size": (_is_size, "a size, such as '128 mb'"),
-    "map": (lambda text: _pairs(text) is not None, "a list of key:value pairs"),
+    "stats": (lambda text: _STATS.fullmatch(text) is not None, "none, counts, full or truncate(16)"),
+    "map": (_is_map, "a list of key:value pairs"),
 }

@@ -194,6 +194,8 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _keyed(snapshot__num_retained__max="5"),
         _keyed(changelog__num_retained__max="5"),
         _keyed(num_levels="1"),
+        _keyed(num_sorted_run__compaction_trigger="0"),
+        _keyed(write_buffer_size="191 kb"),
         *_newer(_keyed(target_file_row_num="0")),
     ),
     "file types": (
@@ -204,6 +206,16 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         replace(_append(file__format="orc"), only="k", columns={"z": "VARIANT"}),
         replace(_append(file__format="csv"), only="k a"),
     ),
+    "compressions": (
+        _append(file__compression="zzz"),
+        _append(file__compression="gzip", file__format="orc"),
+        _append(file__compression="none", file__format="avro"),
+        _append(file__compression=" zstd"),
+        _append(manifest__compression="gzip"),
+        _keyed(file__compression__per__level="0:zlib"),
+        _keyed(changelog_producer="input", changelog_file__compression="zzz"),
+    ),
+    "file names": (_append(data_file__prefix="a/b"), _keyed(data_file__prefix="/")),
     "column names": tuple(
         replace(APPEND, columns={name: "INT"})
         for name in ("_SEQUENCE_NUMBER", "_KEY_x", "rowkind", "_ROW_ID", "_LEVEL")
@@ -214,6 +226,7 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _keyed(record_level__time_field="v", record_level__expire_time="1 d"),
         _keyed(record_level__time_field="nope", record_level__expire_time="1 d"),
         _append(vector_field="v"),
+        _keyed(record_level__expire_time="1 d"),
     ),
     "deletion vectors": (
         _also(_keyed(changelog_producer="full-compaction"), **_DV),
@@ -318,7 +331,7 @@ TAKEN: dict[str, tuple[Example, ...]] = {
     "branches read together": (_keyed(scan__fallback_branch="", scan__primary_branch=" "),),
     "options of columns": (
         _also(APPEND, **{"fields.v.stats-mode": "none"}),
-        _also(APPEND, **{"fields.v,n.anything": "x"}),
+        _also(APPEND, **{"fields.v,n.anything": "x", "fields.v,.other": "x"}),
         _also(APPEND, **{"fields.default-aggregate-function": "nope"}),
         _also(KEYED, **{"fields.n.aggregate-function": "nope"}),
     ),
@@ -377,7 +390,8 @@ TAKEN: dict[str, tuple[Example, ...]] = {
     "limits": (
         _keyed(snapshot__num_retained__min="1", snapshot__num_retained__max="1"),
         _keyed(snapshot__num_retained__max="20", changelog__num_retained__min="11"),
-        _keyed(num_levels="2"),
+        _keyed(num_levels="2", write_buffer_size="192 kb"),
+        _append(num_levels="0", num_sorted_run__compaction_trigger="0", write_buffer_size="1 b"),
     ),
     "file types": (
         replace(_append(file__format="orc"), only="k t9 y", columns={"w": "BINARY(3)", "x": "TIME(3)"}),
@@ -385,6 +399,16 @@ TAKEN: dict[str, tuple[Example, ...]] = {
         replace(_append(file__format="Parquet"), only="k t9 a m r rs"),
         replace(_append(file__format__per__level="0:orc"), only="k t9"),
     ),
+    "compressions": (
+        _append(file__compression="GZIP"),
+        _append(file__compression="none"),
+        _append(file__compression="null", file__format="avro"),
+        _append(file__compression="zlib", file__format="orc"),
+        _append(manifest__compression="deflate"),
+        _keyed(file__compression__per__level="0:lz4,5:gzip", file__compression="zstd"),
+        _keyed(file__format__per__level="0:avro", file__compression__per__level="0:deflate"),
+    ),
+    "file names": (_append(data_file__prefix="a b-"), _append(data_file__prefix="")),
     "column names": (replace(APPEND, columns={"_key_x": "INT", "ROWKIND": "STRING", "level": "INT"}),),
     "named columns": (
         _keyed(rowkind__field="v"),

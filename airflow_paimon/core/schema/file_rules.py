@@ -1,0 +1,158 @@
+"""What Paimon checks of the formats, names and indexes of files when it opens a table, or first writes one (pure).
+
+See ``opening_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import AtomicType, DataField, DataType, MapType, types_within
+from airflow_paimon.core.schema.table_kind_rules import is_blob
+from airflow_paimon.core.table.option_values import map_of
+from airflow_paimon.core.table.options import TableOptions
+
+_FRACTION = ("variant.shredding.minFieldCardinalityRatio", 0.1)
+_PURE = frozenset({"CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"})
+_COUNTS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"})
+_TEXTS = frozenset({"CHAR", "VARCHAR", "STRING"})
+_FLOATS = frozenset({"FLOAT", "DOUBLE"})
+_INDEXED = {
+    "bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN"},
+    "bloom-filter": _PURE | _COUNTS | _FLOATS,
+    "bsi": _COUNTS | {"DECIMAL"},
+    "range-bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN", "DECIMAL"},
+}
+"""File indexes, and the types of the columns that each takes."""
+_IN_FILES = {
+    "avro": frozenset({"VARIANT", "GEOMETRY", "GEOGRAPHY"}),
+    "orc": frozenset({"VARIANT", "VECTOR", "GEOMETRY", "GEOGRAPHY"}),
+    "csv": frozenset({"ARRAY", "MAP", "ROW", "MULTISET", "VECTOR", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
+    "json": frozenset({"MULTISET", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
+}
+"""Types that a file format can't hold."""
+_AVRO_DIGITS = {"TIMESTAMP": 6, "TIMESTAMP_LTZ": 6, "TIME": 3}
+_TEXT_CODECS = frozenset({"none", "gzip", "bzip2", "deflate", "snappy", "lz4", "zstd"})
+_CODECS = {
+    "parquet": frozenset({"none", "uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "lz4_raw", "zstd"}),
+    "orc": frozenset({"none", "snappy", "lzo", "lz4", "zstd", "zlib", "brotli"}),
+    "avro": frozenset({"null", "deflate", "snappy", "bzip2", "xz", "zstandard", "zstd"}),
+    "csv": _TEXT_CODECS,
+    "json": _TEXT_CODECS,
+}
+"""Compressions of each file format; Paimon's own default is zstd."""
+
+
+def file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """Columns of types that the format of the table's files can't hold."""
+    levels = map_of(options.given("file.format.per.level") or "")
+    for field in _in_data_files(schema, options):
+        kinds = list(types_within(field.type))
+        own = options.file_format
+        strange = [t for t in kinds if t.root in _IN_FILES.get(own, ()) or (own == "avro" and _too_fine(t))]
+        for found in strange:
+            yield f"file.format={own} can't hold column {field.name!r}, which is or has {found}"
+        for level, name in levels.items():
+            if name.lower() == "avro" and _too_fine(field.type) and field.type.root != "TIME":
+                yield f"file.format.per.level={level}:avro can't hold column {field.name!r} of type {field.type}"
+
+
+def _too_fine(found: DataType) -> bool:
+    """Whether a time has more digits than Avro's."""
+    return isinstance(found, AtomicType) and found.root in _AVRO_DIGITS and found.args[0] > _AVRO_DIGITS[found.root]
+
+
+def _in_data_files(schema: TableSchema, options: TableOptions) -> list[DataField]:
+    """Return the columns that don't have files of their own."""
+    inline = {n for k in ("blob-descriptor-field", "blob-view-field") for n in options.names(k)}
+    apart = options.given("vector.file.format") is not None
+    return [
+        f
+        for f in schema.fields
+        if not (is_blob(f.type) and f.name not in inline) and not (apart and f.type.root == "VECTOR")
+    ]
+
+
+def file_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    indexed: dict[str, set[str]] = {}
+    for key in options.raw:
+        if key.startswith("file-index.") and key.endswith(".columns"):
+            kind = key.removeprefix("file-index.").removesuffix(".columns")
+            names = options.listed(key)
+            indexed.setdefault(kind, set()).update(names, (n.partition("[")[0] for n in names))
+            yield from (fault for name in names for fault in _indexed_column(schema, key, kind, name))
+    for key in options.raw:
+        parts = key.removeprefix("file-index.").split(".")
+        of_column = key.startswith("file-index.") and len(parts) == 3 and not key.endswith(".columns")
+        if of_column and parts[1] not in indexed.get(parts[0], ()):
+            yield f"{key} is for column {parts[1]!r}, which file-index.{parts[0]}.columns doesn't name"
+
+
+def _indexed_column(schema: TableSchema, key: str, kind: str, name: str) -> Iterator[str]:
+    column, bracket, _ = name.partition("[")
+    nested = bool(bracket) and name.endswith("]")
+    name = column if nested else name
+    if name not in schema.field_names:
+        yield f"{key} names column {name!r}, which the table doesn't have"
+        return
+    found = schema.field(name).type
+    if nested:
+        if not isinstance(found, MapType) or found.key.root not in _TEXTS:
+            yield f"{key} names a key of column {name!r}, which is no MAP with keys of type STRING"
+            return
+        found = found.value
+    if kind not in _INDEXED:
+        yield f"{key} is for an index that Paimon doesn't have; there are {', '.join(sorted(_INDEXED))}"
+    elif found.root not in _INDEXED[kind]:
+        yield f"{key} names column {name!r}, and {kind} has no index for type {found}"
+
+
+def shredding(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    def number(key: str, default: float) -> float:
+        text = options.given(key)
+        return default if text is None else float(text.strip().rstrip("fFdD"))
+
+    rows = "variant.shredding.maxInferBufferRow"
+    if options.number(rows, 1) < 1:
+        yield f"{rows}={options.given(rows)} must be 1 at least"
+    key, default = _FRACTION
+    ratio = number(key, default)
+    if not 0 <= ratio <= 1:
+        yield f"{key}={options.given(key)} must be from 0 to 1"
+    if options.text("variant.shredding.inferenceMode").lower() == "adaptive":
+        yield from _adaptive(options, ratio, number)
+
+
+def _adaptive(options: TableOptions, ratio: float, number: Callable[[str, float], float]) -> Iterator[str]:
+    rows, kept = "variant.shredding.adaptive.maxInferBufferRow", "variant.shredding.adaptive.retentionRatio"
+    if options.number(rows, 1) < 1:
+        yield f"{rows}={options.given(rows)} must be 1 at least"
+    if not 0 <= number(kept, 0.05) <= ratio:
+        yield f"{kept}={options.given(kept)} must be from 0 to {_FRACTION[0]}={ratio}"
+
+
+def compressions(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    own = options.file_format
+    levels = {level: name.lower() for level, name in map_of(options.text("file.format.per.level")).items()}
+    for key, name in (
+        ("file.compression", own),
+        ("changelog-file.compression", options.text("changelog-file.format", own).lower()),
+        ("manifest.compression", "avro"),
+    ):
+        yield from _compression(key, options.given(key), name)
+    for level, value in map_of(options.text("file.compression.per.level")).items():
+        yield from _compression("file.compression.per.level", value, levels.get(level, own))
+
+
+def _compression(key: str, value: str | None, kind: str) -> Iterator[str]:
+    known = _CODECS.get(kind)
+    if value is not None and known is not None and value.lower() not in known:
+        yield f"{key}={value!r} is no compression of {kind} files, which are {', '.join(sorted(known))}"
+
+
+def file_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """A file whose name begins with a folder's is written into that folder, and looked for beside it."""
+    for key in ("data-file.prefix", "changelog-file.prefix"):
+        if "/" in options.text(key):
+            yield f"{key}={options.text(key)} has a slash, and no file would be found again"
