@@ -135,14 +135,16 @@ def _adaptive(options: TableOptions, ratio: float, number: Callable[[str, float]
 def compressions(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     own = options.file_format
     levels = {level: name.lower() for level, name in map_of(options.text("file.format.per.level")).items()}
-    for key, name in (
-        ("file.compression", own),
-        ("changelog-file.compression", options.text("changelog-file.format", own).lower()),
-        ("manifest.compression", "avro"),
-    ):
-        yield from _compression(key, options.given(key), name)
-    for level, value in map_of(options.text("file.compression.per.level")).items():
+    yield from _compression("file.compression", options.given("file.compression"), own)
+    yield from _compression("manifest.compression", options.given("manifest.compression"), "avro")
+    if options.text("changelog-producer", "none").lower() != "none":
+        key, kind = "changelog-file.compression", options.text("changelog-file.format", own).lower()
+        yield from _compression(key, options.given(key), kind)
+    compressed = map_of(options.text("file.compression.per.level"))
+    for level, value in compressed.items():
         yield from _compression("file.compression.per.level", value, levels.get(level, own))
+    for level in levels.keys() - compressed.keys():
+        yield from _compression("file.compression", options.given("file.compression"), levels[level])
 
 
 def _compression(key: str, value: str | None, kind: str) -> Iterator[str]:

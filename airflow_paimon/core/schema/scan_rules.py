@@ -52,6 +52,16 @@ _IMPLIED = {
 
 
 def start_of_reads(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """A version counts as what Paimon makes of it when it opens the table: a snapshot."""
+    yield from _start(options)
+    if schema.crosses_partitions and options.bucket == -1 and (found := _given(options, _OTHER.none_of)):
+        yield f"{found[0]} doesn't go with a primary key without the partition columns: writers read all that there is"
+    if options.given(_VERSION) is not None:
+        rest = {key: value for key, value in options.raw.items() if key != _VERSION}
+        yield from _start(TableOptions({**rest, _SNAPSHOT: "1"}))
+
+
+def _start(options: TableOptions) -> Iterator[str]:
     mode = options.text("scan.mode", "default").lower()
     if mode == "default":
         mode = next((m for m, keys in _IMPLIED.items() if _given(options, keys)), "latest-full")

@@ -36,6 +36,12 @@ _IMMUTABLE = frozenset({
 _PARTITION, _PRIMARY = "partition", "primary-key"
 KEY_OPTIONS = {_PARTITION: "partition key", _PRIMARY: "primary key"}
 """Options of a new table that become its keys; in a schema they mean nothing."""
+_PLACES = {
+    "branch": ("main", "a branch is made by create_branch, and opened by its name"),
+    "path": ("", "the catalog chooses where a table lies"),
+    "type": ("table", "tables of other types are made by Paimon's own engines"),
+}
+"""What a table is and where it lies: the value that says nothing else, and why no other can be set."""
 _SHOWN = 80
 
 
@@ -136,6 +142,7 @@ def new_schema(
     given = {str(k): str(v) for k, v in (options or {}).items()}
     primary_keys = _keys_by_option(given, _PRIMARY, primary_keys)
     partition_keys = _keys_by_option(given, _PARTITION, partition_keys)
+    _check_place(given)
     names = _column_names(columns)
     _check_distinct(names)
     _check_keys(names, partition_keys, primary_keys)
@@ -276,6 +283,7 @@ def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> Table
     if schema.options.get(change.key) == str(change.value) or _is_key_of(schema, change):
         return schema
     _check_option(schema, change.key, has_data)
+    _check_place({change.key: str(change.value)})
     new = replace(schema, options={**schema.options, change.key: str(change.value)})
     check_options(new, only=change.key)
     check_same_layout(schema, new, change.key, has_data)
@@ -296,6 +304,12 @@ def _check_option(schema: TableSchema, key: str, has_data: bool) -> None:
         raise InvalidInputError(
             f"Option {key} determines how existing files are read; set it on a new table and copy the rows"
         )
+
+
+def _check_place(options: Mapping[str, str]) -> None:
+    for key, (plain, why) in _PLACES.items():
+        if options.get(key, plain).strip().lower() != plain:
+            raise InvalidInputError(f"Option {key}={options[key]} can't be set: {why}; leave it out")
 
 
 def _is_key_of(schema: TableSchema, change: SetOption) -> bool:

@@ -149,6 +149,15 @@ def test_a_sequence_group_that_another_writer_has_stored_with_a_blank_is_not_rea
         check_readable(table.schema(), table="d.t")
 
 
+@pytest.mark.parametrize(("key", "value"), [("path", "/tmp/x"), ("branch", "x"), ("type", "object-table")])
+def test_what_a_table_is_and_where_it_lies_is_no_option(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"Option {key}={value} can't be set"):
+        make(tmp_path / "new", "keys", **{key: value})
+    table = make(tmp_path, "keys", type="TABLE")
+    with pytest.raises(InvalidInputError, match=f"Option {key}={value} can't be set"):
+        alter_table(table, [SetOption(key=key, value=value)])
+
+
 def test_a_key_that_is_stored_as_an_option_is_found_and_can_be_reset(tmp_path: Path) -> None:
     table = make(tmp_path, "append")
     append(table, "a")
