@@ -414,8 +414,8 @@ def test_options_of_expiry_that_name_no_time_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("option", [
-    {"pk_clustering_override": "true"}, {"sequence__snapshot_ordering": "true"},
-    {"data_file__external_paths": "file:///elsewhere"},
+    {"pk_clustering_override": "true", "clustering__columns": "v", "deletion_vectors__enabled": "true"},
+    {"sequence__snapshot_ordering": "true", "write_only": "true"}, {"data_file__external_paths": "file:///elsewhere"},
 ], ids=str)  # fmt: skip
 def test_tables_that_would_be_merged_otherwise_are_refused(tmp_path: Path, option: dict[str, str]) -> None:
     table = make_table(tmp_path, COLUMNS, primary_keys=["k"], bucket="1", **option)

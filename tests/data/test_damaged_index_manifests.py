@@ -91,7 +91,7 @@ def test_manifests_in_another_format(table: Table) -> None:
 def test_no_commit_where_manifests_have_another_format(tmp_path: Path) -> None:
     """Paimon could not read ours."""
     table = make_table(tmp_path, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], bucket="1")
-    with pytest.raises(InvalidInputError, match=r"manifest.format can't be 'orc'; give one of avro"):
+    with pytest.raises(InvalidInputError, match=r"manifest.format='orc' is not one of avro"):
         alter_table(table, [SetOption(key="manifest.format", value="orc")])
     path = "schema/schema-0"
     by_another = table.store.read(path).replace(b'"bucket":', b'"manifest.format": "orc", "bucket":')

@@ -72,7 +72,7 @@ def _wanted(key: str, value: str) -> str | None:
     if key == "partition.mark-done-action":
         fine = all(name.lower().replace("_", "-") in _ACTIONS for name in listed(key, value))
         return None if fine else f"some of {', '.join(_ACTIONS)}, with commas and without blanks"
-    if "|" in kind:
+    if kind and kind not in _CHECKS:
         return None if value.lower() in kind.split("|") else f"one of {', '.join(kind.split('|'))}"
     check, text = _CHECKS.get(kind, (None, ""))
     if key in _BY_LEVEL:
