@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ERROR_KEY = "paimon_error"
 PROGRESS_KEY = "paimon_progress"
 """The XCom with what a task's Spark job said last of how far it is."""
+RAN_ON_KEY = "paimon_ran_on"
+"""The XCom with where an operator's task has run: ``ran_on`` of its result."""
 """XCom key of a failed try's error object: ``kind``, ``message`` and what else it says."""
 
 _LONGEST_MESSAGE = 4000

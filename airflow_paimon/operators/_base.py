@@ -28,7 +28,7 @@ from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
 from airflow_paimon.operators._dry_run import shortened
-from airflow_paimon.task_run import PROGRESS_KEY, in_airflows_terms, operation_id, result_name
+from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY, in_airflows_terms, operation_id, result_name
 from airflow_paimon.touched_branches import branches_to_read, branches_to_write, branches_written
 
 if TYPE_CHECKING:
@@ -213,6 +213,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         result = shortened(result)
+        with suppress(Exception):  # the page then doesn't say it
+            context["ti"].xcom_push(key=RAN_ON_KEY, value=result["ran_on"])
         self.log.info("Ran on: %s. Result: %s", result["ran_on"], json.dumps(result))
         self._result = result
         send_success(self.paimon_conn_id, result, try_number=context["ti"].try_number)

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.task_run import PROGRESS_KEY
+from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY
 
 CORRECT, UNDO, CLEAN_UP = "data_correction", "data_correction_undo", "data_correction_cleanup"
 ERASE = "row_erasure"
@@ -40,7 +40,9 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
-    """A run about the table, as the database has it. ``tasks``: states by task id; ``progress``: of running ones."""
+    """A run about the table, as the database has it. ``tasks``: states by task id; ``progress``: of running ones;
+    ``ran_on``: ``spark`` or ``worker``, of operators' tasks that ended.
+    """
 
     dag_id: str
     run_id: str
@@ -52,6 +54,7 @@ class TableRun:
     tasks: Mapping[str, str] = field(default_factory=dict)
     approval: Approval | None = None
     progress: Mapping[str, str] = field(default_factory=dict)
+    ran_on: Mapping[str, str] = field(default_factory=dict)
 
 
 def known_dags(names: Sequence[str] = DAGS) -> set[str]:
@@ -75,7 +78,8 @@ def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
         found = [row for row in rows if is_about(row.conf, table, conn_id)][:_SHOWN]
         tasks = _tasks(session, [(row.dag_id, row.run_id) for row in found])
         asked = _approvals(session, [(row.dag_id, row.run_id) for row in found])
-        said = _progress(session, [(row.dag_id, row.run_id) for row in found])
+        said = _said(session, PROGRESS_KEY, "running", [(row.dag_id, row.run_id) for row in found])
+        ran_on = _said(session, RAN_ON_KEY, "success", [(row.dag_id, row.run_id) for row in found])
     return [
         TableRun(
             dag_id=row.dag_id,
@@ -88,6 +92,7 @@ def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
             tasks=tasks.get((row.dag_id, row.run_id), {}),
             approval=asked.get((row.dag_id, row.run_id)),
             progress=said.get((row.dag_id, row.run_id), {}),
+            ran_on=ran_on.get((row.dag_id, row.run_id), {}),
         )
         for row in found
     ]
@@ -119,8 +124,10 @@ def _tasks(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str,
     return out
 
 
-def _progress(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, str]]:
-    """Return what the Spark jobs of running tasks said last of how far they are."""
+def _said(
+    session: Session, key: str, state: str, runs: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], dict[str, str]]:
+    """Return what tasks in a state have left in their XCom of this key, which is a text."""
     if not runs:
         return {}
     rows = session.execute(
@@ -131,8 +138,8 @@ def _progress(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[s
                    for name in ("dag_id", "run_id", "task_id", "map_index"))),
         )
         .where(
-            XComModel.key == PROGRESS_KEY, XComModel.dag_id.in_({d for d, _ in runs}),
-            XComModel.run_id.in_({r for _, r in runs}), TaskInstance.state == "running",
+            XComModel.key == key, XComModel.dag_id.in_({d for d, _ in runs}),
+            XComModel.run_id.in_({r for _, r in runs}), TaskInstance.state == state,
         )
     ).all()  # fmt: skip
     out: dict[tuple[str, str], dict[str, str]] = {}

@@ -139,3 +139,26 @@ def _compacting(health: TableHealth, params: Mapping[str, Any]) -> list[int]:
 def compaction_bytes(health: TableHealth, params: Mapping[str, Any]) -> int:
     """Return the bytes that the compaction of a table rewrites at most."""
     return sum(_compacting(health, params))
+
+
+SMALL_BYTES, TOGETHER_BYTES, TOGETHER = 1 << 30, 4 << 30, 50
+"""Small work rewrites at most so many bytes; a Spark application gets so many, of so many tables or groups."""
+
+
+def put_together(sizes: Mapping[str, int]) -> list[list[str]]:
+    """Put small work together, in its order: each list is for one Spark application. What is large is alone.
+
+    ``sizes``: the bytes that the compaction of a table, or of a group of a chain table, rewrites at most.
+    """
+    found: list[list[str]] = []
+    open_at, used = -1, 0
+    for name, size in sizes.items():
+        if size > SMALL_BYTES:
+            found.append([name])
+        elif open_at < 0 or used + size > TOGETHER_BYTES or len(found[open_at]) == TOGETHER:
+            open_at, used = len(found), size
+            found.append([name])
+        else:
+            found[open_at].append(name)
+            used += size
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
+from airflow_paimon.runbooks.maintenance_plan import put_together
 
 if TYPE_CHECKING:
     from airflow_paimon.core.chain.compaction_plan import ChainTargets, PartitionCompaction
@@ -38,7 +39,7 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
     state = gather_chain(main)
     asked = _asked(state.layout, params)
     plans, idle, left_out = _plans(main, state, params, asked)
-    jobs = _jobs(state.layout, plans, asked, params["max_jobs"])
+    jobs = _jobs(state, plans, asked, params["max_jobs"])
     option = TableOptions(main.schema().options).text("partition.expiration-time")
     if params["expiration_time"] or option:
         _check_expiry(main, params)
@@ -166,13 +167,29 @@ def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str,
 
 
 def _jobs(
-    layout: ChainLayout, plans: Iterable[PartitionCompaction], asked: Mapping[str, Any], most: int
+    state: ChainState, plans: Sequence[PartitionCompaction], asked: Mapping[str, Any], most: int
 ) -> list[dict[str, Any]]:
-    groups = list(dict.fromkeys(layout.group_of(p.target) for p in plans))
+    """Return the arguments of each job: small groups share one, and several share one where there are too many."""
+    layout, sizes = state.layout, _sizes(state, plans)
     if not layout.group_width:
-        return [dict(asked)] if groups else []
-    count = min(most, len(groups))
-    return [{"partition": [_spec(layout, g) for g in groups[i::count]], **asked} for i in range(count)]
+        return [dict(asked)] if sizes else []
+    jobs = put_together(sizes)
+    count = min(most, len(jobs))
+    return [{"partition": [g for job in jobs[i::count] for g in job], **asked} for i in range(count)]
+
+
+def _sizes(state: ChainState, plans: Sequence[PartitionCompaction]) -> dict[str, int]:
+    """Return the bytes of the anchors and deltas that are merged, by group."""
+    from airflow_paimon.core.chain.state import splits_by_partition
+
+    anchors, deltas = splits_by_partition(state.snapshot), splits_by_partition(state.delta)
+    found: dict[str, int] = {}
+    for plan in plans:
+        splits = [s for d in plan.deltas for s in deltas.get(d, ())]
+        splits += anchors.get(plan.anchor, ()) if plan.anchor is not None else ()
+        group = _spec(state.layout, state.layout.group_of(plan.target))
+        found[group] = found.get(group, 0) + sum(f.file_size for s in splits for f in s.files)
+    return found
 
 
 def summarize_night(

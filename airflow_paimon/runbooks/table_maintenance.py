@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -17,7 +18,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.metrics import send_health
 from airflow_paimon.runbooks.form import check_policy, request_for
-from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night
+from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night, put_together
 from airflow_paimon.runbooks.markdown import counted, escape, table
 from airflow_paimon.task_run import ERROR_KEY
 
@@ -247,10 +248,6 @@ def _planned_compaction(params: Mapping[str, Any], name: str) -> Mapping[str, An
     return plan_operation(request_for({**params, "table": name}, "compact", **limits, dry_run=True)).details
 
 
-SMALL_BYTES, TOGETHER_BYTES, TOGETHER = 1 << 30, 4 << 30, 50
-"""A small table's compaction rewrites at most so many bytes; a Spark application gets so many, of so many tables."""
-
-
 def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
     """Return groups of tables whose compaction is small, each as names with commas; ``plan``: see ``night_json``.
 
@@ -263,22 +260,14 @@ def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[
     local = PaimonHook(params["paimon_conn_id"]).local_execution == ALL and not params["in_spark"]
     if local or params["dry_run"] or not params["compact"]:
         return []
-    groups: list[tuple[list[str], int]] = []
+    sizes: dict[str, int] = {}
     for name in names:
         if why_not_planned(plan, "compact", name) is not None:
             continue
-        try:
-            size = int(_planned_compaction(params, name)["bytes_before"])
-        except PaimonError:
-            continue
-        if not 0 < size <= SMALL_BYTES:
-            continue
-        members, used = groups[-1] if groups else ([], TOGETHER_BYTES)
-        if used + size > TOGETHER_BYTES or len(members) == TOGETHER:
-            groups.append(([name], size))
-        else:
-            groups[-1] = ([*members, name], used + size)
-    return [",".join(members) for members, _ in groups if len(members) > 1]
+        with suppress(PaimonError):
+            sizes[name] = int(_planned_compaction(params, name)["bytes_before"])
+    found = put_together({name: size for name, size in sizes.items() if size})
+    return [",".join(members) for members in found if len(members) > 1]
 
 
 def done_together(context: Mapping[str, Any], name: str) -> dict[str, Any] | None:

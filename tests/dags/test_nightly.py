@@ -26,7 +26,7 @@ from airflow_paimon.data import write_arrow
 from airflow_paimon.data.chain.compact import compact_chain_table
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
-from airflow_paimon.runbooks import nightly
+from airflow_paimon.runbooks import maintenance_plan, nightly
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
 from tests.core.chain.tables import as_another_engine
@@ -97,14 +97,17 @@ def labels(run: Run) -> list[str]:
 WHY = "Nothing to compact in d.t: no full partition is stale, and no read merges more than 4 deltas (Longest chain)"
 
 
-def test_the_plan_names_the_groups_that_have_something_to_do(table: Table) -> None:
+def test_the_plan_names_the_groups_that_have_something_to_do(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = nightly.plan_night(form())
     pending = {"pending": True, "max_chain_length": 2}
-    assert planned["jobs"] == [{"partition": ["carrier='AA'"], **pending}, {"partition": ["carrier='UA'"], **pending}]
+    assert planned["jobs"] == [{"partition": ["carrier='AA'", "carrier='UA'"], **pending}], "small ones share a job"
     assert "carrier=AA/dt=20130704: compact: anchor carrier=AA/dt=20130701, 3 deltas" in planned["lines"]
     assert planned["expires"] is False
+    monkeypatch.setattr(maintenance_plan, "SMALL_BYTES", 0)
+    alone = nightly.plan_night(form())["jobs"]
+    assert alone == [{"partition": ["carrier='AA'"], **pending}, {"partition": ["carrier='UA'"], **pending}]
     packed = nightly.plan_night(form(max_jobs=1))["jobs"]
-    assert packed == [{"partition": ["carrier='AA'", "carrier='UA'"], **pending}]
+    assert packed == planned["jobs"]
     assert nightly.plan_night(form(max_chain_length=4, expiration_time="90 d")) == {
         "table": "d.t", "jobs": [], "expires": True, "lines": [WHY],
         "left_out": [],
@@ -171,12 +174,12 @@ def test_the_logs_say_it_in_words(table: Table) -> None:
 def test_a_date_asks_for_that_day_in_every_group(table: Table) -> None:
     spec = {"from_": "dt='20130703'", "to": "dt='20130703'"}
     jobs = nightly.plan_night(form(date="2013-07-03", max_chain_length=0))["jobs"]
-    assert jobs == [{"partition": [f"carrier='{c}'"], **spec} for c in ("AA", "HA", "UA")]
+    assert jobs == [{"partition": [f"carrier='{c}'" for c in ("AA", "HA", "UA")], **spec}]
     assert nightly.plan_night(form(date="2013-07-03", max_chain_length=2))["jobs"] == []
     last = form(date="2013-07-05", max_chain_length=0)
-    assert [j["partition"] for j in nightly.plan_night(last)["jobs"]] == [["carrier='AA'"], ["carrier='UA'"]]
+    assert [j["partition"] for j in nightly.plan_night(last)["jobs"]] == [["carrier='AA'", "carrier='UA'"]]
     carried = nightly.plan_night(last | {"gap_policy": "carry_forward"})
-    assert [j["partition"] for j in carried["jobs"]] == [["carrier='AA'"], ["carrier='HA'"], ["carrier='UA'"]]
+    assert [j["partition"] for j in carried["jobs"]] == [["carrier='AA'", "carrier='HA'", "carrier='UA'"]]
 
 
 def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Table) -> None:
@@ -236,7 +239,7 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
 
     run = run_dag(DAG, {**CONF, "expiration_time": "30 d"})
     assert set(states(run).values()) == {"success"}
-    assert labels(run) == ["carrier=AA", "carrier=UA"]
+    assert labels(run) == ["carrier=AA + carrier=UA"]
     assert held(table, "snapshot") == ["AA04", "HA01", "UA04"]
     assert held(table, "delta") == ["AA04", "AA05", "HA02", "HA03", "UA04", "UA05"]
     left = {(c, day(n)) for c, n in (("AA", 4), ("AA", 5), ("UA", 4), ("UA", 5), ("HA", 1), ("HA", 2), ("HA", 3))}
@@ -248,9 +251,10 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     assert figures["rows_written"] == sum(r[-1] == day(4) for r in before if r[-2] != "HA")
     uri = "paimon://paimon_default/d/t"
     assert [event for event in run.asset_events if event[0] == uri] == [(uri, figures)]
-    # The tasks announce what they changed: two groups compacted, two branches expired.
-    assert [event[0] for event in run.asset_events[:2]] == [f"{uri}/snapshot"] * 2
-    assert sorted(event[0] for event in run.asset_events[2:4]) == [f"{uri}/delta", f"{uri}/snapshot"]
+    # The tasks announce what they changed: groups compacted together, two branches expired.
+    assert [event[0] for event in run.asset_events[:1]] == [f"{uri}/snapshot"]
+    assert sorted(event[0] for event in run.asset_events[1:3]) == [f"{uri}/delta", f"{uri}/snapshot"]
+    assert figures["ran_on"] == ["spark"]
 
     # The next run, and one that planned before this one wrote, find that there is nothing left to do.
     heads = {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")}

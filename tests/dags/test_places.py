@@ -29,7 +29,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def connect(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_connection(monkeypatch, "lake", "paimon", extra=place.connection)
+    set_connection(monkeypatch, "lake", "paimon", extra={**place.connection, "local_execution": "all"})
     set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
 
 

@@ -99,7 +99,12 @@ def runs(server: Any) -> Iterator[None]:
     now = datetime.now(UTC)
     ours = {"table": "d.t", "paimon_conn_id": "lake"}
     made = [
-        ("published", "success", {**ours, "branch": "done", "reason": "<b>why"}, {"merge": "success"}),
+        (
+            "published",
+            "success",
+            {**ours, "branch": "done", "reason": "<b>why"},
+            {"correct": "success", "merge": "success"},
+        ),
         ("waiting", "running", {**ours, "partitions": ["dt=1"]}, {"approve": "awaiting_input"}),
         ("working", "running", {**ours, "table": "d.c"}, {"correct": "running"}),
         ("elsewhere", "running", {"table": "d.t"}, {}),
@@ -167,7 +172,7 @@ def runs(server: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("runs")
-def test_how_far_a_job_is_stands_beside_what_the_run_waits_for(get: Get) -> None:
+def test_how_far_a_job_is_stands_beside_what_the_run_waits_for_and_where_it_ran_beside_the_outcome(get: Get) -> None:
     from airflow.models.dagrun import DagRun
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
@@ -179,13 +184,19 @@ def test_how_far_a_job_is_stands_beside_what_the_run_waits_for(get: Get) -> None
             insert(XComModel).values(dag_run_id=run, dag_id="data_correction", run_id="working", task_id="correct",
                                      map_index=-1, key="paimon_progress", value='"42 % of step 1"')
         )  # fmt: skip
+        done = session.scalars(select(DagRun.id).where(DagRun.run_id == "published")).one()
+        session.execute(
+            insert(XComModel).values(dag_run_id=done, dag_id="data_correction", run_id="published", task_id="correct",
+                                     map_index=-1, key="paimon_ran_on", value='"spark"')
+        )  # fmt: skip
     try:
+        assert "published, by Spark" in texts(get("/paimon/lake/d/t?tab=corrections").text)
         page = get("/paimon/lake/d/c?tab=corrections").text
         assert "task correct, which runs; correct: 42 % of step 1" in texts(page)
         assert "/runs/working/tasks/correct" in page
     finally:
         with create_session() as session:
-            session.execute(delete(XComModel).where(XComModel.run_id == "working"))
+            session.execute(delete(XComModel).where(XComModel.run_id.in_(["working", "published"])))
 
 
 @pytest.mark.usefixtures("runs")
@@ -193,7 +204,7 @@ def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
     page = get("/paimon/lake/d/t?tab=corrections").text
     shown = texts(page)
     assert re.search(r"waiting correction \S+ \S+ bob running an approval waits, asked 3 h ago \S+ - - dt=1", shown)
-    assert re.search(r"published correction .* published - - done snapshot 2 <b>why", shown)
+    assert re.search(r"published correction .* published(, by Spark)? - - done snapshot 2 <b>why", shown)
     assert "elsewhere" not in shown
     assert "runs/other" not in page
     assert 'href="/dags/data_correction/runs/waiting/tasks/approve/required_actions" data-airflow-link' in page

@@ -64,6 +64,8 @@ def needs_four_eyes(request: Approved, view: Table) -> bool:
 
 
 def _takes_back_an_approved_one(request: RollbackTo, view: Table) -> bool:
+    if request.timestamp is not None or request.watermark is not None:  # any may be taken back: its target isn't known
+        return any(FOUR_EYES_PROPERTY in p.snapshot.properties for p in publishes(view))
     try:
         target = view.tag(request.tag).snapshot.id if request.tag is not None else request.snapshot or 0
     except NotFoundError:  # the rollback itself says so, or finds that an earlier try has landed

@@ -26,6 +26,8 @@ from airflow_paimon.runbooks.leftovers import is_of_a_run, run_digest
 _APPROVE = "approve"
 _MOST_POINTS = 20
 _EXPLAINS = ("how_to_go_on", "rejected", "is_complete", "verify", "remove", "find")
+_WRITES = ("correct", "erase")
+"""The tasks that write rows."""
 _COLUMNS = (
     Column("Run"),
     Column("Purpose"),
@@ -126,6 +128,8 @@ def _state(became: str, mark: str, run: TableRun, address: str) -> Cell:
     """What became of a run, with a link to the log that says why and what helps, or what was verified."""
     task = next((t for t in _EXPLAINS if run.tasks.get(t) in ("success", "failed")), "")
     title = f"The log of task {task}" if task else ""
+    wrote = next((run.ran_on[t] for t in _WRITES if t in run.ran_on), "")
+    became += {"": "", "spark": ", by Spark"}.get(wrote, ", by plain Python")
     return Cell(became, mark=mark, title=title, href=f"{address}/tasks/{task}" if task else "", airflow=bool(task))
 
 
