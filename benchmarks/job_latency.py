@@ -33,6 +33,7 @@ ROUNDS = int(os.environ.get("ROUNDS", "3"))
 DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
 ROWS = 1000
 LONGEST_S = 600
+HERE = ("--local-execution=all", "--without-spark")
 EMPTY = "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate().stop()\n"
 IMPORTS = "import pyspark.sql, airflow_paimon.spark.launch, airflow_paimon.spark.jobs.correct_branch\n"
 UPDATE = f"UPDATE branch SET amount = amount * 2 WHERE dt IN {DAYS}"
@@ -89,11 +90,11 @@ def one_round(folder: Path, number: int) -> dict[str, Took]:
         "empty spark-submit": timed([*submit, str(folder / "empty.py")], folder),
         "imports alone": timed([sys.executable, str(folder / "imports.py")], folder),
         "correct_branch, submitted": timed([*submit, *correct], folder),
-        "correct_branch, python": timed([sys.executable, *correct, "--without-spark"], folder),
+        "correct_branch, python": timed([sys.executable, *correct, *HERE], folder),
         "UPDATE, submitted": timed([*submit, *update], folder),
-        "UPDATE, python": timed([sys.executable, *update, "--without-spark"], folder),
+        "UPDATE, python": timed([sys.executable, *update, *HERE], folder),
         "MERGE, submitted": timed([*submit, *merge], folder),
-        "MERGE, python": timed([sys.executable, *merge, "--without-spark"], folder),
+        "MERGE, python": timed([sys.executable, *merge, *HERE], folder),
         "diff_branches, submitted": timed([*submit, *diff], folder),
         "diff_branches, python": timed([sys.executable, *diff], folder),
     }

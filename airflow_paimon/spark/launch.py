@@ -165,6 +165,14 @@ def _failed(request: Request, error: Exception) -> Outcome:
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: {needed}"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
+    if "[JAVA_GATEWAY_EXITED]" in str(error):
+        log.exception("%s failed", request.operation)
+        missing = UnsupportedFeatureError(
+            f"{request.operation} runs in Spark, which could not be started here: it needs Java (JAVA_HOME; the log "
+            f"has what Spark said), or submit the job with spark-submit. Small corrections, compactions and rescales "
+            f"can do without Spark: --local-execution all"
+        )
+        return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     if isinstance(error, PaimonError):
         log.error("%s of %s failed (%s): %s", request.operation, request.table, error.kind, error.message)
         return Outcome(failure_json(request.operation, request.table, error), error.exit_code)

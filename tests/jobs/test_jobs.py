@@ -174,6 +174,16 @@ def test_a_dry_run_of_a_compaction_needs_no_spark(tmp_path: Path, without_spark:
     assert "20260102" in json.dumps(ended.result["details"]["plan"])
 
 
+def test_what_writes_rows_says_how_it_does_without_the_java_that_is_missing(tmp_path: Path) -> None:
+    table = make_table(tmp_path / "wh", bucket="2")
+    append(table, "1")
+    nowhere = {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    asked = on(tmp_path / "wh", "--bucket-num=3")
+    ended = run_job("rescale", *asked, env=nowhere)
+    assert (ended.code, ended.result["error"]["kind"]) == (2, "unsupported"), ended.stderr
+    assert "it needs Java" in ended.result["error"]["message"]
+
+
 def test_a_small_rescale_needs_no_spark(tmp_path: Path, without_spark: dict[str, str]) -> None:
     table = make_table(tmp_path / "wh", bucket="2")
     ended = run_job("rescale", *on(tmp_path / "wh", "--bucket-num=3"), env=without_spark)
