@@ -215,7 +215,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         result = shortened(result)
         with suppress(Exception):  # the page then doesn't say it
             context["ti"].xcom_push(key=RAN_ON_KEY, value=result["ran_on"])
-        self.log.info("Ran on: %s. Result: %s", result["ran_on"], json.dumps(result))
+        self.log.info("Ran on: %s. Result: %s", result.get("ran_on"), json.dumps(result))
         self._result = result
         send_success(self.paimon_conn_id, result, try_number=context["ti"].try_number)
         self._emit_asset_events(context, result)

@@ -198,7 +198,7 @@ class ReplayTablesOperator(_TableByTable, ReplayBranchOperator):
         head = self._main().branch(self.branch).require().latest_snapshot_id()
         return {"operation": self.operation, "table": self.table, "branch": self.branch, "changed": False,
                 "dry_run": False, "snapshot_before": head, "snapshot_after": head,
-                "details": {"sources": {}, "targets": {}}}  # fmt: skip
+                "details": {"sources": {}, "targets": {}}, "ran_on": "worker"}  # fmt: skip
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
         assert isinstance(request, ReplayBranch)
