@@ -406,8 +406,9 @@ class StoredPartitions:
         """Return the values, in partition-key order."""
         self.identity: Callable[[bytes], tuple[Any, ...]] = _once(lambda p: tuple(map(comparable, self.values(p))))
         """Return a key that is equal for all stored forms of one partition, and only for those."""
-        self.named: Callable[[bytes], tuple[Any, ...]] = _once(
-            lambda p: tuple(map(named_value, self.values(p), self.types))
+        chars = any(t.root == "CHAR" for t in self.types)
+        self.named: Callable[[bytes], tuple[Any, ...]] = (
+            _once(lambda p: tuple(map(named_value, self.values(p), self.types))) if chars else self.identity
         )
         """Return a key that is equal for all partitions that a user names by the same values."""
         self.canonical: Callable[[bytes], bytes] = _once(
@@ -493,7 +494,8 @@ class PartitionSelection:
     @property
     def key(self) -> Hashable:
         """Equal for selections of the same partitions of one table."""
-        return frozenset((columns, frozenset(found)) for columns, found in self._by_columns.items())
+        exact = self._form_of is self._partitions.identity
+        return exact, frozenset((columns, frozenset(found)) for columns, found in self._by_columns.items())
 
     def may_be_in(self, part: Bounded) -> bool:
         """See ``Selection``."""

@@ -5,7 +5,7 @@ Both sides of a bucket are sorted by key, so nothing is shuffled, and rows that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import types as st
 
+from airflow_paimon.core.format.types import DataField, RowType
 from airflow_paimon.data.diff.compare import plan_units
 from airflow_paimon.data.diff.keyed import KeyedComparison, Unit, differing_rows
 from airflow_paimon.data.diff.scan import DiffPlan
+from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.small_input import is_small_view
 from airflow_paimon.spark.read import slim_split, weight
@@ -31,6 +33,11 @@ CHANGE, BEFORE = "_change", "_before"
 def diff_frame(spark: SparkSession, plan: DiffPlan) -> DataFrame:
     """Return the rows that differ, with ``_change`` and ``_before``; those of a small diff are read in this process."""
     comparison, units = plan_units(plan, 0)
+    before = DataField(0, BEFORE, RowType(tuple(comparison.before.fields)))
+    return filled_frame(_stored_rows(spark, plan, comparison, units), [*comparison.after.fields, before])
+
+
+def _stored_rows(spark: SparkSession, plan: DiffPlan, comparison: KeyedComparison, units: Sequence[Unit]) -> DataFrame:
     columns = spark_schema(comparison.after.fields).fields
     about = [st.StructField(CHANGE, st.StringType()), st.StructField(BEFORE, spark_schema(comparison.before.fields))]
     schema = st.StructType([*columns, *about])

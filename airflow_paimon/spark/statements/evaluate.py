@@ -68,10 +68,11 @@ class Evaluated:
     uses: frozenset[str] = frozenset()
 
 
-def stored_keys(schema: TableSchema) -> tuple[str, ...]:
-    """Return the CHARs by which rows of a table with keys are found again, as they are stored: filled up or not."""
-    keys = dict.fromkeys((*schema.partition_keys, *schema.primary_keys)) if schema.primary_keys else ()
-    return tuple(n for n in keys if schema.field(n).type.root == "CHAR")
+def stored_chars(schema: TableSchema) -> tuple[str, ...]:
+    """Return the CHARs of a table with keys. Rows keep what is stored of them, filled up or not, but where a value is
+    assigned: by their keys they are found again.
+    """
+    return tuple(f.name for f in schema.fields if f.type.root == "CHAR") if schema.primary_keys else ()
 
 
 def carried_columns(statement: Statement, schema: TableSchema, whole_rows: bool) -> tuple[str, ...]:
@@ -273,9 +274,9 @@ class Evaluation:
         from pyspark.sql import functions as sf
 
         out: Any = sf.when(sf.lit(False), sf.lit(None).cast(spark_type(self._schema.field(name).type)))
+        kept = {*fixed_columns(self._schema)} & {*stored_chars(self._schema)}  # ``_kind`` sees that they are equal
         for i, (clause, _) in enumerate(actions):
-            keeps = clause.action == "update" and name in stored_keys(self._schema)  # ``_kind`` sees that it is equal
-            if name in values[i] and not keeps:
+            if name in values[i] and not (clause.action == "update" and name in kept):
                 out = out.when(sf.col(_ACTION) == i, values[i][name])
             elif self._whole or (clause.action == "update" and name in self._updated):
                 out = out.when(sf.col(_ACTION) == i, own[name])
@@ -301,9 +302,9 @@ class Evaluation:
         return self._filled(self._resolved(base, given))
 
     def _filled(self, values: dict[str, Column]) -> dict[str, Column]:
-        """Fill the CHARs of keys up; where rows are found by their keys, nothing does that later."""
-        keys = stored_keys(self._schema)
-        return values | {n: stored_char(values[n], self._schema.field(n)) for n in keys if n in values}
+        """Fill CHARs up where nothing does that later."""
+        chars = stored_chars(self._schema)
+        return values | {n: stored_char(values[n], self._schema.field(n)) for n in chars if n in values}
 
     def _given(self, data_type: DataType, old: Any, values: Assigned) -> Column:
         """Return what a column becomes: other fields of a row keep their values, as in Spark also those of a null."""
@@ -385,10 +386,10 @@ class Evaluation:
         return planned_frame(self._spark, catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
 
     def _as_users_see(self, target: DataFrame) -> DataFrame:
-        """Fill CHARs up; those by whose stored values rows are found again stay besides."""
+        """Fill CHARs up; those that are written as they are stored stay besides."""
         from pyspark.sql import functions as sf
 
-        kept = [n for n in stored_keys(self._schema) if n in target.columns]
+        kept = [n for n in stored_chars(self._schema) if n in target.columns]
         stored = [sf.col("`" + n.replace("`", "``") + "`").alias(_STORED + n) for n in kept]
         return filled_frame(target.select("*", *stored) if stored else target, self._schema.fields)
 

@@ -50,7 +50,7 @@ from airflow_paimon.spark.statements.evaluate import (
     UPDATED,
     Evaluated,
     Evaluation,
-    stored_keys,
+    stored_chars,
 )
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import KnownSource, known_source
@@ -155,7 +155,7 @@ class _Change:
         refuse_rows_of_other(plan, predicate)
         canonical = StoredPartitions(plan.schema).canonical
         only = None if selection is None else new | {canonical(s.partition) for s in plan.splits}
-        write = replace(self._write(plan, only), schema=with_stored_keys(without_merging(plan.schema)))
+        write = replace(self._write(plan, only), schema=with_stored_chars(without_merging(plan.schema)))
         if takes_whole_partitions(self.statement, plan, empty) and not writes_changelog(plan.table, plan.schema):
             found = drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
             return replace(found, is_part=selection is not None)
@@ -206,11 +206,11 @@ def without_merging(schema: TableSchema) -> TableSchema:
     return replace(without_defaults(schema), options=options)
 
 
-def with_stored_keys(schema: TableSchema) -> TableSchema:
-    """Return the schema by which changed rows have their keys as they are stored: no CHAR of a key is filled up."""
-    keys = stored_keys(schema)
-    text = (replace(f, type=AtomicType("STRING", (), f.type.nullable)) if f.name in keys else f for f in schema.fields)
-    return replace(schema, fields=tuple(text)) if keys else schema
+def with_stored_chars(schema: TableSchema) -> TableSchema:
+    """Return the schema by which rows that are changed keep CHARs as they are stored: none is filled up."""
+    chars = stored_chars(schema)
+    text = (replace(f, type=AtomicType("STRING", (), f.type.nullable)) if f.name in chars else f for f in schema.fields)
+    return replace(schema, fields=tuple(text)) if chars else schema
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:

@@ -130,7 +130,8 @@ def _change_keyed(
     written = partitions if new is not None else partitions_in(plan)
     write = plan_keyed_write(plan, None if selection is None else written)
     merges = inserts and TableOptions(schema.options).merge_engine != "deduplicate"
-    write = replace(write, schema=keyed.without_defaults(schema) if merges else keyed.without_merging(schema))
+    plainest = keyed.without_defaults(schema) if merges else keyed.without_merging(schema)
+    write = replace(write, schema=plainest if inserts else keyed.with_stored_chars(plainest))
     tells = keyed.writes_changelog(table, schema)
     if new is None:
         refuse_rows_of_other(plan, plain.condition)
