@@ -43,9 +43,10 @@ def read_arrow(
     """Read a snapshot of a branch: the latest, or the one that ``version`` (int = snapshot id, str = tag) or
     ``timestamp`` (ISO text or datetime with an offset, or epoch milliseconds) names. Rows come in no particular order.
 
-    TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings. ``where`` keeps the
-    rows for which an expression over the table's columns is true. With row tracking, ``columns`` and ``where`` may also
-    name ``_ROW_ID`` and ``_SEQUENCE_NUMBER``, which are not read unless they are named. Only for chain tables:
+    TIMESTAMP columns have no zone, TIMESTAMP_LTZ columns are UTC, CHAR and VARCHAR are strings, a CHAR with the blanks
+    at its end: it is found by a text with them or without. ``where`` keeps the rows for which an expression over the
+    table's columns is true. With row tracking, ``columns`` and ``where`` may also name ``_ROW_ID`` and
+    ``_SEQUENCE_NUMBER``, which are not read unless they are named. Only for chain tables:
     ``gap_policy`` chooses what a day without a delta shows, ``empty`` as in Paimon, or with ``carry_forward`` the state
     before it; ``chain_read`` is ``full`` (full partitions), ``incremental`` (only the rows of the delta branch) or
     ``hybrid`` (both).

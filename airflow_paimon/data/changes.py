@@ -25,6 +25,7 @@ from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matche
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
 from airflow_paimon.data.diff.plain import COUNT, surplus
 from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
+from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.sections import Section, plan_sections
@@ -154,15 +155,17 @@ def _in_sections(read: ChangeRead) -> ChangeRead:
 
 
 def rows_of_changes(found: ChangeRead, columns: Sequence[str], row_kind: bool) -> Iterator[pa.RecordBatch]:
-    """Read the rows; with ``row_kind`` the column ``_row_kind`` comes last.
+    """Read the rows, CHARs filled up; with ``row_kind`` the column ``_row_kind`` comes last.
 
     Raises:
         FormatError: a file is missing or corrupt.
     """
+    types = {f.name: f.type for f in found.read.fields}
     for kinds, rows in _kinds_and_rows(found):
         if not rows.num_rows:
             continue
-        chosen = rows.select(list(columns))
+        filled = [as_read(rows.column(name), types[name]) for name in columns]
+        chosen = pa.RecordBatch.from_arrays(filled, names=list(columns))
         if row_kind:
             column = pa.repeat(kinds, rows.num_rows) if isinstance(kinds, str) else kinds
             chosen = chosen.append_column(ROW_KIND, column)
