@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.replace_main import main_state
+    from airflow_paimon.core.schema.databases import create_database, drop_database
     from airflow_paimon.notebook.create import create_table
     from airflow_paimon.notebook.functions import *  # noqa: F403
     from airflow_paimon.notebook.operation import Result
@@ -27,12 +28,14 @@ __all__ = [  # noqa: F405
     "compact_manifest",
     "create_branch",
     "create_chain_table",
+    "create_database",
     "create_table",
     "create_table_set",
     "create_tag",
     "delete_branch",
     "delete_tag",
     "diff_branches",
+    "drop_database",
     "erase_rows",
     "expire_branches",
     "expire_changelogs",
@@ -65,7 +68,9 @@ __all__ = [  # noqa: F405
 
 _PLACES = {
     "Result": "notebook.operation",
+    "create_database": "core.schema.databases",
     "create_table": "notebook.create",
+    "drop_database": "core.schema.databases",
     "main_state": "core.publish.replace_main",
     "open_table": "notebook.table",
     "open_table_set": "notebook.table_set",

@@ -23,6 +23,10 @@ _DEFAULT_LIMIT = 50
 _HELP = "--help lists the commands and flags"
 JOB = "job"
 CALL = "call"
+DATABASES = {
+    "create-database": ("make an empty database", "--if-exists", "what to do if it exists"),
+    "drop-database": ("drop an empty database", "--if-missing", "what to do if there is none"),
+}
 _FIRST_ROWS = 10
 _OF_ROWS = ("head", "count")
 """Look-ups that read rows."""
@@ -91,6 +95,8 @@ def run(argv: Sequence[str]) -> int:
         options = parser.parse_args(list(argv))
         if options.what == CALL:
             return _call(options)
+        if options.what in DATABASES:
+            return _database(options)
         view = _look_up(options)
         print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
     except PaimonError as error:
@@ -145,6 +151,21 @@ def _call(options: argparse.Namespace) -> int:
     return _job([found.request.operation, *flags])
 
 
+def _database(options: argparse.Namespace) -> int:
+    from airflow_paimon.core.requests.arguments import read_storage_options
+    from airflow_paimon.core.schema.databases import create_database, drop_database
+
+    file = options.storage_options
+    given = {"storage_options": read_storage_options(file) if file else None}
+    if options.what == "create-database":
+        done = create_database(options.warehouse, options.name, if_exists=options.otherwise, **given)
+        print(f"Database {options.name} {'created' if done else 'exists'}")
+        return 0
+    done = drop_database(options.warehouse, options.name, if_missing=options.otherwise, **given)
+    print(f"Database {options.name} {'dropped' if done else 'is not there'}")
+    return 0
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises instead of exiting, so that wrong flags are reported like everything else."""
 
@@ -169,6 +190,12 @@ def _parser() -> _Parser:
     call.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
     call.add_argument("--operation-id", metavar="ID", help="a retry with the same id does not do the work twice")
     call.add_argument("statement", help="CALL sys.procedure(name => value, ...)")
+    for name, (text, otherwise, meaning) in DATABASES.items():
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
+        command.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+        command.add_argument(otherwise, dest="otherwise", choices=("fail", "skip"), default="fail", help=meaning)
+        command.add_argument("name", help="the database")
     for name, text in LOOKUPS.items():
         command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
@@ -210,7 +237,7 @@ def _parser() -> _Parser:
 
 def _check_command(argv: Sequence[str]) -> None:
     """Name a command that does not exist, and the one that was meant."""
-    commands = (JOB, CALL, *LOOKUPS)
+    commands = (JOB, CALL, *DATABASES, *LOOKUPS)
     word = argv[0] if argv else ""
     if word in commands or word in ("-h", "--help", "--version"):
         return

@@ -32,6 +32,7 @@ from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import REPO_ROOT
+from tests.core.catalogs.databases import check_databases
 from tests.oracles.drivers import JavaOracle
 from tests.rest_server import TOKEN, RestProxy, RestServer, rest_proxy, rest_server
 from tests.stores import Crash, FaultStore
@@ -142,6 +143,7 @@ def test_names_are_listed_and_tables_are_created(server: RestServer, java: Java)
     ).schema().id == 0  # fmt: skip
     with pytest.raises(NotFoundError, match="has no database 'none'"):
         made(server, "none.t")
+    check_databases(server.warehouse, server.options)
 
 
 def test_long_lists_come_in_pages(server: RestServer) -> None:

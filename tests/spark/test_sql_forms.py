@@ -107,6 +107,26 @@ def test_names_of_one_part_are_of_the_database_of_use(
     assert open_table(warehouse, "d.t").tag_names() == ["first"]
 
 
+def test_databases_are_made_used_and_dropped(spark: SparkSession, tmp_path: Path, without_database: None) -> None:
+    warehouse = str(tmp_path)
+    for text, changed in (
+        ("CREATE DATABASE d", True), ("CREATE SCHEMA IF NOT EXISTS d", False), ("CREATE DATABASE paimon.e", True),
+        ("DROP DATABASE e", True), ("DROP DATABASE IF EXISTS e RESTRICT", False),
+    ):  # fmt: skip
+        assert sql(spark, warehouse, text)["changed"] is changed, text
+    assert rows(spark, tmp_path, "SHOW DATABASES") == [("d",)]
+    sql(spark, warehouse, "USE d")
+    for text, error in (
+        ("CREATE DATABASE d", "already"), ("DROP DATABASE e", "no database 'e'"),
+        ("DROP DATABASE d CASCADE", "DROP TABLE"),
+        ("CREATE DATABASE f LOCATION '/tmp/f'", "location is not kept here"), ("DROP DATABASE a.b", "one part"),
+    ):  # fmt: skip
+        with pytest.raises(PaimonError, match=error):
+            sql(spark, warehouse, text)
+    sql(spark, warehouse, "DROP DATABASE d")
+    assert rows(spark, tmp_path, "SHOW CURRENT DATABASE") == [("paimon", "")]
+
+
 def test_options_name_a_branch_and_a_state(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = str(tmp_path)
     if spark.version.startswith("3."):

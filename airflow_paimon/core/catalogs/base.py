@@ -32,6 +32,18 @@ class Catalog(Protocol):
         """Name the databases; empty if there are none."""
         ...
 
+    def create_database(self, name: str) -> None:
+        """Make an empty database. ``AlreadyExistsError``: there is one. ``InvalidInputError``: it can't be a name."""
+        ...
+
+    def drop_database(self, name: str) -> None:
+        """Delete a database in which ``tables`` names none.
+
+        Raises:
+            NotFoundError: there is none. UnsafeOperationError: something is in it after all.
+        """
+        ...
+
     def tables(self, database: str) -> list[str]:
         """Name the tables of a database. A name may turn out to be no Paimon table when it is opened."""
         ...

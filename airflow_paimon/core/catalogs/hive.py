@@ -28,7 +28,9 @@ from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     PaimonError,
     StorageError,
+    UnsafeOperationError,
     UnsupportedCatalogError,
+    first_few,
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
@@ -73,6 +75,20 @@ class HiveCatalog(Catalog):
         with self.server.session() as metastore:
             return metastore.databases()
 
+    def create_database(self, name: str) -> None:
+        _check_name(name)
+        with self.server.session() as metastore:
+            metastore.create_database(name, f"{self.warehouse.rstrip('/')}/{name}.db")
+
+    def drop_database(self, name: str) -> None:
+        with self.server.session() as metastore:
+            if others := metastore.tables(name):
+                raise UnsafeOperationError(
+                    f"Database {name!r} of {self.label} has tables that are not Paimon's, so it was not dropped: "
+                    f"{first_few(others, 10)}"
+                )
+            metastore.drop_database(name)
+
     def tables(self, database: str) -> list[str]:
         with self.server.session() as metastore:
             names = metastore.tables(database)
@@ -106,15 +122,12 @@ class HiveCatalog(Catalog):
     def _folder(self, metastore: Session, database: str, table: str) -> str:
         """Return where a new table lies."""
         for name in (database, table):
-            if not _NAME.fullmatch(name):
-                raise InvalidInputError(
-                    f"{name!r} can't be a name in a Hive metastore: use small letters, digits and _"
-                )
+            _check_name(name)
         found = metastore.database(database)
         if found is None:
             raise NotFoundError(
                 f"{self.label} has no database {database!r} (it has {', '.join(metastore.databases()) or 'none'}); "
-                f"make it with CREATE DATABASE in Hive, Flink or Spark first"
+                f"CREATE DATABASE in SQL, or create_database in Python, makes it"
             )
         base = hive_tables.database_location(found) or f"{self.warehouse.rstrip('/')}/{database}.db"
         return f"{base.rstrip('/')}/{table}"
@@ -235,6 +248,11 @@ class HiveGuard:
         except PaimonError as error:
             log.warning("The lock %d could not be released; the metastore forgets it (%s)", lock_id, error.message)
             return True
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(f"{name!r} can't be a name in a Hive metastore: use small letters, digits and _")
 
 
 def _tables(metastore: Session, database: str, names: Sequence[str]) -> list[Struct]:

@@ -19,6 +19,7 @@ from airflow_paimon.core.catalogs.thrift import (
     Struct,
     Value,
     call_bytes,
+    flag,
     i32,
     i64,
     read_reply,
@@ -50,6 +51,8 @@ _RAISES: Mapping[str, Sequence[str]] = {
     "get_all_databases": ("Meta",),
     "get_all_tables": ("Meta",),
     "get_database": ("NoSuchObject", "Meta"),
+    "create_database": ("AlreadyExists", "InvalidObject", "Meta"),
+    "drop_database": ("NoSuchObject", "InvalidOperation", "Meta"),
     "get_table": ("Meta", "NoSuchObject"),
     "get_table_objects_by_name": ("Meta", "InvalidOperation", "UnknownDB"),
     "create_table": ("AlreadyExists", "InvalidObject", "Meta", "NoSuchObject"),
@@ -132,6 +135,15 @@ class Session:
         """Return a ``Database``."""
         found = self._found("get_database", name, text(name))
         return None if found is None else found.value
+
+    def create_database(self, name: str, location: str) -> None:
+        """Create a database. ``AlreadyExistsError``: there is one."""
+        made = {1: text(name), 2: text(""), 3: text(location), 4: text_map({})}
+        self.call("create_database", name, structure(made))
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database that has no tables; its folder stays. ``NotFoundError``: there is none."""
+        self.call("drop_database", name, text(name), flag(False), flag(False))
 
     def table(self, database: str, name: str) -> Struct | None:
         """Return a ``Table``."""

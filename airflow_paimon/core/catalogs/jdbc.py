@@ -21,7 +21,7 @@ from airflow_paimon.core.catalogs.database import Database, Transaction, parse_j
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions
 from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, locking_at, properties
-from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError, PaimonError, StorageError
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
 
@@ -69,6 +69,27 @@ class JdbcCatalog(Catalog):
             found = {row[0] for sql in _DATABASES for row in run.rows(sql, self.key)}
         return sorted(found)
 
+    def create_database(self, name: str) -> None:
+        place = f"{self.files.warehouse.uri.rstrip('/')}/{name}.db"
+
+        def insert() -> bool:
+            with self.database.transaction() as run:
+                if name in {row[0] for sql in _DATABASES for row in run.rows(sql, self.key)}:
+                    return False
+                row = "INSERT INTO paimon_database_properties VALUES (?, ?, ?, ?)"
+                said = {"exists": "true", "location": place}  # as Java does
+                return all(run.inserted(row, self.key, name, key, value) for key, value in said.items())
+
+        if not _with_tables(self.database, insert, _TABLES, _DATABASE_PROPERTIES):
+            raise AlreadyExistsError(f"{self.label} has a database {name!r} already")
+
+    def drop_database(self, name: str) -> None:
+        if name not in self.databases():
+            raise NotFoundError(f"{self.label} has no database {name!r}")
+        with self.database.transaction() as run:
+            of_it = "catalog_key = ? AND database_name = ?"
+            run.run(f"DELETE FROM paimon_database_properties WHERE {of_it}", self.key, name)
+
     def tables(self, database: str) -> list[str]:
         sql = "SELECT table_name FROM paimon_tables WHERE catalog_key = ? AND database_name = ?"
         with self.database.transaction() as run:
@@ -84,8 +105,8 @@ class JdbcCatalog(Catalog):
         known = self.databases()
         if database not in known:
             raise NotFoundError(
-                f"{self.label} has no database {database!r} (it has {', '.join(known) or 'none'}); make it with "
-                f"CREATE DATABASE in Flink or Spark first"
+                f"{self.label} has no database {database!r} (it has {', '.join(known) or 'none'}); CREATE "
+                f"DATABASE in SQL, or create_database in Python, makes it"
             )
         return self._store(database, table)
 

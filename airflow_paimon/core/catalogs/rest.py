@@ -23,6 +23,7 @@ from airflow_paimon.core.catalogs.rest_data_tokens import TokenStore, storage_op
 from airflow_paimon.core.catalogs.rest_refused import RefusedStore
 from airflow_paimon.core.catalogs.rest_store import NewRestTableStore, RestTable, RestTableStore
 from airflow_paimon.core.errors import (
+    AlreadyExistsError,
     FormatError,
     NotFoundError,
     UnsafeOperationError,
@@ -59,6 +60,16 @@ class RestCatalog(Catalog):
     def databases(self) -> list[str]:
         return sorted(self._client.pages(["databases"], "databases"))
 
+    def create_database(self, name: str) -> None:
+        try:
+            self._client.post(["databases"], {"name": name, "options": {}})
+        except AlreadyExistsError:
+            raise AlreadyExistsError(f"{self.label} has a database {name!r} already") from None
+
+    def drop_database(self, name: str) -> None:
+        self._client.get(["databases", name])
+        self._client.delete(["databases", name])
+
     def tables(self, database: str) -> list[str]:
         try:
             return sorted(self._client.pages(["databases", database, "tables"], "tables"))
@@ -76,8 +87,8 @@ class RestCatalog(Catalog):
             self._client.get(["databases", database])
         except NotFoundError:
             raise NotFoundError(
-                f"{self.label} has no database {database!r} (it has {', '.join(self.databases()) or 'none'}); make it "
-                f"with CREATE DATABASE in Flink or Spark first"
+                f"{self.label} has no database {database!r} (it has {', '.join(self.databases()) or 'none'}); CREATE "
+                f"DATABASE in SQL, or create_database in Python, makes it"
             ) from None
         return NewRestTableStore(self, self._client, database, table)
 

@@ -25,6 +25,15 @@ DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 
 _CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
 _NEW_TABLE = "copy the rows to a new table"
+_EVOLUTION = "data-evolution.enabled"
+_EVOLVING = (
+    "change a branch with UPDATE or MERGE INTO in a Spark session with Paimon's own connector, and publish it with "
+    "merge_branch"
+)
+POSTPONED_WAY_OUT = (
+    "write the new versions of the rows to main with INSERT INTO of Paimon's own engines, whose compaction makes them "
+    "visible"
+)
 _KNOWN_TYPES = frozenset({
     "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "CHAR", "VARCHAR", "STRING",
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "ARRAY", "MAP", "ROW",
@@ -262,7 +271,7 @@ _REWRITE_RULES = (_CLUSTERED, SNAPSHOT_ORDERING, _MERGE_ON_READ)
 _STORAGE_OPTIONS = ("data-file.external-paths",)
 _MANIFESTS = "manifest.format"
 _WRITE_RULES = (
-    "data-evolution.enabled",
+    _EVOLUTION,
     *_STORAGE_OPTIONS,
     "sequence.auto-padding",
     "postpone.batch-write-fixed-bucket",
@@ -285,7 +294,7 @@ def _manifest_problems(options: TableOptions) -> Iterator[Problem]:
 def _option_problems(options: TableOptions, keys: Iterable[str]) -> Iterator[Problem]:
     for key in keys:
         if options.text(key) if key in _NOT_FLAGS else options.flag(key):
-            yield f"tables with option {key}={options.text(key)}", _CONNECTOR
+            yield f"tables with option {key}={options.text(key)}", _EVOLVING if key == _EVOLUTION else _CONNECTOR
     for key in options.raw:
         if key.startswith("fields.") and key.endswith(".default-value"):
             yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
@@ -462,7 +471,7 @@ def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Ite
     if options.bucket == -1 and options.flag("index-file-in-data-file-dir"):
         yield "dynamic buckets with option index-file-in-data-file-dir", _CONNECTOR
     if options.bucket == -2:
-        yield "primary-key tables with postponed buckets (bucket=-2)", _CONNECTOR
+        yield "primary-key tables with postponed buckets (bucket=-2)", POSTPONED_WAY_OUT
 
 
 def _moving_key_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:

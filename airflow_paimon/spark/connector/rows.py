@@ -10,6 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.table.features import POSTPONED_WAY_OUT
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.options import TableOptions
@@ -41,14 +42,14 @@ def check_target(branch: Table, schema: TableSchema, mode: str) -> None:
     options = TableOptions(schema.options)
     problem = None
     if options.chain_table:
-        problem = "chain tables (option chain-table.enabled)", "use the chain operators"
+        problem = "chain tables (option chain-table.enabled)", "leave engine out: the embedded engine does"
     elif options.flag("data-evolution.enabled"):
         way_out = (
             "change the branch with SQL of Paimon's own engine (UPDATE, MERGE INTO), and publish it with merge_branch"
         )
         problem = "tables with data-evolution.enabled=true", way_out
     elif schema.primary_keys and options.bucket == -2:
-        problem = "primary-key tables with postponed buckets (bucket=-2)", "write the corrected rows to main"
+        problem = "primary-key tables with postponed buckets (bucket=-2)", POSTPONED_WAY_OUT
     elif schema.crosses_partitions and mode == "overwrite":
         # a key of the rows may live in another partition, where an overwrite of this one leaves it
         problem = "--mode overwrite of tables whose primary key lacks a partition column", "use --mode upsert"

@@ -1,12 +1,18 @@
-"""USE, which chooses the database of names without one for this session, and SHOW CURRENT DATABASE."""
+"""CREATE and DROP DATABASE; USE, which chooses the database of names without one for this session."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.catalogs import open_catalog
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.spark.statements.asked import DATABASE_SETTING, Asked, parts_of
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.schema.databases import create_database, drop_database
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.spark.statements.asked import DATABASE_SETTING, Asked, mapping_of, parts_of
+from airflow_paimon.spark.statements.landed import OPERATION
 from airflow_paimon.spark.statements.local_rows import text_frame
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 
@@ -39,5 +45,58 @@ def _current(asked: Asked, plan: Any) -> DataFrame:
     return text_frame(asked.spark, columns, [(_CATALOG, asked.database or "")])
 
 
-RUN = {"SetCatalogAndNamespace": _use, "SetNamespaceCommand": _use, "ShowCurrentNamespaceCommand": _current}
+def _create(asked: Asked, plan: Any) -> dict[str, Any]:
+    started = time.monotonic()
+    name = _name("CREATE DATABASE", plan.name())
+    if given := sorted(mapping_of(plan.properties())):
+        raise UnsupportedFeatureError(
+            f"CREATE DATABASE {name}: {', '.join(given)} is not kept here, as not every catalog has a place for it: "
+            f"leave it out; the catalog chooses the folder"
+        )
+    exists = "skip" if plan.ifNotExists() else "fail"
+    changed = create_database(asked.warehouse, name, if_exists=exists, storage_options=asked.storage_options)
+    return _result("CREATE DATABASE", name, changed, started)
+
+
+def _drop(asked: Asked, plan: Any) -> dict[str, Any]:
+    started = time.monotonic()
+    name = _name("DROP DATABASE", plan.namespace())
+    if plan.cascade():
+        raise UnsupportedFeatureError(
+            f"DROP DATABASE {name} CASCADE is not executed: DROP TABLE its tables, then DROP DATABASE {name}"
+        )
+    missing = "skip" if plan.ifExists() else "fail"
+    changed = drop_database(asked.warehouse, name, if_missing=missing, storage_options=asked.storage_options)
+    if asked.database == name:
+        asked.spark.conf.unset(DATABASE_SETTING)
+    return _result("DROP DATABASE", name, changed, started)
+
+
+def _name(what: str, node: Any) -> str:
+    parts = parts_of(node)
+    if len(parts) == 2 and parts[0].lower() == _CATALOG:
+        parts = parts[1:]
+    if len(parts) != 1:
+        raise InvalidInputError(f"{what} {'.'.join(parts)}: a database has a name of one part")
+    return parts[0]
+
+
+def _result(statement: str, name: str, changed: bool, started: float) -> dict[str, Any]:
+    return OperationResult(
+        operation=OPERATION,
+        table=name,
+        branch=MAIN,
+        changed=changed,
+        details={"statement": statement},
+        duration_s=time.monotonic() - started,
+    ).to_json()
+
+
+RUN: Mapping[str, Callable[[Asked, Any], Any]] = {
+    "CreateNamespace": _create,
+    "DropNamespace": _drop,
+    "SetCatalogAndNamespace": _use,
+    "SetNamespaceCommand": _use,
+    "ShowCurrentNamespaceCommand": _current,
+}
 """By the kind of Spark's plan."""

@@ -11,7 +11,9 @@ from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.parse import is_command_plan, kind_of, parse_plan
 from airflow_paimon.spark.statements.select import is_query, select
 
-TAKEN = "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE TABLE, ALTER TABLE, DROP TABLE, DESCRIBE, SHOW, USE or CALL"
+TAKEN = (
+    "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE or DROP TABLE or DATABASE, ALTER TABLE, DESCRIBE, SHOW, USE or CALL"
+)
 _RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN, **drop.RUN, **databases.RUN}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon import create_table, open_table
+from airflow_paimon import create_database, create_table, open_table
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.catalogs.hive import HiveCatalog, HiveGuard
 from airflow_paimon.core.catalogs.hive_tables import columns, hive_type, location, parameters
@@ -37,6 +37,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, RemoveOption, SetO
 from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.core.catalogs.databases import check_databases
 from tests.core.catalogs.lockers import assert_processes_lose_nothing, die_with_the_lock
 from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.hive_server import FORGETS_AFTER_S, Gate, Metastore, hive_server
@@ -237,6 +238,12 @@ def test_what_is_not_a_paimon_table_is_named(
         open_table(warehouse, "nope.t", storage_options=options).require()
     with pytest.raises(NotFoundError, match=r"has no database 'nope'.*CREATE DATABASE"):
         create_table(warehouse, "nope.t", COLUMNS, storage_options=options)
+
+
+def test_databases_are_made_and_dropped(warehouse: str, options: dict[str, Any]) -> None:
+    check_databases(warehouse, options)
+    with pytest.raises(InvalidInputError, match="Hive metastore"):
+        create_database(warehouse, "Upper", storage_options=options)
 
 
 def test_names_that_hive_cant_hold_are_refused(warehouse: str, database: str, options: dict[str, Any]) -> None:

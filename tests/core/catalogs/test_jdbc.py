@@ -31,6 +31,7 @@ from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import require
+from tests.core.catalogs.databases import check_databases
 from tests.core.catalogs.lockers import assert_processes_lose_nothing, die_with_the_lock
 from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.database_servers import PASSWORD, USER, mariadb_program, mariadb_server, postgres_programs, postgres_server
@@ -115,6 +116,12 @@ def guard_of(table: Table) -> JdbcGuard:
 def locks(table: Table) -> list[Any]:
     with guard_of(table).database.transaction() as run_sql:
         return [row[0] for row in run_sql.rows("SELECT lock_id FROM paimon_distributed_locks")]
+
+
+def test_databases_are_made_and_dropped(options: dict[str, Any], tmp_path: Path) -> None:
+    if options["uri"].startswith("jdbc:sqlite"):  # with the tables that Java makes for its first user
+        create_database(options, tmp_path)
+    check_databases(str(tmp_path), options)
 
 
 def test_a_table_set_lies_in_the_warehouse(options: dict[str, Any], table: Table, tmp_path: Path) -> None:
