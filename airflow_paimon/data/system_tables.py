@@ -1,8 +1,8 @@
-"""The system tables that have the rows of a table: ``$audit_log`` and ``$ro``, with Paimon's columns.
+"""The system tables that have the rows of a table: ``$audit_log``, ``$ro``, ``$row_tracking``; with Paimon's columns.
 
 ``$audit_log`` is a batch read whose first column is each row's kind, and in which deletes are rows as long as no
 compaction has dropped them. ``$ro`` reads, of a primary-key table, the files of the top level alone, which need no
-merge: the rows as of the last full compaction.
+merge: the rows as of the last full compaction. ``$row_tracking`` adds the id and the version of each row.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD
 from airflow_paimon.data.grouped_read import MANY_ENTRIES, by_groups
 from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, plan_pinned
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import KIND_FIELD, TableRead
 from airflow_paimon.data.whole_read import WholeRead, whole_of_pinned
 
-AUDIT_LOG, READ_OPTIMIZED = "audit_log", "ro"
+AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING = "audit_log", "ro", "row_tracking"
+WITH_ROWS = (AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING)
+"""The system tables that have a table's rows."""
 _WITH_NUMBERS = "table-read.sequence-number.enabled"
 
 
@@ -42,8 +45,8 @@ def read_system_table(
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
 ) -> pa.Table:
-    """Read ``$audit_log`` or ``$ro`` of a branch as one Arrow table; ``version``, ``timestamp``, ``columns`` and
-    ``where`` are those of ``read_arrow``. ``where`` names columns of the table. ``$audit_log`` also has
+    """Read ``$audit_log``, ``$ro`` or ``$row_tracking`` of a branch as one Arrow table; ``version``, ``timestamp``,
+    ``columns`` and ``where`` are those of ``read_arrow``. ``where`` names columns of the table. ``$audit_log`` also has
     ``_SEQUENCE_NUMBER`` if the option ``table-read.sequence-number.enabled`` of the table is true.
 
     The other system tables (``$snapshots``, ``$consumers``, ...) hold no rows: see ``inspect``.
@@ -63,7 +66,7 @@ def read_system_table(
 def plan_system_table(
     table: Table, name: str, *, columns: Sequence[str] | None = None, **asked: Any
 ) -> list[Layer] | WholeRead:
-    """Plan a read of ``$audit_log`` or ``$ro``, or leave that to tasks; ``asked``: the other arguments of
+    """Plan a read of one of ``WITH_ROWS``, or leave that to tasks; ``asked``: the other arguments of
     ``plan_or_whole``.
 
     Raises:
@@ -82,16 +85,20 @@ def plan_pinned_system_table(
     more_than: int | None = None,
     **asked: Any,
 ) -> list[Layer] | WholeRead:
-    """Plan a read of ``audit_log`` or ``ro`` of a pinned state, or leave that to tasks; ``asked``: the other arguments
+    """Plan a read of one of ``WITH_ROWS`` of a pinned state, or leave that to tasks; ``asked``: the other arguments
     of ``plan_pinned_or_whole``.
     """
+    if kind == ROW_TRACKING and columns is None:
+        columns = with_row_columns(pinned.states[0].schema).field_names
     with reading_once():
-        named = columns if kind == READ_OPTIMIZED else None
+        named = None if kind == AUDIT_LOG else columns
         whole = whole_of_pinned(pinned, columns=named, more_than=more_than, **asked)
         if whole is None:
             return _plan_all(pinned, kind, columns, **asked)
     if kind == READ_OPTIMIZED:
         return whole.changed(top_level=True)
+    if kind == ROW_TRACKING:
+        return whole
     first, *others = (replace(w, read=_with_kinds(w.read, columns)) for w in whole.branches)
     return replace(first, second=others[0] if others else None).changed(kinds=first.read.columns)
 
@@ -99,6 +106,8 @@ def plan_pinned_system_table(
 def _plan_all(pinned: PinnedLayers, kind: str, columns: Sequence[str] | None, **asked: Any) -> list[Layer]:
     if kind == READ_OPTIMIZED:
         return plan_pinned(pinned, columns=columns, top_level=True, **asked)
+    if kind == ROW_TRACKING:
+        return plan_pinned(pinned, columns=columns, **asked)
     return [(_with_kinds(read, columns), splits) for read, splits in plan_pinned(pinned, **asked)]
 
 
@@ -109,14 +118,18 @@ def check_system_table(table: Table, name: str) -> str:
         InvalidInputError: it is another one, or the view merges branches.
     """
     kind = name.lstrip("$").lower()
-    if kind not in (AUDIT_LOG, READ_OPTIMIZED):
+    if kind not in WITH_ROWS:
         raise InvalidInputError(
-            f"{table.label}: ${kind} has no rows of the table; $audit_log and $ro have. See "
+            f"{table.label}: ${kind} has no rows of the table; $audit_log, $ro and $row_tracking have. See "
             f"airflow_paimon.core.table.inspect for the others"
         )
     if is_chain_read(table):
         raise InvalidInputError(
             f"{table.label} is read from several branches, which have no ${kind} together: name one of them"
+        )
+    if kind == ROW_TRACKING and not TableOptions(table.schema().options).row_tracking:
+        raise InvalidInputError(
+            f"{table.label} has no $row_tracking: its rows have no ids (option row-tracking.enabled, of new tables)"
         )
     return kind
 
@@ -124,7 +137,7 @@ def check_system_table(table: Table, name: str) -> str:
 def system_fields(kind: str, schema: TableSchema) -> tuple[DataField, ...]:
     """Return the columns of the system table of a table with this schema."""
     if kind != AUDIT_LOG:
-        return schema.fields
+        return with_row_columns(schema).fields if kind == ROW_TRACKING else schema.fields
     numbered = schema.primary_keys and TableOptions(schema.options).flag(_WITH_NUMBERS)
     return (KIND_FIELD, *([SEQUENCE_FIELD] if numbered else []), *schema.fields)
 

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.paths import Identifier
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_read import PinnedRows, pin_rows
-from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED
+from airflow_paimon.data.system_tables import WITH_ROWS
 from airflow_paimon.sql.rows import PinnedDataset
 from airflow_paimon.sql.statement import Mention, tables_of
 
@@ -100,7 +100,7 @@ class Connection:
         view = open_table(self._warehouse, name, storage_options=self._storage_options)
         if identifier.system_table is None:
             return pin_rows(view, version)
-        if identifier.system_table in (AUDIT_LOG, READ_OPTIMIZED):
+        if identifier.system_table in WITH_ROWS:
             raise InvalidInputError(f"SQL: {identifier} is not read by SQL; read_system_table reads it in Python")
         return inspect(view, identifier.system_table, version)
 

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.data import read_system_table, write_arrow
@@ -57,6 +59,26 @@ def same(world: World, branch: str) -> None:
         assert set(ours.column_names) == set(java.column_names) == set(columns)
         assert canonical_rows(ours, columns) == canonical_rows(java, columns), system
     assert read_system_table(view, "$audit_log").column_names[0] == "rowkind"
+    buckets, java = inspect(view, "buckets"), world.java.read(world.warehouse, f"{name}$buckets", columns=None)
+    assert buckets.column_names == java.column_names
+    shown = ("partition", "bucket", "record_count", "file_size_in_bytes", "file_count")
+    assert canonical_rows(buckets, shown) == canonical_rows(java, shown)
+
+
+def test_the_ids_of_rows_are_those_of_java(java_oracle: JavaOracle, tmp_path: Path) -> None:
+    world = World(tmp_path, java_oracle)
+    world.create(primary_keys=[], bucket="-1", **{"row-tracking.enabled": "true"})
+    world.write("x1=a x2=b y1=d")
+    write_arrow(world.main, pa.table({"p": ["x"], "k": pa.array([9], pa.int32()), "v": ["ours"]}))
+    ours, java = (
+        read_system_table(world.main, "row_tracking"),
+        world.java.read(tmp_path, "d.t$row_tracking", columns=None),
+    )
+    assert ours.column_names == java.column_names
+    assert canonical_rows(ours, ours.column_names) == canonical_rows(java, ours.column_names)
+    plain = create_table(str(tmp_path), "d.plain", [("k", "BIGINT")])
+    with pytest.raises(InvalidInputError, match=r"row-tracking\.enabled"):
+        read_system_table(plain, "row_tracking")
 
 
 def test_the_manifests_of_a_changelog_are_among_the_manifests(java_oracle: JavaOracle, tmp_path: Path) -> None:

@@ -127,6 +127,27 @@ def test_databases_are_made_used_and_dropped(spark: SparkSession, tmp_path: Path
     assert rows(spark, tmp_path, "SHOW CURRENT DATABASE") == [("paimon", "")]
 
 
+def test_tables_about_rows_and_tables(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse = str(tmp_path)
+    if spark.version.startswith("3."):
+        pytest.skip("CREATE TABLE needs Spark 4")
+    assert rows(spark, tmp_path, "SELECT * FROM sys.tables") == []
+    sql(spark, warehouse, "CREATE TABLE d.t (a INT) TBLPROPERTIES ('row-tracking.enabled' = 'true')")
+    sql(spark, warehouse, "CREATE TABLE d.u (a INT NOT NULL) TBLPROPERTIES ('primary-key' = 'a', 'bucket' = '1')")
+    sql(spark, warehouse, "INSERT INTO d.t VALUES (5), (6)")
+    tracked = "FROM d.`t$row_tracking`"
+    assert rows(spark, tmp_path, f"SELECT * {tracked}") == [(5, 0, 1), (6, 1, 1)]
+    assert rows(spark, tmp_path, f"SELECT * {tracked} WHERE _ROW_ID = 1") == [(6, 1, 1)]
+    assert rows(spark, tmp_path, "SELECT bucket, record_count FROM d.`t$buckets`") == [(0, 2)]
+    columns = "table_name, partitioned, primary_key, record_count"
+    expected = [("t", False, False, 2), ("u", False, True, 0)]
+    assert rows(spark, tmp_path, f"SELECT {columns} FROM sys.tables WHERE database_name = 'd'") == expected
+    options = rows(spark, tmp_path, "SELECT table_name, value FROM sys.all_table_options WHERE key = 'bucket'")
+    assert options == [("u", "1")]
+    with pytest.raises(NotFoundError):
+        sql(spark, warehouse, "SELECT * FROM sys.nothing")
+
+
 def test_options_name_a_branch_and_a_state(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = str(tmp_path)
     if spark.version.startswith("3."):

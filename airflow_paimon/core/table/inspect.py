@@ -1,7 +1,7 @@
 """System tables of any branch as Arrow tables, with Paimon's column names.
 
-``$snapshots $schemas $tags $branches $files $manifests $partitions $options $consumers $statistics``; ``$branches``
-adds ``tag_name`` and ``tagged_snapshot_id``, which Paimon does not store.
+``$snapshots $schemas $tags $branches $files $manifests $partitions $buckets $options $consumers $statistics``;
+``$branches`` adds ``tag_name`` and ``tagged_snapshot_id``, which Paimon does not store.
 """
 
 from __future__ import annotations
@@ -317,18 +317,29 @@ def _value_stats(schema: TableSchema, file: DataFile) -> tuple[str, str, str]:
 
 
 def _partitions(table: Table, snapshot: Snapshot | None) -> pa.Table:
+    return _grouped(table, snapshot, by_bucket=False)
+
+
+def _buckets(table: Table, snapshot: Snapshot | None) -> pa.Table:
+    return _grouped(table, snapshot, by_bucket=True)
+
+
+def _grouped(table: Table, snapshot: Snapshot | None, *, by_bucket: bool) -> pa.Table:
+    """Sum up the live files of each partition, or of each bucket of it."""
     schema = table.schema()
-    stored = StoredPartitions(schema)
+    stored, types = StoredPartitions(schema), partition_types(schema)
     live = live_columns(table, snapshot)
-    groups: dict[bytes, list[int]] = {}
+    groups: dict[tuple[bytes, int], list[int]] = {}
     for at, partition in enumerate(live.partitions):
-        groups.setdefault(stored.canonical(partition), []).append(at)
+        bucket = live.buckets[at] if by_bucket else 0
+        groups.setdefault((stored.canonical(partition), bucket), []).append(at)
 
     def updated(files: Sequence[int]) -> datetime | None:
         return _moment(max((t for i in files if (t := live.creation_times_ms[i]) is not None), default=None))
 
     columns: _Columns = {
-        "partition": (_TEXT, lambda g: stored.text(g[0])),
+        "partition": (_TEXT, lambda g: _row_text(g[0][0], types) if by_bucket else stored.text(g[0][0])),
+        **({"bucket": (pa.int32(), lambda g: g[0][1])} if by_bucket else {}),
         "record_count": (_LONG, lambda g: sum(live.row_counts[i] for i in g[1])),
         "file_size_in_bytes": (_LONG, lambda g: sum(live.file_sizes[i] for i in g[1])),
         "file_count": (_LONG, lambda g: len(g[1])),
@@ -356,5 +367,6 @@ _BY_SNAPSHOT: Mapping[str, Callable[[Table, Snapshot | None], pa.Table]] = {
     "files": _files,
     "manifests": _manifests,
     "partitions": _partitions,
+    "buckets": _buckets,
     "statistics": _statistics,
 }

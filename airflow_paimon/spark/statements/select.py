@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -13,13 +15,15 @@ from airflow_paimon.core.table.inspect import inspect, takes_version
 from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
+from airflow_paimon.core.table.sys_tables import DATABASE as SYS
+from airflow_paimon.core.table.sys_tables import sys_table
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.data.chain.grouped_read import pin_chain
 from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read
 from airflow_paimon.data.chain.whole_read import plan_pinned_chain_or_whole
 from airflow_paimon.data.layers import PinnedLayers, pin_layers
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, check_system_table, plan_pinned_system_table
+from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table, plan_pinned_system_table
 from airflow_paimon.data.whole_read import plan_pinned_or_whole
 from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
@@ -98,6 +102,7 @@ class QueryTables(NamedTables):
             return open_table(warehouse, name, storage_options=storage_options)
 
         super().__init__(spark, find, self._rows, None, database=database)
+        self._catalog = partial(open_catalog, warehouse, storage_options)
         self._text = text
         self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
         self._states: dict[_Key, PinnedLayers | PinnedChain] = {}
@@ -142,7 +147,9 @@ class QueryTables(NamedTables):
 
     def _named_plan(self, parts: Any, frame: DataFrame) -> Any:
         plan = super()._named_plan(parts, frame)
-        return self._hiding(plan) if self._with_ids and set(ROW_COLUMNS) & set(frame.columns) else plan
+        shows = str(parts[-1]).lower().endswith(f"${ROW_TRACKING}")
+        hides = self._with_ids and not shows and set(ROW_COLUMNS) & set(frame.columns)
+        return self._hiding(plan) if hides else plan
 
     def _hiding(self, plan: Any) -> Any:
         """Return a plan whose row columns a query finds by their names only, as with Paimon's connector."""
@@ -165,6 +172,10 @@ class QueryTables(NamedTables):
             identifier = parse_identifier(name)
             if identifier.system_table is not None:
                 return self._system_frame(identifier, text, version, travel)
+        database, _, short = name.partition(".")
+        if database.lower() == SYS and version is None and travel is None:
+            about = sys_table(self._catalog(), short)
+            return None if about is None else arrow_frame(self._spark, about)
         found = super()._frame(text, travel, at, own)
         if self._with_ids and found is not None and set(ROW_COLUMNS) & set(found.columns):
             self._frames.clear()  # two relations can't have the same hidden columns: the next one gets its own
@@ -184,7 +195,7 @@ class QueryTables(NamedTables):
         return self._system[key]
 
     def _system_rows(self, table: Table, system: str, version: int | str | None, time: int | None) -> DataFrame:
-        if system.lower() in (AUDIT_LOG, READ_OPTIMIZED):
+        if system.lower() in WITH_ROWS:
             kind = check_system_table(table, system)
             state = self._state(table, version, time)
             assert isinstance(state, PinnedLayers)
