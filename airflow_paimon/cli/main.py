@@ -237,7 +237,7 @@ def _parser() -> _Parser:
 
 def _check_command(argv: Sequence[str]) -> None:
     """Name a command that does not exist, and the one that was meant."""
-    commands = (JOB, CALL, *DATABASES, *LOOKUPS)
+    commands = (JOB, CALL, *LOOKUPS, *DATABASES)
     word = argv[0] if argv else ""
     if word in commands or word in ("-h", "--help", "--version"):
         return

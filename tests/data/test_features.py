@@ -83,7 +83,6 @@ WRITE: list[tuple[str, dict[str, Any]]] = [
     ("index-file-in-data-file-dir", {"bucket": "-1", "index_file_in_data_file_dir": "true"}),
     ("postponed buckets", {"bucket": "-2"}),
     ("without bucket-key", {"keyed": False, "bucket": "2"}),
-    ("branches of chain tables", {"chain_table__enabled": "true"}),
 ]
 
 
@@ -117,6 +116,13 @@ def test_not_read(what: str, options: dict[str, Any]) -> None:
 def test_not_written(what: str, options: dict[str, Any]) -> None:
     assert what in refusal(check_writable, options).message
     check_readable(schema(**options), table="d.t")
+
+
+def test_main_of_a_chain_table_whose_set_up_is_not_finished_is_neither_read_nor_written() -> None:
+    options = {"chain_table__enabled": "true"}
+    for check in (check_readable, check_writable):
+        assert "whose set-up is not finished" in refusal(check, options).message
+    assert "branches of chain tables" in refusal(check_writable, options, branch="delta").message
 
 
 def test_whole_buckets_and_appends_are_written_with_each_producer() -> None:
