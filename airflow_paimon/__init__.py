@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_paimon.notebook.operation import Result
     from airflow_paimon.notebook.table import open_table
     from airflow_paimon.notebook.table_set import open_table_set
+    from airflow_paimon.notebook.with_spark import check_branch_data, correct_branch
 
 __version__ = "0.1.0"
 
@@ -20,12 +21,14 @@ __all__ = [  # noqa: F405
     "alter_branch",
     "alter_chain_table",
     "alter_table",
+    "check_branch_data",
     "check_chain_table",
     "check_table",
     "clear_consumers",
     "compact",
     "compact_chain_table",
     "compact_manifest",
+    "correct_branch",
     "create_branch",
     "create_chain_table",
     "create_database",
@@ -68,6 +71,8 @@ __all__ = [  # noqa: F405
 
 _PLACES = {
     "Result": "notebook.operation",
+    "check_branch_data": "notebook.with_spark",
+    "correct_branch": "notebook.with_spark",
     "create_database": "core.schema.databases",
     "create_table": "notebook.create",
     "drop_database": "core.schema.databases",

@@ -32,7 +32,9 @@ class Result(OperationResult, Generic[D]):
     details: D
 
 
-def perform(operation: str, given: dict[str, Any]) -> Result[Any]:
+def perform(
+    operation: str, given: dict[str, Any], run: Callable[[Request, int], OperationResult] = run_here
+) -> Result[Any]:
     """Run an operation with the arguments of its function.
 
     Raises:
@@ -47,7 +49,7 @@ def perform(operation: str, given: dict[str, Any]) -> Result[Any]:
         raise InvalidInputError(
             f"{operation}: give warehouse= with the name {values['table']!r}, or what open_table returned"
         )
-    result = run_here(build_request(operation, values), processes)
+    result = run(build_request(operation, values), processes)
     return Result(**{f.name: getattr(result, f.name) for f in dataclasses.fields(result)})
 
 
