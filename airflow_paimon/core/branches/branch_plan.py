@@ -292,10 +292,10 @@ def plan_delete_branch(
     known = {paths.schema(i): data for i, data in sorted(schemas.items())}
     hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="marks the branch as being deleted")]
     hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
+    hide += for_others
     remove: list[Action] = [
         Replace(path=path, data=deleted.to_bytes(), reason="from here on the deletion can't be undone")
     ]
-    remove += for_others
     reason = f"protected files of the deleted branch {name}"
     remove += [Delete(path=p, expected=data, reason=reason) for p, data in sorted(protective.items())]
     remove += _deletions(paths, {f: d for f, d in files.items() if f not in known}, f"belongs to branch {name}")

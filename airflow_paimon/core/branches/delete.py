@@ -127,8 +127,8 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
         return False
     tags = {} if record.state == DELETED else protective_tags(table, name)
     reason = f"protected files of the deleted branch {name}"
-    actions = [Delete(path=p, expected=data, reason=reason) for p, data in tags.items()]
-    execute_while(table, name, seen, actions)
+    execute(table, _tags_for_others(table, name, tags))
+    execute_while(table, name, seen, [Delete(path=p, expected=data, reason=reason) for p, data in tags.items()])
     execute(table, [Delete(path=lineage_path(name), expected=seen, reason="the branch's record")])
     return True
 
@@ -169,7 +169,11 @@ def gather_removal(
     try:
         snapshots = _contents(table, {i: view.paths.snapshot(i) for i in view.snapshot_ids()})
         schemas = _contents(table, {i: view.paths.schema(i) for i in view.schema_ids()})
-        files = read_present(table.store, table.store.walk(BranchPaths(name).root.rstrip("/")))
+        known = {view.paths.snapshot(i): d for i, d in snapshots.items()}
+        known |= {view.paths.schema(i): d for i, d in schemas.items()}
+        walked = table.store.walk(BranchPaths(name).root.rstrip("/"))
+        files = read_present(table.store, [f for f in walked if f not in known])
+        files |= {f: known[f] for f in walked if f in known}
     except NotFoundError as error:
         raise being_changed(table, name) from error
     if record is None:

@@ -60,8 +60,11 @@ def drop_table(table: Table) -> bool:
     _remove(table, plan.mark.data)
     database, _, short = table.name.partition(".")
     folder = DeleteFolders(path=f"{database}.db/{short}", reason="the table is dropped")
-    with suppress(UnsafeOperationError):  # a link to the folder stays
+    try:
         execute(Table(table.catalog.warehouse, table.name), [folder])
+    except UnsafeOperationError:  # a link to the folder stays
+        below = [i.name for i in table.store.list("") if i.is_dir]
+        execute(table, [DeleteFolders(path=name, reason="the table is dropped") for name in below])
     return True
 
 

@@ -62,6 +62,14 @@ def test_a_repair_protects_it_once_and_another_branch_goes_without_it(table: Tab
     assert_sound(table, leaks=True)
 
 
+def test_the_rest_of_a_branch_that_another_engine_dropped_goes_without_it(table: Table) -> None:
+    """Ours had a protective tag on the snapshot from which the other engine's branch starts as well."""
+    for path in table.store.walk("branch/branch-a"):
+        table.store.delete(path)
+    run(table, "delete_branch", branch="a", if_missing="skip")
+    assert [protects(name) for name in table.tag_names()] == ["a.b"]
+
+
 def test_tags_that_expire_together_leave_one_to_a_branch(table: Table) -> None:
     """Each of the two keeps its files as long as the other one goes alone."""
     run(table, "delete_branch", branch="a", force=True)
