@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_paimon.cli.html import line_html, table_html
+from airflow_paimon.core.requests.printed import printable
 
 _NUMBERS = ("number", "size", "value number")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -38,7 +39,7 @@ class Listing:
         """Return an aligned table; numbers and sizes stand to the right. ``all_of_them``: how to see what is left."""
         kinds = [kind for _, kind in self.columns]
         heads = [name if _is_value(k) else name.upper() + (" (UTC)" if k == "utc" else "") for name, k in self.columns]
-        cells = self._cells()
+        cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in self._cells()]
         widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
         lines = [_line(line, kinds, widths) for line in (heads, *cells)]
         return "\n".join([*lines, *self._below(all_of_them)])

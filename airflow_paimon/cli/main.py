@@ -15,6 +15,7 @@ from airflow_paimon import __version__
 from airflow_paimon.bundled import job_names, job_path, job_summaries
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedError, error_to_json
 from airflow_paimon.core.requests.arguments import plain_message
+from airflow_paimon.core.requests.printed import printable
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -98,7 +99,7 @@ def run(argv: Sequence[str]) -> int:
         if options.what in DATABASES:
             return _database(options)
         view = _look_up(options)
-        print(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text())
+        print(printable(json.dumps(view.to_json(), indent=2, ensure_ascii=False) if options.json else view.to_text()))
     except PaimonError as error:
         _report(error, as_json)
         return error.exit_code
@@ -113,8 +114,8 @@ def run(argv: Sequence[str]) -> int:
 def _report(error: Exception, as_json: bool) -> None:
     said = error_to_json(error)
     if as_json:
-        print(json.dumps({"error": said}, ensure_ascii=False))
-    print(f"{said['kind']}: {' '.join(str(said['message']).split())}", file=sys.stderr)
+        print(printable(json.dumps({"error": said}, ensure_ascii=False)))
+    print(printable(f"{said['kind']}: {' '.join(str(said['message']).split())}"), file=sys.stderr)
 
 
 def _job(argv: Sequence[str]) -> int:
@@ -146,7 +147,7 @@ def _call(options: argparse.Namespace) -> int:
         storage_options=read_storage_options(file) if file else None,
     )
     for note in found.notes:
-        print(f"{found.procedure}: {note}", file=sys.stderr)
+        print(printable(f"{found.procedure}: {note}"), file=sys.stderr)
     flags = to_arguments(found.request) + ([f"--storage-options={file}"] if file else [])
     return _job([found.request.operation, *flags])
 

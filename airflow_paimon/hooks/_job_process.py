@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_paimon.bundled import job_path
 from airflow_paimon.core.requests.arguments import RESULT_URI, STORAGE_OPTIONS_ONCE, to_arguments
+from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._supervisor_watch import supervised
@@ -82,7 +83,7 @@ class JobProcess:
                 self._process.kill()
             for line in self._process.stdout:
                 if not line.startswith(RESULT_LINE):
-                    self._log.info("%s", line.rstrip())
+                    self._log.info("%s", printable(line.rstrip()))
             return self._process.wait()
         finally:
             if self._process.poll() is None:  # an exception, a timeout say, came between

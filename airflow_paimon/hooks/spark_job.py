@@ -35,6 +35,7 @@ from airflow_paimon.core.requests.arguments import (
     STORAGE_OPTIONS_ONCE,
     to_arguments,
 )
+from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
 from airflow_paimon.hooks._drivers import (
@@ -600,7 +601,7 @@ class SparkJobHook(SparkSubmitHook):
             self._show(tracking_url(line, self._conf))
         if self._on_progress is not None and (found := _PROGRESS.search(line)):
             self._on_progress(found[1])
-        return line
+        return printable(line)
 
     def _show(self, url: str | None) -> None:
         if url is not None and url != self._tracking_url and self._on_tracking_url is not None:

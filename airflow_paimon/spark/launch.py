@@ -44,6 +44,7 @@ from airflow_paimon.core.requests.arguments import (
 from airflow_paimon.core.requests.context import OperationResult, failure_json, running_in_spark
 from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.plain import ALL, MEMORY_BYTES, NONE, Here, NeedsSparkError
+from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import CheckBranchData, Request
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.read_once import reading_once
@@ -90,7 +91,9 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 class _MaskingFormatter(logging.Formatter):
-    """Masks secrets of the storage options, in tracebacks too: Airflow does not mask a cluster's log."""
+    """Masks secrets of the storage options, in tracebacks too: Airflow does not mask a cluster's log. What would steer
+    a terminal is spelled out.
+    """
 
     secrets: Sequence[str] = ()
 
@@ -98,7 +101,7 @@ class _MaskingFormatter(logging.Formatter):
         text = super().format(record)
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        return text
+        return printable(text)
 
 
 def _start_log() -> _MaskingFormatter:

@@ -513,3 +513,19 @@ def test_listings() -> None:
     assert limited([1, 2, 3], 2) == ([1, 2], 1)
     assert limited([1, 2, 3], 0) == ([1, 2, 3], 0)
     assert size_text(5 * 2**40) == "5.0 TiB"
+
+
+@pytest.mark.damages_metadata
+def test_what_steers_a_terminal_is_spelled_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eb"
+    table = create_table(str(tmp_path), "d.t", [("k", "STRING"), ("dt", "STRING")], partition_keys=["dt"])
+    write_arrow(table, pa.table({"k": [f"{evil}\n2 lines"], "dt": [evil]}))
+    where = ("--warehouse", str(tmp_path), "--table", "d.t")
+    wrong = (("head", *where, "--where", f"k = '{evil}' x"), ("partitions", *where, "--branch", evil))
+    for command in (("partitions", *where), ("head", *where), ("files", *where), ("head", *where, "--json"), *wrong):
+        run([*command])
+        said = capsys.readouterr()
+        assert said.out or said.err
+        assert not {*said.out, *said.err} & {*"\x1b\x07\r\x9b\u202e"}, command
+        if "--json" in command:
+            assert json.loads(said.out)[0]["dt"] == evil

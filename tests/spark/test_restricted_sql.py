@@ -106,6 +106,8 @@ QUERIES = [
         f"xpath_string('{XML}', 'a')", f"xpath('{XML}', 'a')[0]", f"to_json(from_xml('{XML}', 'a STRING'))",
         "to_xml(struct(1))", "approx_top_k_estimate(approx_top_k_accumulate(1))[0].item",
         "hll_sketch_estimate(X'0102')", "kll_sketch_to_string_float(X'0102')", "not_known_yet(1)")),
+    f"SELECT k, v, dt FROM branch LATERAL VIEW from_json('1', '{UDT}') x AS y",
+    f"SELECT k, v, dt FROM branch, LATERAL from_csv('1', '{UDT}')",
     "SELECT k, v, dt FROM collations()", "SELECT k, v, dt FROM python_worker_logs()",
     # the database `text` has a table `t`: what is checked has to be what is bound
     "SELECT 1 AS k, value AS v, 'a' AS dt FROM text.`t@``/../../../../../../../..{file}`",

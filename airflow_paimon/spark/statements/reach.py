@@ -131,7 +131,7 @@ class _Reach:
             _check_function(parts, ALLOWED)
             self._check_arguments(parts[-1].lower(), sequence_items(node.arguments()))
         elif kind == "UnresolvedGenerator":
-            _check_function([str(node.name().unquotedString())], ALLOWED)
+            _check_function([str(node.name().unquotedString())], ALLOWED_FOR_TABLES)
         elif kind not in (_PLANS if self._is(node, "plans.logical.LogicalPlan") else _EXPRESSIONS):
             raise refusal(_SAID.get(kind, f"the part {kind} of its plan"))
 
