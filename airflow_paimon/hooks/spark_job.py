@@ -589,6 +589,15 @@ class SparkJobHook(SparkSubmitHook):
         super()._process_spark_submit_log(self._noticed(line) for line in itr if not self._is_result(line))
 
     def _noticed(self, line: str) -> str:
+        self._job_prints = self._job_prints or SESSION_IS_READY in line
+        if not self._job_prints:
+            self._notice_spark(line)
+        if self._on_progress is not None and (found := _PROGRESS.search(line)):
+            self._on_progress(found[1])
+        return printable(line)
+
+    def _notice_spark(self, line: str) -> None:
+        """Notice what Spark itself says of the application."""
         if self._is_standalone_cluster and (found := _SUBMITTED.search(line)):
             self._driver_id = found[1]
         if self._is_yarn and self._yarn_pages is None:
@@ -596,12 +605,7 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_kubernetes:
             self._kubernetes_driver_pod = deployed_pod(line) or self._kubernetes_driver_pod
             self._refusal = self._refusal or refusal(line)
-        self._job_prints = self._job_prints or SESSION_IS_READY in line
-        if not self._job_prints:
-            self._show(tracking_url(line, self._conf))
-        if self._on_progress is not None and (found := _PROGRESS.search(line)):
-            self._on_progress(found[1])
-        return printable(line)
+        self._show(tracking_url(line, self._conf))
 
     def _show(self, url: str | None) -> None:
         if url is not None and url != self._tracking_url and self._on_tracking_url is not None:

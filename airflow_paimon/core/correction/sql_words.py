@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.sql_comments import comment_end
@@ -116,12 +117,19 @@ def check_nesting(sql: str) -> None:
     Raises:
         InvalidInputError: it is.
     """
+    if _is_nested_too_deeply(sql):
+        raise InvalidInputError(TOO_DEEP)
+
+
+@lru_cache(maxsize=4)  # a statement is parsed several times
+def _is_nested_too_deeply(sql: str) -> bool:
     depth = signs = 0
     for token in tokens_of(without_comments(sql)):
         depth += nesting(token) + token.is_word("case") - token.is_word("end")
         signs = signs + 1 if token.is_word("not") or token.text in _SIGNS else 0
         if depth + signs > MOST_NESTED:
-            raise InvalidInputError(TOO_DEEP)
+            return True
+    return False
 
 
 def without_comments(sql: str) -> str:
