@@ -153,7 +153,8 @@ def add_tasks() -> None:
     preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)
     check = CheckBranchOperator(
         task_id="check",
-        branch="main",
+        table="{{ ti.xcom_pull('check_params')['compared']['table'] }}",
+        branch=PLANNED % "branch",
         version=PLANNED % "tag",
         against="{{ 'base' if params.keep_later else 'main' }}",
         pre_execute=unless_checks_are_skipped,

@@ -22,8 +22,8 @@ _LISTED = 50
 def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     """Find the tag to go back to: the one asked for, else that of the last publish.
 
-    Returns ``{"table", "tag", "target_snapshot", "lines", "compared"}``; ``compared``: the arguments of the diff that
-    shows what the undo does to the rows.
+    Returns ``{"table", "branch", "tag", "target_snapshot", "lines", "compared"}``; ``compared``: the arguments of the
+    diff that shows what the undo does to the rows.
 
     Raises:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
@@ -44,7 +44,8 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     if known is not None:
         lines.append(_about(known))
     compared = compared_by_undo(main, name, target if params["keep_later"] else None)
-    return {"table": main.label, "tag": name, "target_snapshot": target, "lines": lines, "compared": compared}
+    planned = {"table": main.label, "branch": main.branch_name, "tag": name, "target_snapshot": target}
+    return {**planned, "lines": lines, "compared": compared}
 
 
 def compared_by_undo(main: Table, tag: str, target: int | None) -> dict[str, str]:

@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         InvalidInputError,
         "There is no Airflow connection 'sprak'",
     ),
-    "a connection of another kind": ({"spark_conn_id": "paimon_default"}, InvalidInputError, "must be of type 'spark'"),
+    "a connection of another kind": ({"spark_conn_id": "paimon_default"}, InvalidInputError, "is none of Spark's"),
     "an unknown spark option": (
         {"spark_options": {"memory": "4g"}},
         UnsafeOperationError,
