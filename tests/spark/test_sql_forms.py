@@ -171,6 +171,8 @@ def test_options_name_a_branch_and_a_state(spark: SparkSession, tmp_path: Path) 
         assert [a for (a,) in rows(spark, tmp_path, f"SELECT a FROM {text}")] == found, text
     for text, says in (
         ("SELECT /*+ OPTIONS('scan.branch' = 'fix') */ * FROM d.t", "stands behind the name of a table"),
+        ("SELECT * FROM d.t AS q /*+ OPTIONS('scan.branch' = 'fix') */", "stands behind the name of a table"),
+        ("SELECT * FROM d.t q /*+ OPTIONS('scan.branch' = 'fix') */", "stands behind the name of a table"),
         ("SELECT * FROM d.t /*+ OPTIONS('scan.mode' = 'full') */", "'scan.mode'.*has no meaning here"),
         ("SELECT * FROM d.t /*+ OPTIONS('branch') */", "not of the form"),
         ("SELECT * FROM d.t /*+ OPTIONS('branch' = 'a`b') */", "is no name"),
@@ -192,6 +194,7 @@ def test_options_name_a_branch_and_a_state(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize(
     "text",
     [
+        r"SELECT r'\' AS a, 'b VERSION AS OF x'",
         "SELECT 'VERSION AS OF x', \"/*+ OPTIONS('a'='b') */\" FROM t /* VERSION AS OF y */ -- ALTER TABLE t SET (",
         "SELECT * FROM t VERSION AS OF 3", "SELECT * FROM t VERSION AS OF 'a.b'", "SELECT version AS of FROM t",
         "ALTER TABLE d.t SET TBLPROPERTIES ('a' = 'b')", "ALTER TABLE t RENAME TO u", "ALTER TABLE t", "ALTER", "",

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.lineage import (
     lineage_path,
     state_text,
 )
-from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
+from airflow_paimon.core.table.options import CHAIN_BRANCHES, PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import (
     EARLIEST,
     LATEST,
@@ -45,10 +45,6 @@ def protection_text(record: Lineage) -> str:
     return f"{by} ({record.reason})" if record.reason else by
 
 
-CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
-"""Options by which a table is read as a chain."""
-NAMES_BRANCH = ("scan.fallback-branch", "scan.primary-branch", *CHAIN_BRANCHES)
-"""Options that name a branch which is read together with the table's own."""
 DROPPED_ON_BRANCH = (
     "tag.num-retained-max", "tag.default-time-retained", "partition.expiration-time", "changelog.num-retained.min",
     "changelog.num-retained.max",

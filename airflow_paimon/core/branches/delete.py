@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from airflow_paimon.core.branches.branch_plan import (
-    NAMES_BRANCH,
     DeletePlan,
     ProtectiveCopy,
     RenamePlan,
@@ -47,6 +46,7 @@ from airflow_paimon.core.table.lineage import (
     read_lineage,
     require_ready,
 )
+from airflow_paimon.core.table.options import NAMES_BRANCH
 from airflow_paimon.core.table.paths import (
     MAIN,
     SNAPSHOT_PREFIX,

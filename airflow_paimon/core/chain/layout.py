@@ -20,7 +20,7 @@ from typing import Any, Literal
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, with_nullable
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import CHAIN_BRANCHES, TableOptions
 from airflow_paimon.core.table.partition_time import PartitionClock, partition_clock
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec, readable_value
 
@@ -214,9 +214,8 @@ class TimeLines:
 
 MERGE_ENGINES = ("deduplicate", "partial-update")
 _FLOATS = ("FLOAT", "DOUBLE")
-_BRANCH_OPTIONS = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
 SAME_OPTIONS = {
-    **dict.fromkeys((*_BRANCH_OPTIONS, "partition.timestamp-pattern", "partition.timestamp-formatter"), ""),
+    **dict.fromkeys((*CHAIN_BRANCHES, "partition.timestamp-pattern", "partition.timestamp-formatter"), ""),
     **dict.fromkeys(("chain-table.chain-partition-keys", "bucket-key", "sequence.field"), ""),
     "chain-table.enabled": "false",
     "bucket": "-1",
@@ -265,12 +264,12 @@ def schema_problems(schema: TableSchema) -> list[str]:
         if options.chain_table
         else ["it is not a chain table (chain-table.enabled=true): create_chain_table makes it one"]
     )
-    for key in _BRANCH_OPTIONS:
+    for key in CHAIN_BRANCHES:
         if not options.text(key):
             problems.append(f"option {key} is missing: without it Paimon silently reads main alone")
-    names = [options.text(key).lower() for key in _BRANCH_OPTIONS]
+    names = [options.text(key).lower() for key in CHAIN_BRANCHES]
     if names[0] and names[0] == names[1]:
-        problems.append(f"{' and '.join(_BRANCH_OPTIONS)} name the same branch {names[0]!r}")
+        problems.append(f"{' and '.join(CHAIN_BRANCHES)} name the same branch {names[0]!r}")
     if "main" in names:
         problems.append("main can't be its own snapshot or delta branch")
     return problems + _key_problems(schema, options) + _merge_problems(schema, options) + _clock(schema)[1]

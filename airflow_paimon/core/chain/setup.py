@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.branches.branch_plan import CHAIN_BRANCHES
 from airflow_paimon.core.branches.create import schema_bytes
 from airflow_paimon.core.chain import setup_plan
 from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
@@ -37,7 +36,7 @@ from airflow_paimon.core.schema.schema_plan import (
 from airflow_paimon.core.schema.text import parse_change, parse_column, parse_options
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage, require_ready
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import CHAIN_BRANCHES, TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_or_place, register

@@ -25,7 +25,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Action, Plan, Precondition, PutNew, Replace
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
 
 OPERATION = "create_chain_table"
@@ -223,7 +223,7 @@ def set_up_problems(schema: TableSchema) -> list[str]:
         )
     if schema.primary_keys and set(schema.primary_keys) == set(schema.partition_keys):
         problems.append("the primary key must have a column that is not a partition column")
-    for key in ("scan.fallback-branch", "scan.primary-branch"):
+    for key in READ_TOGETHER:
         if schema.options.get(key, "").strip():
             problems.append(f"option {key} makes it a table with a fallback, and it can't be both: reset that option")
     return problems

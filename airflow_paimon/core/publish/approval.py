@@ -9,7 +9,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeO
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.requests import Approved, ExpirePartitions, RollbackTo
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.options import FOUR_EYES_OPTION, TableOptions
+from airflow_paimon.core.table.options import FOUR_EYES_OPTION, NAMES_BRANCH, TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     APPROVED_BY_PROPERTY,
@@ -22,8 +22,8 @@ from airflow_paimon.core.table.table import Table
 
 def is_read_with_main(view: Table) -> bool:
     """Whether readers of the table see this branch: main, and those that main's options add, as of a chain table."""
-    options = view.branch(MAIN).schema().options.items()
-    named = {value.strip().lower() for key, value in options if key.startswith(("scan.fallback-", "scan.primary-"))}
+    options = view.branch(MAIN).schema().options
+    named = {options.get(key, "").strip().lower() for key in NAMES_BRANCH}
     return view.branch_name == MAIN or view.branch_name.lower() in named
 
 

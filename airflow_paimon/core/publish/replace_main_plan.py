@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH, NAMES_BRANCH
+from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -26,7 +26,7 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping, schemas_by_id
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.schema_plan import check_opening, holds, is_immutable
-from airflow_paimon.core.table.options import OWN_OPTIONS, PROTECTIVE_OPTIONS
+from airflow_paimon.core.table.options import NAMES_BRANCH, OWN_OPTIONS, PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 from airflow_paimon.core.table.properties import REPLACED_PROPERTY
 

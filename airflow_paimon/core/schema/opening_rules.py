@@ -187,7 +187,7 @@ def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     if time is None and schema.primary_keys and options.given("record-level.expire-time") is not None:
         yield "record-level.expire-time needs record-level.time-field"
     text = (options.given("vector-field") or "").strip()
-    for name in text.split(",") if text else ():
+    for name in listed("vector-field", text) if text else ():
         if _root(schema, name) != "VECTOR":
             yield f"vector-field names {name!r}, which is no column of type VECTOR"
 

@@ -42,7 +42,7 @@ class OpenBucket:
 def open_buckets(view: Table, buckets: Collection[BucketKey], head: Snapshot, now_ms: int) -> list[OpenBucket]:
     """Return those of some buckets that a job may have open as of a snapshot of the branch, with the job.
 
-    None where the table's writers may be open all the same (``remembers_replaced_rows``). Reads the snapshots of one
+    It is empty where open writers do no harm (``remembers_replaced_rows``). Reads the snapshots of one
     day, and the changes of each running job's last two commits. ``now_ms``: epoch milliseconds.
     """
     schema = view.schema()

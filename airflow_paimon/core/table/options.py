@@ -29,6 +29,10 @@ _NANOSECONDS = {
 
 READ_TOGETHER = ("scan.fallback-branch", "scan.primary-branch")
 """Options that name a branch whose partitions are read together with the table's own."""
+CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")
+"""Options by which a table is read as a chain."""
+NAMES_BRANCH = (*READ_TOGETHER, *CHAIN_BRANCHES)
+"""All options that name a branch which is read together with the table's own."""
 
 FALLBACK_KEYS: Mapping[str, tuple[str, ...]] = {
     "clustering.columns": ("sink.clustering.by-columns",),

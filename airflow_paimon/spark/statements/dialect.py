@@ -17,15 +17,17 @@ _PART = re.compile(
     r"""(?P<skip>\s+|--[^\r\n]*)
     |/\*\+\s*OPTIONS\s*\((?P<hint>(?:[^*]|\*(?!/))*)\)\s*\*/
     |(?P<comment>/\*)
-    |(?P<text>[rR]?'(?:[^'\\]|\\.|'')*'|[rR]?"(?:[^"\\]|\\.|"")*")
+    |(?P<text>[rR](?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |`(?P<quoted>(?:[^`]|``)+)`
     |(?P<word>\w+)
+    |(?P<torn>['"`].*)
     |(?P<mark>.)""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 _PAIR = re.compile(r"""\s*(['"])(?P<key>[^'"]+)\1\s*=\s*(['"])(?P<value>[^'"]*)\3\s*(?:,|$)""")
 _VERSION = re.compile(r"[A-Za-z_](?:[\w.@:]|-(?!-))*")
 _PLAIN = re.compile(r"[^`$'\\\s]+")
+_BEFORE_TABLE = ("from", "into", "join", "overwrite", "table", "update", "using")
 _BRANCH, _STATE = ("scan.branch", "branch"), ("scan.tag-name", "scan.snapshot-id", "scan.version")
 
 
@@ -103,7 +105,7 @@ def _of_hints(parts: Sequence[_Part]) -> Iterator[_Edit]:
         if hint.kind != "hint":
             continue
         table = parts[at - 1] if at else None
-        if table is None or not table.names or table.is_word("select"):
+        if table is None or not _names_a_table(parts, at - 1):
             raise InvalidInputError(
                 "OPTIONS(...) stands behind the name of a table: FROM db.t /*+ OPTIONS('scan.branch' = 'b') */"
             )
@@ -111,6 +113,16 @@ def _of_hints(parts: Sequence[_Part]) -> Iterator[_Edit]:
         if branch is not None:
             yield table.start, table.end, f"`{table.text}$branch_{branch}`"
         yield hint.start, hint.end, "" if version is None else f"VERSION AS OF '{version}'"
+
+
+def _names_a_table(parts: Sequence[_Part], at: int) -> bool:
+    """Whether a name is that of a table, with its database or without, and no alias: Spark takes one for a new name."""
+    if not parts[at].names:
+        return False
+    while at > 1 and parts[at - 1].text == "." and parts[at - 2].names:
+        at -= 2
+    before = parts[at - 1] if at else None
+    return before is not None and (before.is_word(*_BEFORE_TABLE) or (before.kind == "mark" and before.text in ",("))
 
 
 def _asked(hint: str, table: str) -> tuple[str | None, str | None]:
