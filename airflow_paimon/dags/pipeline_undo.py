@@ -16,7 +16,7 @@ from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator
 from airflow_paimon.operators.check import CheckBranchOperator
-from airflow_paimon.operators.pipeline import UndoTablesOperator
+from airflow_paimon.operators.pipeline import LANDED_KEY, UndoTablesOperator
 from airflow_paimon.runbooks import pipeline_report as pages
 from airflow_paimon.runbooks import undo
 from airflow_paimon.runbooks.fields import shared_by_undos
@@ -131,8 +131,11 @@ def verify(**context: Any) -> list[str]:
 def how_to_go_on(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     errors = failed_errors(context)
-    end_as_failed(f"{', '.join(errors)} failed", *error_lines(errors), *undo.what_helps(*next(iter(errors.items()))),
-                  "Triggered again, this DAG goes on with the tables that are not undone yet")  # fmt: skip
+    landed = context["ti"].xcom_pull(task_ids="undo", key=LANDED_KEY) or []
+    done = [f"{one['table']} is undone, as snapshot {one['snapshot']}" for one in landed]
+    helps = undo.what_helps(*next(iter(errors.items())))
+    again = "Triggered again, this DAG goes on with the tables that are not undone yet"
+    end_as_failed(f"{', '.join(errors)} failed", *done, *error_lines(errors), *helps, again)
 
 
 def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpack[Changes]) -> DAG:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"]
 
+LANDED_KEY = "paimon_landed"
+"""XCom key of the tables that were done before one failed: ``table`` and ``snapshot`` of each."""
 UNDO_SUFFIX = "-undo"
 """Ends the operation id of the rollbacks of a publish that another table refused."""
 
@@ -79,20 +81,38 @@ class _TableByTable(PaimonOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Run the operation on each table; returns the results."""
-        results = []
-        with self._airflow_errors(context):
-            each = self._each()
-            for one in each:
-                self._running = one
-                store_links(one, context)
-                self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
-                results.append(one._one(context))
-            self._all_done(context, results)
+        results: list[dict[str, Any]] = []
+        try:
+            with self._airflow_errors(context):
+                each = self._each()
+                for one in each:
+                    self._running = one
+                    store_links(one, context)
+                    self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
+                    results.append(one._one(context))
+                self._all_done(context, results)
+        except AirflowException:
+            self._report_landed(context, results)
+            raise
         for one, result in zip(each, results, strict=True):
             one._outlets, one._own_aliases, one._told = self._outlets, self._own_aliases, self._told
             one._done(context, result)
             self._outlets, self._own_aliases, self._told = one._outlets, one._own_aliases, one._told
         return results
+
+    def _report_landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> None:
+        """Say which tables were done before one failed, in the log and in an XCom."""
+        landed = [one for one in self._landed(context, results) if one["snapshot"] is not None]
+        for one in landed:
+            self.log.error("%s was done before, as snapshot %s", one["table"], one["snapshot"])
+        context["ti"].xcom_push(key=LANDED_KEY, value=landed)
+
+    def _landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {"table": one["table"], "snapshot": one["snapshot_after"]}
+            for one in results
+            if one["changed"] and not one["dry_run"]
+        ]
 
     def _all_done(self, context: Context, results: list[dict[str, Any]]) -> None:
         """Do what follows when every table is done; for subclasses."""
@@ -261,6 +281,14 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
     def _one(self, context: Context) -> dict[str, Any]:
         with self._all_or_none(context):
             return self._perform(context)
+
+    def _landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Leave out what was undone again; where that can't be told, what this try has published."""
+        try:
+            found = self._standing(context)[::-1]
+        except PaimonError:
+            return super()._landed(context, results)
+        return [{"table": one.table, "snapshot": publish.snapshot.id} for one, publish in found]
 
     @contextmanager
     def _all_or_none(self, context: Context) -> Iterator[None]:

@@ -21,7 +21,12 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators.branch import DiffBranchesOperator, MergeBranchOperator
-from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
+from airflow_paimon.operators.pipeline import (
+    LANDED_KEY,
+    PublishTablesOperator,
+    ReplayTablesOperator,
+    UndoTablesOperator,
+)
 from tests.airflow.conftest import Run, RunDag, clear_and_run_again
 from tests.core.tables import append, files, make_table, rewrite, run
 
@@ -186,6 +191,14 @@ def test_a_retry_takes_back_what_a_killed_try_has_published(
     said = done.xcom("t", "paimon_error")["message"]
     assert "d.down was not published" in said
     assert "d.up was published as snapshot 2 and undone by snapshot 3" in said
+
+
+def test_what_landed_before_a_table_failed_is_reported(mains: tuple[Table, Table], run_dag: RunDag) -> None:
+    results = publish(run_dag).xcom("t")
+    undo = [{"table": one["table"], "tag": one["details"]["undo_tag"]} for one in reversed(results)]
+    done = publish(run_dag, undo=[undo[0], undo[1] | {"tag": "nowhere"}])
+    assert done.state == "failed"
+    assert done.xcom("t", LANDED_KEY) == [{"table": undo[0]["table"], "snapshot": 3}]
 
 
 def test_the_undo_of_new_keys_takes_the_publishs_word_that_writers_are_stopped(
