@@ -68,7 +68,7 @@ def test_every_task_has_its_links_whether_it_succeeded_or_failed(
         )
         failed = RollbackOperator(task_id="failed", snapshot=77, **named)
         other = CheckTableOperator(task_id="other", **named)
-        unnamed = CheckTableOperator(task_id="unnamed", table="no database")
+        unnamed = CheckTableOperator(task_id="unnamed", table="{{ 'no database' }}")
         done >> wait >> ask >> [failed, other]
         assert unnamed
     run = run_dag(dag)
