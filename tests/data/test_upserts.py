@@ -66,7 +66,8 @@ def test_a_sum_takes_back_and_goes(tmp_path: Path) -> None:
 
 
 def test_late_rows_are_merged_by_the_sequence(tmp_path: Path) -> None:
-    table = keyed(tmp_path, "aggregation", sequence__field="a", fields__b__aggregate_function="listagg")
+    options = {"merge_engine": "aggregation", "sequence__field": "a", "fields__b__aggregate_function": "listagg"}
+    table = keyed(tmp_path, **options)  # no function for the column that orders rows
     put(table, ("x", 1, 5, "later"))
     fix = branched(table)
     upsert(table, ("x", 1, 3, "late"))
