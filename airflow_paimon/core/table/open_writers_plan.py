@@ -52,8 +52,9 @@ def running_writers(
 ) -> list[WriterCommits]:
     """Return the streaming writers of other engines that may be running, with the commits that may be open.
 
-    A batch writer (identifier 2^63 - 1) has closed its buckets with its commit, and so has this package. Writers of a
-    ``write_only`` table look nothing up: only those that compact count.
+    A batch writer (identifier 2^63 - 1) has closed its buckets with its commit, and so has this package. A streaming job
+    over a source with an end commits its last rows so (Java's ``CommitterOperator.END_INPUT_CHECKPOINT_ID``): it has
+    ended. Writers of a ``write_only`` table look nothing up: only those that compact count.
 
     Args:
         snapshots: of the branch, those of the last ``WATCHED_MS`` at least.
@@ -62,7 +63,9 @@ def running_writers(
     """
     by_user: dict[str, list[Snapshot]] = {}
     for snapshot in sorted(snapshots, key=lambda s: s.id):
-        if snapshot.commit_identifier != BATCH_COMMIT_IDENTIFIER and OPERATION_PROPERTY not in snapshot.properties:
+        if snapshot.commit_identifier == BATCH_COMMIT_IDENTIFIER:
+            by_user.pop(snapshot.commit_user, None)
+        elif OPERATION_PROPERTY not in snapshot.properties:
             by_user.setdefault(snapshot.commit_user, []).append(snapshot)
     found = []
     for user, own in by_user.items():

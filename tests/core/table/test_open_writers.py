@@ -63,6 +63,12 @@ def test_batch_writers_and_this_package_leave_nothing_open() -> None:
     assert open_ids(commit(1, "spark", BATCH_COMMIT_IDENTIFIER, 0), ours) == {}
 
 
+def test_a_job_whose_source_came_to_its_end_leaves_nothing_open_until_it_goes_on() -> None:
+    job = [commit(1, "job", 7, 3 * MINUTE), commit(2, "job", BATCH_COMMIT_IDENTIFIER, 2 * MINUTE)]
+    assert open_ids(*job, is_cut=True) == {}
+    assert open_ids(*job, commit(3, "job", 8, MINUTE)) == {"job": [3]}
+
+
 def test_only_those_who_compact_look_rows_up_in_a_write_only_table() -> None:
     writer = [commit(n, "writer", n, 0) for n in (1, 2)]
     compactor = [commit(n, "compactor", n, 0, CommitKind.COMPACT) for n in (3, 4)]
