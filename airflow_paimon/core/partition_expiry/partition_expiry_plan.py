@@ -26,7 +26,7 @@ EXPIRATION_TIME = "partition.expiration-time"
 MAX_EXPIRE_NUM = 100
 """Paimon's default of ``partition.expiration-max-num``."""
 
-_PLAIN = re.compile(r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?: (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d{1,9})?)?")
+_PLAIN = re.compile(r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?: (\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.\d{1,9})?)?", re.ASCII)
 """The forms that Paimon parses without a formatter."""
 
 

@@ -303,13 +303,18 @@ def _parse_int(value: Any, _: DataType) -> int:
     return int(_expect(value, int))
 
 
+def _number(text: str) -> str:
+    """Refuse what Python takes for a number and Paimon doesn't: digits of other scripts, and ``1_0``."""
+    return text.strip() if text.isascii() and "_" not in text else _fail()
+
+
 def _parse_float(value: Any, data_type: DataType) -> float:
-    number = float(_expect(value, str, float, int))
+    number = float(_number(value) if isinstance(value, str) else _expect(value, float, int))
     return float(struct.unpack("<f", struct.pack("<f", number))[0]) if data_type.root == "FLOAT" else number
 
 
 def _parse_decimal(value: Any, data_type: DataType) -> Decimal:
-    number = Decimal(value.strip()) if isinstance(value, str) else Decimal(_expect(value, Decimal, int))
+    number = Decimal(_number(value)) if isinstance(value, str) else Decimal(_expect(value, Decimal, int))
     return _scaled(number, data_type)
 
 
