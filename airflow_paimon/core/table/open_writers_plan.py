@@ -52,9 +52,9 @@ def running_writers(
 ) -> list[WriterCommits]:
     """Return the streaming writers of other engines that may be running, with the commits that may be open.
 
-    A batch writer (identifier 2^63 - 1) has closed its buckets with its commit, and so has this package. A streaming job
-    over a source with an end commits its last rows so (Java's ``CommitterOperator.END_INPUT_CHECKPOINT_ID``): it has
-    ended. Writers of a ``write_only`` table look nothing up: only those that compact count.
+    A batch writer (identifier 2^63 - 1) has closed its buckets with its commit, and so has this package. A streaming
+    job over a source with an end commits its last rows so, too (Java's ``END_INPUT_CHECKPOINT_ID``): it has ended.
+    Writers of a ``write_only`` table look nothing up: only those that compact count.
 
     Args:
         snapshots: of the branch, those of the last ``WATCHED_MS`` at least.
