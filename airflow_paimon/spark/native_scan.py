@@ -126,7 +126,7 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     readable = {i: _is_readable(read, schema) for i, schema in read.schemas.items()}
     # engines that don't know partition.legacy-name put files into other folders; our own reader looks there as well
     elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
-    elsewhere = elsewhere or not read.store.remote  # on a local disk the look refuses symbolic links
+    looked_up = elsewhere or not read.store.remote  # on a local disk the look refuses symbolic links
     folders: set[str] = set()
     native: dict[FileGroup, list[RawFile]] = {}
     row_columns = {f.name for f in read.fields if _is_row_column(read, f)}
@@ -138,7 +138,8 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
         folders.add(folder)
         fits = all(s.is_raw for s in part.sections) and len(folders) <= MAX_FOLDERS
         fits = fits and all(readable[f.schema_id] and _is_plain(f) for f in files)
-        fits = fits and (not elsewhere or all(read.store.exists(f"{folder}/{f.file_name}") for f in files))
+        there = [read.store.exists(f"{folder}/{f.file_name}") for f in files] if fits and looked_up else []
+        fits = fits and (not elsewhere or all(there))
         if fits and vectors.take(part):
             for file in files:
                 found = RawFile(part.bucket.values, f"{root}/{folder}", file)

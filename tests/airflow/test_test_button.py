@@ -354,7 +354,10 @@ def test_a_folder_without_the_right(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ({"warehouse": "/w", "spark_options": {"memory": "4g"}}, ("no memory",)),
         ({"warehouse": "/w", "notify": "oncall"}, ("notify must be a JSON object",)),
         ({"warehouse": "/w", "spark_conn_id": "sprak"}, ("no Airflow connection 'sprak'", "Spark connection")),
-        ({"warehouse": "/w", "spark_conn_id": "paimon_default"}, ("of type 'paimon'", "must be of type 'spark'")),
+        (
+            {"warehouse": "/w", "spark_conn_id": "paimon_default"},
+            ("of type 'paimon'", "'spark' or 'spark_connect'"),
+        ),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.requests.arguments import build_request
@@ -277,6 +277,15 @@ def test_a_condition_spares_partitions_and_files_and_is_applied(spark: SparkSess
     assert rows(spark, tmp_path, where="dt = 'nowhere'") == []
     with pytest.raises(FormatError, match=r"data file data-.* is missing"):
         read_table(spark, str(tmp_path), "d.t", where="dt = 'c'")
+
+
+def test_a_file_that_is_a_link_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    make_branch(tmp_path)
+    file = next((tmp_path / "d.db" / "t" / "dt=a").rglob("*.parquet"))
+    file.rename(tmp_path / "elsewhere.parquet")
+    file.symlink_to(tmp_path / "elsewhere.parquet")
+    with pytest.raises(PaimonError, match="link"):
+        read_table(spark, str(tmp_path), "d.t")
 
 
 def test_a_truncated_file_is_noticed_before_anything_is_read(spark: SparkSession, tmp_path: Path) -> None:
