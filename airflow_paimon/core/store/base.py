@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -334,6 +335,13 @@ def read_if_there(store: Store, path: str) -> bytes | None:
         return store.read(path)
     except NotFoundError:
         return None
+
+
+def hidden_beside(file: str) -> str:
+    """Name a temporary file in the folder of another one."""
+    folder, _, name = file.rpartition("/")
+    stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
+    return f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
 
 
 def object_name(path: str) -> str:

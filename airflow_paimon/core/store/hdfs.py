@@ -7,7 +7,6 @@ import json
 import os
 import re
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -27,6 +26,7 @@ from airflow_paimon.core.store.base import (
     FileInfo,
     Store,
     folder_name,
+    hidden_beside,
     inner_folder_name,
     join,
     object_name,
@@ -149,7 +149,7 @@ class HdfsStore(Store):
         if found != data:
             return False
         key = self._key(object_name(path))
-        away = _hidden(key)
+        away = hidden_beside(key)
         try:
             self._client.rename(key, away, overwrite=False)
         except FAILURES as error:
@@ -241,7 +241,7 @@ class HdfsStore(Store):
                     raise self.failed(error, "replacing" if overwrite else "creating", path) from error
 
     def _hidden_file(self, path: str, key: str, data: bytes) -> str:
-        temp = _hidden(key)
+        temp = hidden_beside(key)
         try:
             writer = self._new_file(temp)
             writer.write(data)
@@ -424,13 +424,6 @@ def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
     if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
         raise InvalidInputError(f"Storage options for {scheme}:// must be texts: {', '.join(wrong)}")
     return json.dumps(given, sort_keys=True)
-
-
-def _hidden(key: str) -> str:
-    """Name a temporary file beside another one."""
-    folder, _, name = key.rpartition("/")
-    stem = name if len(name.encode()) <= 200 else name[:50]  # a name has at most 255 bytes
-    return f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
 
 
 def _content(client: Any, key: str) -> bytes:

@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
@@ -27,6 +26,7 @@ from airflow_paimon.core.store.base import (
     Put,
     Store,
     folder_name,
+    hidden_beside,
     inner_folder_name,
     join,
     object_name,
@@ -292,7 +292,7 @@ class LocalStore(Store):
         if found != data:
             return False
         file = self._object(path)
-        away = _hidden(file)
+        away = hidden_beside(file)
         try:
             os.rename(file, away)
         except FileNotFoundError:
@@ -403,7 +403,7 @@ class LocalStore(Store):
 
     def _write_temp(self, target: str, path: str, data: bytes, *, durable: bool = True) -> str:
         """Write ``data`` to a temporary file beside ``target``; return its name. A failure leaves no file."""
-        temp = _hidden(target)
+        temp = hidden_beside(target)
         try:
             _write_new(temp, data, durable=durable)
         except OSError as error:
@@ -487,13 +487,6 @@ def _linked(file: str) -> UnsafeOperationError:
         f"{file} is a symbolic link, and below a table's folder none is followed: what is behind it may be anybody's. "
         f"Put in its place what it names, or mount that there (mount --bind); the table's folder itself may be a link"
     )
-
-
-def _hidden(file: str) -> str:
-    """Name a temporary file beside another one."""
-    folder, name = os.path.split(file)
-    stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
-    return os.path.join(folder, f".{stem}.{uuid.uuid4().hex}.tmp")
 
 
 def _remember_full(folder: str, now: float) -> None:

@@ -92,9 +92,8 @@ def _read(
     """Return the statements; none if one of them is not to be run here."""
     schema = branch.schema()
     keys = (*schema.partition_keys, *schema.primary_keys)
-    merges = all(
-        schema.field(n).type.root != "CHAR" for n in keys
-    )  # a new key is filled up, one that is there may not be
+    # a new key is filled up, one that is there may not be
+    merges = all(schema.field(n).type.root != "CHAR" for n in keys)
     found: list[PlainStatement | PlainMerge] = []
     for text in texts:
         one = read_plain(text, schema) or (read_plain_merge(text, schema, views.columns) if merges else None)

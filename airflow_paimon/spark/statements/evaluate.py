@@ -22,7 +22,7 @@ from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_
 from airflow_paimon.spark.char_columns import filled_frame, stored_char
 from airflow_paimon.spark.cut_off import inexact_column
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
-from airflow_paimon.spark.spark_types import spark_schema, spark_type, unmarked_schema
+from airflow_paimon.spark.spark_types import spark_schema, spark_type, sql_name, unmarked_schema
 from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
 from airflow_paimon.spark.statements.statement_plan import (
     Assigned,
@@ -222,7 +222,7 @@ class Evaluation:
 
         by = [*(self._identity or self._schema.primary_keys), CHANGE]
         floats = [f.name for f in rows.schema.fields if f.name in by and f.dataType.typeName() in ("float", "double")]
-        texts = (sf.col("`" + n.replace("`", "``") + "`").cast("string") for n in floats)  # 0.0 = -0.0: two partitions
+        texts = (sf.col(sql_name(n)).cast("string") for n in floats)  # 0.0 = -0.0: two partitions
         own = sf.when(sf.col(CHANGE) == INSERTED, sf.monotonically_increasing_id())
         own = sf.concat_ws(" ", own.cast("string"), *texts) if floats else own
         by = [n for n in by if n not in floats]  # Spark makes 0.0 of -0.0 by which it groups
@@ -293,7 +293,7 @@ class Evaluation:
             return {}
         names = self._schema.field_names
         if clause.star:
-            given: dict[str, Any] = {n: sf.col("`" + n.replace("`", "``") + "`") for n in names}
+            given: dict[str, Any] = {n: sf.col(sql_name(n)) for n in names}
             return self._filled(self._resolved(star, given))
         nodes = assigned(self._statement, clause, self._schema)
         given = {n: self._given(self._schema.field(n).type, own.get(n), nodes[n]) for n in names if n in nodes}
@@ -390,7 +390,7 @@ class Evaluation:
         from pyspark.sql import functions as sf
 
         kept = [n for n in stored_chars(self._schema) if n in target.columns]
-        stored = [sf.col("`" + n.replace("`", "``") + "`").alias(_STORED + n) for n in kept]
+        stored = [sf.col(sql_name(n)).alias(_STORED + n) for n in kept]
         return filled_frame(target.select("*", *stored) if stored else target, self._schema.fields)
 
     def _own(self, named: DataFrame) -> dict[str, Column]:

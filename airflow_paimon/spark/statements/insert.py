@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.row_columns import POSITION_COLUMNS
-from airflow_paimon.spark.spark_types import spark_type
+from airflow_paimon.spark.spark_types import spark_type, sql_name
 from airflow_paimon.spark.statements.evaluate import CHANGE, INSERTED, Evaluation
 from airflow_paimon.spark.statements.statement_plan import InsertInto, Statement, find_column, unknown_column
 
@@ -41,7 +41,7 @@ def insert_rows(spark: SparkSession, statement: Statement, schema: TableSchema) 
     columns = []
     for field in schema.fields:
         if field.name in given:
-            columns.append(sf.col("`" + field.name.replace("`", "``") + "`"))
+            columns.append(sf.col(sql_name(field.name)))
         else:
             text = static.get(field.name, field.default_value)
             columns.append(sf.lit(text).cast(spark_type(field.type)).alias(field.name))

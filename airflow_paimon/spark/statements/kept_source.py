@@ -24,6 +24,7 @@ from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.rows_of_keys import KeyValues
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.failures import fault_of_query
+from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
 from airflow_paimon.spark.statements.parse import sequence_items
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -57,7 +58,7 @@ class Keys:
         from pyspark.sql import functions as sf
 
         for name, (low, high) in self.ranges.items():
-            column = sf.col("`" + name.replace("`", "``") + "`")
+            column = sf.col(sql_name(name))
             target = target.where(column.between(_literal(low), _literal(high)))
         return target
 
@@ -113,7 +114,7 @@ def _inserted(
     if not statement.not_matched:
         return frozenset()
     evaluation = Evaluation(spark, statement, schema, (), whole=False)
-    rows = evaluation.inserts(kept).select(*("`" + k.replace("`", "``") + "`" for k in schema.partition_keys))
+    rows = evaluation.inserts(kept).select(*(sql_name(k) for k in schema.partition_keys))
     jvm: Any = spark._jvm
     now = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     execution = rows._jdf.queryExecution()
