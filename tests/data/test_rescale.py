@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,7 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
     StorageError,
+    UnsafeOperationError,
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.manifest import FileId
@@ -674,3 +676,15 @@ def test_a_partition_with_files_for_two_numbers(tmp_path: Path) -> None:
     found = operate(table, "check_table").details["findings"]
     (finding,) = [f for f in found if f["id"].startswith("bucket-counts:")]
     assert finding["severity"] == "error" and "p=a has files for 2 and for 3 buckets" in finding["message"]
+
+
+def test_buckets_that_a_job_may_have_open_are_refused(tmp_path: Path) -> None:
+    table = keyed(tmp_path, **VECTORS, write_only="false")
+    upsert(table, ("a", 1, "x"), ("b", 2, "y"))
+    (path,) = tmp_path.rglob("snapshot-2")  # with its compaction
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"properties": {}, "commitIdentifier": 7}))
+    with pytest.raises(UnsafeOperationError, match="a running job may have"):
+        run(table, 3)
+    assert counts(table) == {"a": {2}, "b": {2}}
+    run(table, 3, writers_stopped=True)
+    assert counts(table) == {"a": {3}, "b": {3}}

@@ -226,23 +226,23 @@ class NumbersAreFree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketsAreClosed:
-    """No running job of another engine may have a bucket open whose files the messages replace, where that would give
+    """No running job of another engine may have a bucket open of which files are replaced, where that would give
     wrong rows (``core/table/open_writers.py``).
     """
 
-    messages: Sequence[CommitMessage]
+    replaced: Sequence[CommitMessage | ManifestEntry]
 
     def check(self, at: HeadState) -> None:
         """Raise ``UnsafeOperationError`` if it doesn't hold."""
         if at.head is not None:
             form = at.stored.canonical
-            replaced = {BucketKey(form(m.partition), m.bucket) for m in self.messages if m.replaced}
+            replaced = {BucketKey(form(r.partition), r.bucket) for r in self.replaced}
             refuse_open(at.table, replaced, at.head, time.time_ns() // 1_000_000, "written")
 
 
 def closed(messages: Sequence[CommitMessage], *, writers_stopped: bool) -> tuple[Condition, ...]:
     """Return the condition ``BucketsAreClosed``; none where somebody knows that no writer is open."""
-    return () if writers_stopped else (BucketsAreClosed(messages=messages),)
+    return () if writers_stopped else (BucketsAreClosed(replaced=[m for m in messages if m.replaced]),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_paimon.core.commit.committer import commit_at
-from airflow_paimon.core.commit.conditions import HeadState, SchemaIs, closed, file_and_level
+from airflow_paimon.core.commit.conditions import BucketsAreClosed, HeadState, SchemaIs, file_and_level
 from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
@@ -60,7 +60,7 @@ def commit_rescale(
             operation=Operation.OVERWRITE,
             conditions=(
                 SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),
-                *closed(messages, writers_stopped=options.writers_stopped),
+                *(() if options.writers_stopped else (BucketsAreClosed(replaced=gone),)),
             ),
         )
 
