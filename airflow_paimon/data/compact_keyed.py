@@ -243,7 +243,7 @@ def plan_buckets(
     if head is not None and not writers_stopped:
         form = StoredPartitions(schema).canonical
         places = {BucketKey(form(g.bucket.partition), g.bucket.bucket): g for g in groups}
-        left_open = open_buckets(table, places.keys(), head, time.time_ns() // 1_000_000)
+        left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000)
         still_open = {found.bucket for found in left_open}
         groups = [g for place, g in places.items() if place not in still_open]
     write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)

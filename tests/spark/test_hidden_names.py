@@ -115,5 +115,5 @@ def test_a_life(
 
 @pytest.mark.parametrize("name", ["file", ""])
 def test_no_table_has_such_a_column(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInputError, match="keeps the column name"):
+    with pytest.raises(InvalidInputError, match="is a column name that Paimon keeps"):
         create_table(str(tmp_path), "d.t", [("k", "INT"), (hidden(name), "INT")])

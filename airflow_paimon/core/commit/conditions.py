@@ -237,7 +237,7 @@ class BucketsAreClosed:
         if at.head is not None:
             form = at.stored.canonical
             replaced = {BucketKey(form(r.partition), r.bucket) for r in self.replaced}
-            refuse_open(at.table, replaced, at.head, time.time_ns() // 1_000_000, "written")
+            refuse_open(at.table, at.schema, replaced, at.head, time.time_ns() // 1_000_000, "written")
 
 
 def closed(messages: Sequence[CommitMessage], *, writers_stopped: bool) -> tuple[Condition, ...]:

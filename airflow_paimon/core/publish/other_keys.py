@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from airflow_paimon.core.format.hash_index import read_hash_index, same_hashes
 from airflow_paimon.core.format.manifest import IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys, replaced_hash_indexes
 from airflow_paimon.core.table.live_files import Difference
@@ -15,7 +16,12 @@ from airflow_paimon.core.table.table import Table
 
 
 def refuse_other_keys(
-    target: Table, changes: Sequence[BucketChange], theirs: Difference, head: Snapshot, whose: str = "the branch"
+    target: Table,
+    schema: TableSchema,
+    changes: Sequence[BucketChange],
+    theirs: Difference,
+    head: Snapshot,
+    whose: str = "the branch",
 ) -> None:
     """Refuse changes that give dynamic buckets other keys than they have in ``head``, the target's newest snapshot.
 
@@ -24,7 +30,6 @@ def refuse_other_keys(
     Raises:
         UnsafeOperationError: lists the buckets.
     """
-    schema = target.schema()
     replaced = replaced_hash_indexes(changes, theirs, read_index(target, head), schema)
     other = [bucket for bucket, (new, old) in replaced.items() if not _same_keys(target, new, old)]
     if other:

@@ -184,8 +184,8 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
     if not request.writers_stopped:
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
-        refuse_other_keys(view, changes, theirs, head, whose)
-        refuse_open(view, {c.bucket for c in changes if c.delete}, head, now_ms, "changed")
+        refuse_other_keys(view, schema, changes, theirs, head, whose)
+        refuse_open(view, schema, {c.bucket for c in changes if c.delete}, head, now_ms, "changed")
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []

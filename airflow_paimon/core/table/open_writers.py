@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.history import snapshots_there, touched
@@ -39,13 +40,14 @@ class OpenBucket:
         return {"bucket": name, "commit_user": self.user, "snapshot": last.id if last else None, "time": time}
 
 
-def open_buckets(view: Table, buckets: Collection[BucketKey], head: Snapshot, now_ms: int) -> list[OpenBucket]:
+def open_buckets(
+    view: Table, schema: TableSchema, buckets: Collection[BucketKey], head: Snapshot, now_ms: int
+) -> list[OpenBucket]:
     """Return those of some buckets that a job may have open as of a snapshot of the branch, with the job.
 
-    It is empty where open writers do no harm (``remembers_replaced_rows``). Reads the snapshots of one
-    day, and the changes of each running job's last two commits. ``now_ms``: epoch milliseconds.
+    It is empty where open writers do no harm (``remembers_replaced_rows``). Reads the snapshots of one day, and the
+    changes of each running job's last two commits. ``schema``: the branch's; ``now_ms``: epoch milliseconds.
     """
-    schema = view.schema()
     if not buckets or not remembers_replaced_rows(schema):
         return []
     snapshots, is_cut = _recent(view, head, now_ms)
@@ -72,16 +74,18 @@ def _recent(view: Table, head: Snapshot, now_ms: int) -> tuple[list[Snapshot], b
     return found, min((s.id for s in found), default=1) > 1
 
 
-def refuse_open(view: Table, buckets: Collection[BucketKey], head: Snapshot, now_ms: int, done: str) -> None:
+def refuse_open(
+    view: Table, schema: TableSchema, buckets: Collection[BucketKey], head: Snapshot, now_ms: int, done: str
+) -> None:
     """Refuse to replace files of buckets that a running job may have open. ``done``: such as ``published``.
 
     Raises:
         UnsafeOperationError: lists the buckets with the job's commit user and its last commit there.
     """
-    found = open_buckets(view, buckets, head, now_ms)
+    found = open_buckets(view, schema, buckets, head, now_ms)
     if not found:
         return
-    text = StoredPartitions(view.schema()).text
+    text = StoredPartitions(schema).text
     names = {b.bucket: f"{text(b.bucket.partition)}/bucket-{b.bucket.bucket}".lstrip("/") for b in found}
     users = first_few(sorted({b.user for b in found}), _LISTED)
     listed = first_few(sorted(names.values()), _LISTED)
