@@ -13,7 +13,6 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import run as operate
 from tests.data.corrections import correct
-from tests.data.tables import make_table
 from tests.data.test_compact import run as compact
 from tests.data.test_compact_written import COLUMNS, ENGINES, VECTORS, Model, Row, keyed, levels, put, shown
 from tests.randomness import chance as chance_of

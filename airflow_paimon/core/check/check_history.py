@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.commit.committer import WRITER
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, parse_json, parse_snapshot, parse_tag
 from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
@@ -314,7 +313,7 @@ def operation_findings(view: Table) -> Iterator[Finding]:
         at_risk="Paimon 2.0 can't read them: its reads, writes, streams, tags or expiry of the branch fail",
         repair=f"leave the field out of {len(found)} files; their state stays the same",
         actions=tuple(action for action, _ in found),
-        by_name_only=not all((s.writer_version or "").startswith(WRITER) for _, s in found),
+        by_name_only=not all(s.is_by_this_package for _, s in found),
     )
 
 

@@ -36,7 +36,6 @@ from airflow_paimon.core.commit.read_back import is_still_there, read_back, stil
 from airflow_paimon.core.commit.relay import CommitTurn, takes_turns, turn_of
 from airflow_paimon.core.commit.restore import restore_draft
 from airflow_paimon.core.commit.seen import Seen
-from airflow_paimon.core.commit.staged import WRITER as WRITER
 from airflow_paimon.core.commit.staged import (
     Changes,
     Staged,

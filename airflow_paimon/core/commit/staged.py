@@ -20,7 +20,7 @@ from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import WRITER, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
 from airflow_paimon.core.store.base import Put, side_by_side
 from airflow_paimon.core.table.features import check_manifest_format
@@ -32,7 +32,6 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-WRITER = "airflow-paimon-"
 WRITER_VERSION = f"{WRITER}{__version__}"
 _Named = tuple[str, int]
 """Name and size of a manifest list."""

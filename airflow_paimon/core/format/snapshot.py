@@ -19,6 +19,10 @@ BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
 
 
+WRITER = "airflow-paimon-"
+"""What ``writerVersion`` begins with in snapshots of this package."""
+
+
 class CommitKind(StrEnum):
     """``commitKind``. Java fails on any other text; streaming readers skip COMPACT and, by default, OVERWRITE."""
 
@@ -88,6 +92,11 @@ class Snapshot:
         Not the uuid: engines before 2.x have none, and drop it when they copy a snapshot into a tag (1.4.2, measured).
         """
         return self.delta_manifest_list
+
+    @property
+    def is_by_this_package(self) -> bool:
+        """Whether this package has made the snapshot, and not another engine."""
+        return (self.writer_version or "").startswith(WRITER)
 
     @property
     def repeats_properties(self) -> bool:

@@ -15,7 +15,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 
 CLOSED_AFTER = 2
 """Commits of a job without rows of a bucket, after which its writer of the bucket is closed."""
@@ -65,7 +64,7 @@ def running_writers(
     for snapshot in sorted(snapshots, key=lambda s: s.id):
         if snapshot.commit_identifier == BATCH_COMMIT_IDENTIFIER:
             by_user.pop(snapshot.commit_user, None)
-        elif OPERATION_PROPERTY not in snapshot.properties:
+        elif not snapshot.is_by_this_package:
             by_user.setdefault(snapshot.commit_user, []).append(snapshot)
     found = []
     for user, own in by_user.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from airflow_paimon.core.commit.staged import WRITER_VERSION
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from airflow_paimon.core.table.open_writers_plan import WATCHED_MS, running_writers
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 
 MINUTE = 60_000
 NOW = 100 * WATCHED_MS
@@ -59,7 +61,7 @@ def test_one_commit_says_nothing_of_the_interval() -> None:
 
 def test_batch_writers_and_this_package_leave_nothing_open() -> None:
     ours = commit(2, "ann_0e3c", 5, 0)
-    object.__setattr__(ours, "properties", {OPERATION_PROPERTY: "write_arrow"})
+    ours = replace(ours, writer_version=WRITER_VERSION)
     assert open_ids(commit(1, "spark", BATCH_COMMIT_IDENTIFIER, 0), ours) == {}
 
 
