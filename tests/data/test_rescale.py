@@ -682,7 +682,8 @@ def test_buckets_that_a_job_may_have_open_are_refused(tmp_path: Path) -> None:
     table = keyed(tmp_path, **VECTORS, write_only="false")
     upsert(table, ("a", 1, "x"), ("b", 2, "y"))
     (path,) = tmp_path.rglob("snapshot-2")  # with its compaction
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"properties": {}, "commitIdentifier": 7}))
+    by_a_job = {"commitUser": "flink", "commitIdentifier": 7, "writerVersion": "1.4.2"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | by_a_job))
     with pytest.raises(UnsafeOperationError, match="a running job may have"):
         run(table, 3)
     assert counts(table) == {"a": {2}, "b": {2}}

@@ -11,11 +11,13 @@ from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.base import batches
-from airflow_paimon.core.table.history import snapshots_there, touched
+from airflow_paimon.core.table.history import greatest_shared, snapshots_there, touched
+from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers_plan import WATCHED_MS, remembers_replaced_rows, running_writers
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
 _LISTED = 20
@@ -64,14 +66,27 @@ def open_buckets(
 
 
 def _recent(view: Table, head: Snapshot, now_ms: int) -> tuple[list[Snapshot], bool]:
-    """Read the snapshots of the last day; and whether earlier ones of that time have expired."""
-    ids = [i for i in view.snapshot_ids() if i <= head.id]
+    """Read the branch's own snapshots of the last day; and whether earlier ones of that time have expired."""
+    began = _began_with(view)
+    ids = [i for i in view.snapshot_ids() if began < i <= head.id]
     found: list[Snapshot] = []
     for some in batches(sorted(ids, reverse=True), _READ_AT_ONCE):
         found += snapshots_there(view, list(some))
         if any(s.time_millis < now_ms - WATCHED_MS for s in found):
             return found, False
-    return found, min((s.id for s in found), default=1) > 1
+    return found, min((s.id for s in found), default=began + 1) > began + 1
+
+
+def _began_with(view: Table) -> int:
+    """Return the snapshot with which a branch began, 0 for none: the jobs up to it write the branch it came from."""
+    if view.branch_name == MAIN:
+        return 0
+    main = view.branch(MAIN)
+    lineage = verified_lineage(main, view.branch_name)
+    if lineage is not None:
+        return lineage.snapshot_id or 0
+    shared = greatest_shared(main, view)  # another engine has made the branch
+    return shared.id if shared is not None else 0
 
 
 def refuse_open(
