@@ -40,7 +40,7 @@ QUICK = {
 def _stable(result: dict[str, Any]) -> dict[str, Any]:
     """The plan's id covers the record of who makes the branch, and that is each task for itself."""
     plan = {k: v for k, v in result["details"]["plan"].items() if k != "plan_id"}
-    same = {k: v for k, v in result.items() if k not in ("duration_s", "plan_id")}
+    same = {k: v for k, v in result.items() if k not in ("duration_s", "plan_id", "ran_on")}
     return {**same, "details": {**result["details"], "plan": plan}}
 
 
@@ -58,6 +58,7 @@ def test_a_submitted_operation_gives_what_the_worker_gives(
     run = run_dag(dag)
     assert run.tasks == {"here": ("success", 1), "there": ("success", 1), "wrong": ("failed", 1)}
     assert _stable(run.xcom("there")) == _stable(run.xcom("here"))
+    assert [run.xcom(task)["ran_on"] for task in ("here", "there")] == ["worker", "spark"]
     assert run.xcom("wrong", "paimon_error")["kind"] == "invalid-input"
     logged = "".join(capfd.readouterr())
     assert "spark-submit" in logged

@@ -30,7 +30,7 @@ _CODE = """
             bases = [base for base in made.__mro__ if base.__module__.startswith("airflow_paimon.")]
             taken = [p for base in bases for p in inspect.signature(base.__init__).parameters.values()]
             named = [p for p in taken if p.kind == p.KEYWORD_ONLY]
-            asked = {p.name: "x" for p in named if p.default is p.empty or p.name == "sql"}
+            asked = {p.name: "d.x" for p in named if p.default is p.empty or p.name == "sql"}
             found[made.__name__] = made(task_id="t", **asked).deferrable
     print(json.dumps(found))
 """

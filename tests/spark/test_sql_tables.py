@@ -299,7 +299,6 @@ def test_describe_and_show(spark: SparkSession, tmp_path: Path) -> None:
         ("CREATE TABLE d.t TBLPROPERTIES ('merge-engine' = 'x', 'primary-key' = 'a') AS SELECT 1 AS a", "merge-engine"),
         ("CREATE TABLE d.t LIKE d.s", "sql doesn't run"),
         ("REPLACE TABLE d.t (a INT)", "CREATE OR REPLACE TABLE makes it"),
-        ("CREATE DATABASE d", "sql doesn't run"),
         ("CREATE TABLE d.t (a INT); CREATE TABLE d.u (a INT)", "Syntax error"),
     ],
 )
@@ -327,7 +326,6 @@ def test_drop_table(spark: SparkSession, tmp_path: Path) -> None:
         ("DROP TABLE d.`../d.db/t`", "not of the form"),
         ("DROP TABLE d", r"name it as db\.t"),
         ("DROP TABLE d.t; DROP TABLE d.u", "Syntax error"),
-        ("DROP DATABASE d", "sql doesn't run"),
         ("DROP VIEW d.t", "sql doesn't run"),
     ):
         with pytest.raises(InvalidInputError, match=said):

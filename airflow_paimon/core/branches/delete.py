@@ -30,7 +30,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import Tag, find_hold, parse_tag
-from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
 from airflow_paimon.core.store.base import read_if_there, read_present
@@ -58,6 +58,9 @@ from airflow_paimon.core.table.paths import (
     published_tag,
 )
 from airflow_paimon.core.table.table import Table
+
+_LOOKS = 3
+"""Times that a deleted branch's folder is looked at for late files: each look finds only writers that began before."""
 
 
 def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
@@ -241,7 +244,8 @@ def remove_branch(table: Table, removal: Removal) -> None:
     execute(table, removal.plan.remove[:1])
     removed = removal.plan.remove[0]
     assert isinstance(removed, Replace)
-    execute_while(table, removal.branch, removed.data, (*removal.plan.remove[1:], removal.plan.end[0]))
+    execute_while(table, removal.branch, removed.data, removal.plan.remove[1:])
+    _clear_folder(table, removal.branch, removed.data)
     execute(table, removal.plan.end[1:])
 
 
@@ -263,6 +267,27 @@ def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Acti
         if deleted and isinstance(action, Delete) and action.expected is not None:
             _put_back_if_needed(table.branch(branch), action.path, action.expected)
         raise being_changed(table, branch)
+
+
+def _clear_folder(table: Table, branch: str, mark: bytes) -> None:
+    """Delete what commits have put into a deleted branch's folder since its files were listed, then the folders.
+
+    No such commit is acknowledged: a writer looks at the branch's record after its put. What stayed would be part of
+    the next branch of that name.
+
+    Raises:
+        ConflictError: as of ``execute_while``.
+    """
+    root = BranchPaths(branch).root.rstrip("/")
+    for _ in range(_LOOKS):
+        execute_while(table, branch, mark, [DeleteFolders(path=root, reason="the branch's empty folders")])
+        late = read_present(table.store, table.store.walk(root))
+        if not late:
+            return
+        if branch_record(table, branch) != mark:  # else nothing of what was read belongs to a new branch
+            raise being_changed(table, branch)
+        reason = "a commit put it while the branch was being deleted"
+        execute_while(table, branch, mark, [Delete(path=p, expected=d, reason=reason) for p, d in late.items()])
 
 
 def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
@@ -482,6 +507,7 @@ def _execute(context: Context, rename: Rename, old: str, new: str) -> None:
     mark = rename.record if not plan.claim else plan.claim[-1].data
     *rest, record = late.remove
     execute_while(table, old, mark or b"", rest)
+    _clear_folder(table, old, mark or b"")
     execute(table, [record])
 
 
