@@ -276,7 +276,7 @@ def _clear_folder(table: Table, branch: str, mark: bytes) -> None:
     the next branch of that name.
 
     Raises:
-        ConflictError: as of ``execute_while``.
+        ConflictError: as of ``execute_while``; or commits came during each look. A retry goes on.
     """
     root = BranchPaths(branch).root.rstrip("/")
     for _ in range(_LOOKS):
@@ -288,6 +288,7 @@ def _clear_folder(table: Table, branch: str, mark: bytes) -> None:
             raise being_changed(table, branch)
         reason = "a commit put it while the branch was being deleted"
         execute_while(table, branch, mark, [Delete(path=p, expected=d, reason=reason) for p, d in late.items()])
+    raise being_changed(table, branch)
 
 
 def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
