@@ -102,6 +102,18 @@ class RebuildIndexes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactPartition:
+    """A compaction merges the files of a partition completely. ``path`` is ``branch: partition``; ``partition`` a text,
+    empty for a table without partitions.
+    """
+
+    path: str
+    branch: str
+    partition: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TellCatalog:
     """The catalog gets the columns and options of main's newest schema. ``path``: the file of that schema."""
 
@@ -120,7 +132,7 @@ class PutSnapshot:
 
 FileAction = PutNew | Replace | Delete | DeleteFolders
 """Actions that ``execute`` carries out, on one file or folder each."""
-CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | TellCatalog | PutSnapshot
+CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | CompactPartition | TellCatalog | PutSnapshot
 """Actions that are no file of their own: a plan lists them, and a commit, or the catalog, carries them out."""
 Action = FileAction | CommitAction
 

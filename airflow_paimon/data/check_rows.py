@@ -7,18 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from airflow_paimon.core.format.hash_index import Hashes, distinct
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.bucket import hash_rows
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered
 from airflow_paimon.data.files.arrow_types import ROW_ID
-from airflow_paimon.data.merge.sections import Section
+from airflow_paimon.data.key_places import KeyPlaces
+from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.read import read_split, read_stored
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
+from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, plan_read
 
 _PENDING = 64
 """Batches whose hashes are kept apart."""
@@ -56,8 +60,39 @@ def _hashes(read: TableRead, split: ReadSplit) -> Hashes:
     return distinct(np.concatenate(parts)) if parts else np.empty(0, np.int32)
 
 
+def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | None]]:
+    """Return the buckets of which a batch read gives a key twice, with one such key; None: it has too many keys.
+
+    Files whose ranges of keys don't overlap are not read.
+
+    Raises:
+        FormatError: a file is missing or corrupt. UnsupportedFeatureError: a table that this engine does not read.
+    """
+    schema = view.schema()
+    form, types = StoredPartitions(schema).canonical, [f.type for f in schema.key_fields]
+    read, splits = plan_read(
+        plan_snapshot(view, head, schema), columns=schema.primary_keys, time_travel=True, layered=True
+    )
+    for split in (s for s in splits if hold_each_key_once(s.files, schema)):
+        # files that another engine clustered by other columns have ranges of these
+        sections = [] if is_clustered(schema) else plan_sections(split.files, types)
+        suspects = [f for s in sections if s.needs_merge for f in s.files] if sections else split.files
+        bucket = BucketKey(form(split.bucket.partition), split.bucket.bucket)
+        if sum(f.row_count for f in suspects) > MAX_ROWS:
+            yield bucket, None
+            continue
+        of_files = ((BucketKey(bucket.partition, n), _rows_of(read, split, f)) for n, f in enumerate(suspects))
+        for key, _, _ in KeyPlaces(schema, of_files).twice(1):
+            yield bucket, key
+
+
+def _rows_of(read: TableRead, split: ReadSplit, file: DataFile) -> list[pa.RecordBatch]:
+    alone = replace(split, sections=(Section(((file,),)),), deletions=deletions_of(split.deletions, [file]))
+    return list(read_split(read, alone))
+
+
 MAX_ROWS = 50_000_000
-"""Ids to compare at once: 800 MB with their files."""
+"""Ids or keys to compare at once: ids are 800 MB with their files."""
 _LISTED = 100
 
 

@@ -107,7 +107,8 @@ class CheckTableOperator(PaimonOperator):
     Find incomplete branches, missing protective tags, missing files and stale operation records, in ``details``.
 
     :param verify_files: also look whether every referenced data file exists (templated)
-    :param verify_keys: also read all keys of a table with dynamic buckets, and compare them with the index (templated)
+    :param verify_keys: also read the keys: with dynamic buckets, to compare them with the index; with deletion vectors
+        or ``first-row``, to find keys that are there twice (templated)
     :param memory_mb: MiB of memory for what is known of the table's files; more lies in a temporary file (templated)
     """
 

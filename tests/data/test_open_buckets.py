@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_paimon import compact, create_branch, open_table, rollback_to
+from airflow_paimon import check_table, compact, create_branch, open_table, repair_table, rollback_to
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.table import Table
-from tests.data.test_compact_keyed import keyed, upsert
+from airflow_paimon.data.files.conform import conform_rows
+from airflow_paimon.data.write import plan_write, write_rows
+from tests.data.tables import rows_of
+from tests.data.test_compact_keyed import COLUMNS, keyed, rows, upsert
 
 
 @pytest.fixture
@@ -20,11 +27,20 @@ def table(tmp_path: Path) -> Table:
     table = keyed(tmp_path, bucket="1", deletion_vectors__enabled="true", write_only="false")
     for number in (1, 2):
         upsert(table, ("a", number, "x"))
-    for path in tmp_path.rglob("snapshot-[0-9]"):
+    pretend(table)
+    return open_table(str(tmp_path), table.name)
+
+
+def pretend(table: Table, **fields: Any) -> None:
+    """Let the commits of a table look like those of a job."""
+    for path in Path(table.store.uri.removeprefix("file://")).rglob("snapshot-[0-9]"):
         found = json.loads(path.read_text())
         found |= {"commitUser": "flink", "commitIdentifier": (found["id"] + 1) // 2, "writerVersion": "1.4.2"}
-        path.write_text(json.dumps(found))
-    return open_table(str(tmp_path), table.name)
+        path.write_text(json.dumps(found | fields))
+
+
+def checked(table: Table) -> Mapping[str, Any]:
+    return check_table(table, verify_keys=True).details
 
 
 @pytest.mark.parametrize("by_another_engine", [False, True])
@@ -41,3 +57,30 @@ def test_a_branch_that_begins_with_a_jobs_commit_is_not_open(
     rollback_to(table, branch="fix", snapshot=head)
     with pytest.raises(UnsafeOperationError, match=r"p=a/bucket-0 open \(commit user flink\)"):
         rollback_to(table, snapshot=2)
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
+def test_a_key_that_is_twice_in_a_bucket_is_found_and_repaired(tmp_path: Path, engine: str) -> None:
+    """As a job leaves it that had the bucket open while its files were replaced: nothing deletes the replaced row."""
+    table = keyed(tmp_path, bucket="1", deletion_vectors__enabled="true", write_only="false", merge_engine=engine)
+    upsert(table, ("a", 1, "x"), ("a", 2, "x"))
+    table = open_table(str(tmp_path), table.name)
+    assert checked(table)["ok"]
+    data = rows_of(COLUMNS, [dict(zip(COLUMNS, ("a", 1, None, "y"), strict=True))])
+    write = plan_write(table)
+    (message,) = write_rows(write, [conform_rows(data, write.schema, write.label)])
+    message = replace(message, new_files=tuple(f._replace(level=1) for f in message.new_files))
+    commit_append(table, [message], planned_on=table.latest_snapshot())
+    pretend(table)
+    assert rows(table) == [("a", 1, None, "x"), ("a", 1, None, "y"), ("a", 2, None, "x")]
+    (found,) = checked(table)["findings"]
+    assert (found["id"], "p=a, k=1 in p=a, bucket 0" in found["message"]) == ("keys-twice:main", True)
+    assert (found["repair"] is None) == ("overwrite them, each key once" in found["at_risk"])
+    assert (found["repair"] is None) == (engine != "deduplicate")
+    if engine != "deduplicate":
+        return
+    with pytest.raises(UnsafeOperationError, match="run compact with writers_stopped"):
+        repair_table(table, finding=[found["id"]])
+    pretend(table, timeMillis=0)
+    assert repair_table(table, finding=[found["id"]]).changed
+    assert checked(table)["ok"] and rows(table) == [("a", 1, None, "y"), ("a", 2, None, "x")]

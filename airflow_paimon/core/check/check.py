@@ -7,7 +7,7 @@ Hash indexes of dynamic buckets are built anew from the keys of the files: one s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,8 +16,23 @@ from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
 from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tags import past_tags
-from airflow_paimon.core.check import check_branches, check_catalog, check_files, check_history, check_keys, check_sets
-from airflow_paimon.core.check.check_keys import HASH_INDEX, FindDoubleKeys, FindDuplicates, KeyHashes
+from airflow_paimon.core.check import (
+    check_branches,
+    check_catalog,
+    check_files,
+    check_history,
+    check_keys,
+    check_schemas,
+    check_sets,
+)
+from airflow_paimon.core.check.check_keys import (
+    HASH_INDEX,
+    KEYS_TWICE,
+    FindDoubleKeys,
+    FindDuplicates,
+    FindKeysTwice,
+    KeyHashes,
+)
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.idempotency import REFUSALS
@@ -31,7 +46,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
-from airflow_paimon.core.plan import Delete, Plan, RebuildIndexes, TellCatalog
+from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, TellCatalog
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -43,7 +58,7 @@ from airflow_paimon.core.requests.findings import (
     unreadable_metadata,
     worst_first,
 )
-from airflow_paimon.core.requests.requests import CheckTable, RepairTable
+from airflow_paimon.core.requests.requests import CheckTable, Compact, RepairTable
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.manifest_cache import ScopedManifests
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -67,6 +82,7 @@ def check_table(
     duplicates: FindDuplicates | None = None,
     double_keys: FindDoubleKeys | None = None,
     keys: KeyHashes | None = None,
+    keys_twice: FindKeysTwice | None = None,
 ) -> OperationResult:
     """Check all branches, tags, hints and journals of a table; changes nothing.
 
@@ -78,6 +94,7 @@ def check_table(
         duplicates=duplicates,
         double_keys=double_keys,
         keys=keys if request.verify_keys else None,
+        keys_twice=keys_twice if request.verify_keys else None,
         workers=context.workers(request.memory_mb),
     )
     head = context.table.latest_snapshot_id()
@@ -92,10 +109,13 @@ def find_all(
     duplicates: FindDuplicates | None = None,
     double_keys: FindDoubleKeys | None = None,
     keys: KeyHashes | None = None,
+    keys_twice: FindKeysTwice | None = None,
     workers: Workers | None = None,
     kept: ScopedManifests | None = None,
 ) -> list[Finding]:
-    """Gather the findings of a table, errors first. ``duplicates`` compares row ids, ``double_keys`` keys, ``keys``
+    """Gather the findings of a table, errors first.
+
+    ``duplicates`` compares row ids, ``double_keys`` the keys of partitions, ``keys_twice`` those of a bucket, ``keys``
     gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files. ``kept``: where a
     process that lives long keeps what it reads of row ids; all else is read from storage.
     """
@@ -106,6 +126,7 @@ def find_all(
         if view.exists():
             findings += _guarded(view, check_branches.incomplete_branches(view))
             findings += _guarded(view, check_history.history_findings(view))
+            findings += _guarded(view, check_schemas.schema_findings(view, states))
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.changelog_findings(view))
@@ -115,6 +136,7 @@ def find_all(
             findings += _guarded(
                 view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
             )
+            findings += _guarded(view, check_keys.keys_twice_findings(view, keys_twice))
             if verify_files:
                 findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
                 findings += _guarded(view, check_keys.bucket_count_findings(view, states))
@@ -216,17 +238,29 @@ def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
         yield _needless(view, "expired-tag", subject, tag, message, "its retention has passed")
 
 
-def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None = None) -> OperationResult:
-    """Repair the findings of check_table that are safe to repair unasked, or only those named by id. ``keys`` reads the
-    keys of dynamic buckets.
+def repair_table(
+    context: Context,
+    request: RepairTable,
+    keys: KeyHashes | None = None,
+    keys_twice: FindKeysTwice | None = None,
+    compact: Callable[[Context, Compact], OperationResult] | None = None,
+) -> OperationResult:
+    """Repair the findings of check_table that are safe to repair unasked, or only those named by id. ``keys`` and
+    ``keys_twice``: see ``find_all``; ``compact`` is the operation of that name.
 
     Raises:
         InvalidInputError: a named finding does not exist, or has no automatic repair. ConflictError,
-            UnsafeOperationError: see ``rebuild_hash_indexes``.
+            UnsafeOperationError: see ``rebuild_hash_indexes``; or a job may have a bucket open that is to be compacted.
     """
     before = context.table.latest_snapshot_id()
-    asks = any(i.startswith(f"{HASH_INDEX}:") for i in request.finding)  # reads index files and keys only then
-    findings = find_all(context.table, context.now_ms, verify_files=asks, keys=keys if asks else None)
+    kinds = {i.partition(":")[0] for i in request.finding}
+    asks, asks_twice = HASH_INDEX in kinds, KEYS_TWICE in kinds  # reads index files and keys only then
+    findings = find_all(
+        *(context.table, context.now_ms),
+        verify_files=asks,
+        keys=keys if asks else None,
+        keys_twice=keys_twice if asks_twice else None,
+    )
     chosen = _choose(context, request, findings)
     actions = tuple(a for f in chosen for a in f.actions)
     plan = Plan(
@@ -238,13 +272,17 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
     if actions and not request.dry_run:
         rebuilt = [a for a in actions if isinstance(a, RebuildIndexes)]
         told = [a for a in actions if isinstance(a, TellCatalog)]
-        files = replace(plan, actions=tuple(a for a in actions if a not in rebuilt and a not in told))
+        merged = [a for a in actions if isinstance(a, CompactPartition)]
+        files = replace(plan, actions=tuple(a for a in actions if a not in [*rebuilt, *told, *merged]))
         execute(context.table, files.actions)
         execute(context.table, check_history.taken_away(context.table, files).actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
             if keys is not None:
                 rebuild_hash_indexes(context.table.branch(branch), partitions, keys)
+        for branch in sorted({a.branch for a in merged}):
+            if compact is not None:
+                _compact(context, branch, [a.partition for a in merged if a.branch == branch], compact)
         if told:
             check_catalog.tell_catalog(context.table)
         if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
@@ -253,6 +291,19 @@ def repair_table(context: Context, request: RepairTable, keys: KeyHashes | None 
     after = context.table.latest_snapshot_id()
     details = {"repaired": [f.to_json() for f in chosen], "left": left}
     return context.result(plan, branch=MAIN, changed=bool(actions), before=before, after=after, details=details)
+
+
+def _compact(
+    context: Context, branch: str, partitions: Sequence[str], compact: Callable[[Context, Compact], OperationResult]
+) -> None:
+    request = Compact(table=context.table.name, branch=branch, partitions=tuple(filter(None, partitions)))
+    found = compact(replace(context, request=request), request).details
+    if "open_buckets" in found:
+        raise UnsafeOperationError(
+            f"{context.table.branch(branch).label}: {found['warnings'][0]}; then run it again. Where no job runs any "
+            f"more, run compact with writers_stopped (--writers-stopped)",
+            details={"open_buckets": found["open_buckets"]},
+        )
 
 
 def _choose(context: Context, request: RepairTable, findings: list[Finding]) -> list[Finding]:

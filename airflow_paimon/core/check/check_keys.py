@@ -1,8 +1,8 @@
 """Findings about keys and row ids, of the head of a branch.
 
 Hash indexes of dynamic buckets that are missing, double, damaged, without keys of their bucket, or with a hash in two
-buckets; a key in two partitions of a table that has one row of a key in all of them; row ids of a row-tracking table
-that are missing, on two rows, or not given out yet.
+buckets; a key twice in a bucket that is read without a merge; a key in two partitions of a table that has one row of a
+key in all of them; row ids of a row-tracking table that are missing, on two rows, or not given out yet.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_movin
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, Hashes, read_hash_index
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.plan import RebuildIndexes
+from airflow_paimon.core.plan import CompactPartition, RebuildIndexes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import live_columns, read_index
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import hold_each_key_once
 
 HASH_INDEX = "hash-index"
 KeyHashes = Callable[[Table, Snapshot, Collection[bytes] | None], Iterator[tuple[bytes, Mapping[int, Hashes]]]]
@@ -179,6 +182,63 @@ def _fault(view: Table, buckets: set[int], entries: Sequence[IndexEntry], verify
     except FormatError as error:
         return error.message
     return None
+
+
+KEYS_TWICE = "keys-twice"
+FindKeysTwice = Callable[[Table, Snapshot], Iterator[tuple[BucketKey, str | None]]]
+"""Reads the keys of a snapshot: the buckets (in canonical form) of which batch reads give a key twice, with one such
+key; without it where a bucket has too many keys to compare. Implemented by the data layer."""
+
+
+def keys_twice_findings(view: Table, keys_twice: FindKeysTwice | None) -> Iterator[Finding]:
+    """Check the head of a branch. ``keys_twice`` None: nothing, as only the rows tell.
+
+    A writer that stays open over a commit which replaces files of its bucket doesn't mark the replaced rows as deleted
+    in the new files (measured with Flink 2.0.1 and Paimon 1.4.2).
+    """
+    schema, head = view.schema(), view.latest_snapshot()
+    if head is None or keys_twice is None or not schema.primary_keys or not hold_each_key_once((), schema):
+        return
+    found = dict(keys_twice(view, head))
+    twice = {bucket: key for bucket, key in found.items() if key is not None}
+    text = StoredPartitions(schema).text
+    if len(twice) < len(found):
+        large = min(text(b.partition) for b in found.keys() - twice.keys())
+        yield Finding(
+            kind="keys-not-compared",
+            subject=view.branch_name,
+            severity=INFO,
+            message=f"{view.label}: {len(found) - len(twice)} buckets, e.g. of {large or '()'}, have too many keys to "
+            f"look for one that is there twice",
+            at_risk="nothing, if no job had them open when their files were replaced",
+        )
+    if twice:
+        yield _keys_twice(view, schema, twice, {text(b.partition) for b in twice})
+
+
+def _keys_twice(view: Table, schema: TableSchema, twice: Mapping[BucketKey, str], partitions: set[str]) -> Finding:
+    """A compaction keeps the newer one of two whole rows; other merge engines would merge values that were replaced."""
+    keeps_newest = TableOptions(schema.options).merge_engine == "deduplicate"
+    bucket, key = min(twice.items())
+    name = StoredPartitions(schema).text(bucket.partition)
+    heals = "" if keeps_newest else "; a compaction would merge both rows: overwrite them, each key once"
+    return Finding(
+        kind=KEYS_TWICE,
+        subject=view.branch_name,
+        severity=ERROR,
+        message=f"{view.label}: batch reads of {len(twice)} buckets give a key twice, e.g. {key} in "
+        f"{name or '()'}, bucket {bucket.bucket}: a job had them open while their files were replaced",
+        at_risk=f"reads return such a key twice until the bucket is compacted{heals}",
+        repair="compact the partitions; the newer row of each key stays" if keeps_newest else None,
+        actions=tuple(
+            CompactPartition(
+                path=f"{view.branch_name}: {p}", branch=view.branch_name, partition=p, reason="a key is there twice"
+            )
+            for p in sorted(partitions)
+            if keeps_newest
+        ),
+        by_name_only=True,
+    )
 
 
 FindDoubleKeys = Callable[[Table, Snapshot], list[tuple[str, str, str]] | None]

@@ -9,7 +9,7 @@ What the numbers can't tell is left to whoever reads the files as values: ``None
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,7 +55,7 @@ class _Key(NamedTuple):
 class _Entries(NamedTuple):
     """The entries of one manifest, and after them the files that lie beside theirs. ``places``: digests of folder and
     name; ``files``: of what identifies the entry as well. ``folders``: positions in ``keys``. ``entries``: numbers of
-    the entries.
+    the entries. ``schemas``: of all files.
     """
 
     places: Digests
@@ -65,6 +65,7 @@ class _Entries(NamedTuple):
     totals: npt.NDArray[np.int32]
     keys: list[_Key]
     entries: npt.NDArray[np.int32]
+    schemas: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class LiveStates:
     main: Table
     workers: Workers = field(default_factory=Workers)
     _parts: dict[str, Run | None] = field(default_factory=dict)
+    _schemas: dict[str, frozenset[int]] = field(default_factory=dict)
     _folders: dict[_Key, int] = field(default_factory=dict)
     _listed: dict[_Naming, _Listed] = field(default_factory=dict)
     _whole: set[tuple[_Naming, tuple[str, ...]]] = field(default_factory=set)
@@ -131,6 +133,13 @@ class LiveStates:
                 found.setdefault(keys[folder].partition, set()).update(fixed)
         return found
 
+    def has_schemas(self, view: Table, snapshot: Snapshot, ids: Container[int]) -> bool:
+        """Whether no other schemas than these are named by its manifests; false also if it needs a read as values."""
+        manifests = all_manifests(view, snapshot)
+        self._state(view, manifests)
+        found = [self._schemas.get(m.file_name) for m in manifests]
+        return all(some is not None and all(i in ids for i in some) for some in found)
+
     def live_buckets(self, view: Table, snapshot: Snapshot) -> Mapping[tuple[bytes, int], BucketFiles]:
         """Return the stored partitions and buckets that have live files.
 
@@ -168,6 +177,7 @@ class LiveStates:
         entries = [m.num_added_files + m.num_deleted_files for m in new]
         for name, found in self.workers.each(partial(_read_entries, view), new, entries):
             self._parts[name] = None if found is None else self._kept(found)
+            self._schemas |= {} if found is None else {name: found.schemas}
         parts = [self._parts[m.file_name] for m in manifests]
         plain = [p for p in parts if p is not None]
         return self._state_of(manifests, plain) if len(plain) == len(parts) else None
@@ -268,7 +278,8 @@ def entries_of(c: EntryPlaces) -> _Entries | None:
         more = [repr((c.extra_files[at], c.embedded_file_indexes[at], c.external_paths[at])) for at in special]
         files[special] ^= digests_of(more)
     added, totals = np.array(c.kinds, np.int8) == FileKind.ADD, np.array(c.total_buckets, np.int32)
-    found = _Entries(places, files, added, folders, totals, list(positions), np.arange(number, dtype=np.int32))
+    numbers = np.arange(number, dtype=np.int32)
+    found = _Entries(places, files, added, folders, totals, list(positions), numbers, frozenset(c.schema_ids))
     beside = [(at, name) for at in special if c.external_paths[at] is None for name in c.extra_files[at]]
     return _with_files_beside(found, beside, folder_digests) if beside else found
 
@@ -300,6 +311,7 @@ def _with_files_beside(found: _Entries, beside: Sequence[tuple[int, str]], folde
         totals=found.totals[rows],
         keys=found.keys,
         entries=rows,
+        schemas=found.schemas,
     )
 
 

@@ -18,6 +18,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.plan import (
     Action,
+    CompactPartition,
     Delete,
     DeleteFolders,
     DropPartition,
@@ -78,7 +79,15 @@ def execute_at_once(table: Table, actions: Sequence[Action]) -> None:
 
 def _perform(table: Table, action: Action) -> None:
     match action:
-        case SetTag() | ReplaceBucket() | DropPartition() | RebuildIndexes() | TellCatalog() | PutSnapshot():
+        case (
+            SetTag()
+            | ReplaceBucket()
+            | DropPartition()
+            | RebuildIndexes()
+            | CompactPartition()
+            | TellCatalog()
+            | PutSnapshot()
+        ):
             raise AssertionError(f"{action.path}: a {type(action).__name__} is no file action")
         case PutNew():
             try:

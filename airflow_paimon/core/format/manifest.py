@@ -155,6 +155,7 @@ class EntryPlaces(NamedTuple):
     extra_files: list[tuple[str, ...]]
     embedded_file_indexes: list[bytes | None]
     external_paths: list[str | None]
+    schema_ids: list[int]
 
 
 class EntryNames(NamedTuple):

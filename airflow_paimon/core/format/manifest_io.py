@@ -76,7 +76,10 @@ _COLUMNS = (
 """In the order of ``EntryColumns``."""
 _PLACES = (
     ("record", ("_KIND", "_PARTITION", "_BUCKET", "_TOTAL_BUCKETS")),
-    ("record__FILE", ("_FILE_NAME", "_LEVEL", "_EXTRA_FILES", "_EMBEDDED_FILE_INDEX", "_EXTERNAL_PATH")),
+    (
+        "record__FILE",
+        ("_FILE_NAME", "_LEVEL", "_EXTRA_FILES", "_EMBEDDED_FILE_INDEX", "_EXTERNAL_PATH", "_SCHEMA_ID"),
+    ),
 )
 """In the order of ``EntryPlaces``."""
 _NAMES = (

@@ -96,7 +96,9 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
     head = main.latest_snapshot()
     contents = _Contents(main, head)
     check = check_chain_table(main) if options.chain_table else None
-    groups = groups_of_columns(MAIN, contents.live()) if check is None or check.state is None else _chain_files(check)
+    live = contents.live() if check is None or check.state is None else None
+    schema_ids = set(main.schema_ids())
+    groups = groups_of_columns(MAIN, live) if live is not None else _chain_files(check)
     file_rules = rules_of(
         options,
         keyed=bool(schema.primary_keys),
@@ -113,6 +115,7 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
         manifest_target=options.manifest_target_size,
         most_snapshots=options.number("snapshot.num-retained.min", 10),
         groups=groups,
+        unreadable_files=sum(i not in schema_ids for i in live.schema_ids) if live is not None else 0,
         index=read_index(main, head),
         manifests=contents.manifests,
         held=_held(main, views, contents, now_ms, rules),
@@ -344,8 +347,8 @@ def _storage(main: Table, now_ms: int) -> StorageFigures:
 # -- chain tables ------------------------------------------------------------------------------------------------------
 
 
-def _chain_files(check: ChainCheck) -> list[FileGroup]:
-    assert check.state is not None
+def _chain_files(check: ChainCheck | None) -> list[FileGroup]:
+    assert check is not None and check.state is not None
     return [g for p in check.state.plans for g in groups_of_splits(p.table.branch_name, p.splits)]
 
 

@@ -163,7 +163,9 @@ class TableHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What was read of a table: values, no store. ``manifests``: of main's newest snapshot, base and delta."""
+    """What was read of a table: values, no store. ``manifests``: of main's newest snapshot, base and delta.
+    ``unreadable_files``: its live files whose schema main doesn't have.
+    """
 
     table: str
     now_ms: int
@@ -174,6 +176,7 @@ class Observed:
     manifest_target: int
     most_snapshots: int
     groups: Sequence[FileGroup]
+    unreadable_files: int = 0
     index: Sequence[IndexEntry]
     manifests: Sequence[ManifestFile]
     held: HeldFigures
@@ -190,6 +193,7 @@ def plan_health(seen: Observed) -> TableHealth:
         small=sum(is_small(m, seen.manifest_target) for m in seen.manifests),
     )
     found = [
+        *_of_schemas(seen.unreadable_files),
         *_of_files(files, seen.rules),
         *_of_deletions(deletions, files),
         *_of_held(seen, files),
@@ -222,6 +226,12 @@ def points_of(figure: float, limit: float, most: int) -> int:
 def _reason(id_: str, text: str, figure: float, limit: float, unit: str, most: int, **more: Any) -> Reason:
     points = points_of(figure, limit, most)
     return Reason(id=id_, text=text, figure=figure, limit=limit, unit=unit, points=points, **more)
+
+
+def _of_schemas(unreadable: int) -> Iterator[Reason]:
+    if unreadable:
+        text = f"{unreadable:,} files name a schema that main doesn't have, so no engine can read it: see check_table"
+        yield Reason(id="missing-schema", text=text, figure=unreadable, limit=0, unit="files", points=100)
 
 
 def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:

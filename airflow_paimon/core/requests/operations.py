@@ -72,6 +72,7 @@ class Operation:
 
 _LISTED = 5
 _KEYS = "data.check_rows:key_hashes"
+_KEYS_TWICE = "data.check_rows:keys_twice"
 _CHANGELOG = "data.net_changelog:write_changelog"
 _PUBLISH: dict[str, Any] = {
     "fold": "data.rewrite:fold_buckets",
@@ -265,7 +266,7 @@ _TABLE = (
         requests.CheckTable,
         "Find incomplete branches, missing protective tags, missing files and stale records.",
         "core.check.check:check_table",
-        on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS),
+        on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS, _KEYS_TWICE),
         rows_of_main="none",
     ),
     Operation(
@@ -305,7 +306,7 @@ _TABLE = (
         requests.RepairTable,
         "Repair the findings of check_table.",
         "core.check.check:repair_table",
-        on_rows=(_KEYS,),
+        on_rows=(_KEYS, _KEYS_TWICE, "data.compact:compact"),
         own_metadata=True,
         rows_of_main="none",
     ),

@@ -527,7 +527,10 @@ class RemoveOrphanFiles(Request):
 class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)
-    verify_keys: bool = switch("Also read all keys of tables with dynamic buckets and compare them with the index")
+    verify_keys: bool = switch(
+        "Also read the keys: of tables with dynamic buckets, to compare them with the index; of tables whose readers "
+        "merge nothing (deletion vectors, first-row), to find keys that are there twice"
+    )
     memory_mb: int = _whole_table_memory()
 
 

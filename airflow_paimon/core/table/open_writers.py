@@ -67,7 +67,7 @@ def open_buckets(
 
 def _recent(view: Table, head: Snapshot, now_ms: int) -> tuple[list[Snapshot], bool]:
     """Read the branch's own snapshots of the last day; and whether earlier ones of that time have expired."""
-    began = _began_with(view)
+    began = began_with(view)
     ids = [i for i in view.snapshot_ids() if began < i <= head.id]
     found: list[Snapshot] = []
     for some in batches(sorted(ids, reverse=True), _READ_AT_ONCE):
@@ -77,7 +77,7 @@ def _recent(view: Table, head: Snapshot, now_ms: int) -> tuple[list[Snapshot], b
     return found, min((s.id for s in found), default=began + 1) > began + 1
 
 
-def _began_with(view: Table) -> int:
+def began_with(view: Table) -> int:
     """Return the snapshot with which a branch began, 0 for none: the jobs up to it write the branch it came from."""
     if view.branch_name == MAIN:
         return 0

@@ -17,17 +17,22 @@ from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.check.check_files import file_findings
 from airflow_paimon.core.check.check_history import taken_away
 from airflow_paimon.core.check.live_states import LiveStates
-from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError
+from airflow_paimon.core.commit.committer import CommitIdentity, execute
+from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
-from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
-from tests.core.tables import alter_table, append, files, make_table, rewrite, run
+from airflow_paimon.data.scan import plan_read
+from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run
 from tests.stores import CountingStore, _Wrapper
 
 
@@ -408,3 +413,36 @@ def test_what_states_share_is_read_and_looked_for_once(tmp_path: Path) -> None:
     assert len(manifests) == len(set(manifests)) == 6
     listed = [uri for method, uri in store.tally.log if method in ("names", "walk") and "bucket-" in uri]
     assert len(listed) == len(set(listed)) == 6
+
+
+@pytest.mark.parametrize("where", ["main", "other"])
+@pytest.mark.parametrize("columns", ["the same", "others", "of another job"])
+def test_files_of_a_schema_that_a_branch_lacks(table: Table, where: str, columns: str) -> None:
+    """A job of branch ``v2`` was resumed on another branch from its savepoint, with the last files of ``v2``."""
+    for name in ("v2", "other"):
+        run(table, "create_branch", branch=name, snapshot=1)
+    job, view = table.branch("v2"), table.branch(where)
+    rewrite(job, "a", user="job")
+    change = AddColumn(name="more", type="INT") if columns == "others" else SetOption(key="a", value="b")
+    written_with = alter_table(job, [change])
+    alter_table(job, [SetOption(key="a", value="c")])
+    rewrite(job, "b", user="job")
+    before = view.latest_snapshot_id()
+    lost = message(view, "a", seq=3)
+    lost = replace(lost, new_files=(lost.new_files[0]._replace(schema_id=written_with.id + 1),))
+    user = "job" if columns != "of another job" else "other"
+    commit_append(view, [lost], planned_on=None, options=CommitOptions(identity=CommitIdentity(user=user)))
+    append(view, "c")
+    finding = found(table)[name := f"missing-schema:{where}"]
+    assert f"--snapshot {before})" in finding["at_risk"] and (finding["repair"] is not None) == (columns == "the same")
+    assert (read_health(table, 0).score == 0) == (where == "main")
+    if columns == "the same":
+        assert not run(table, "repair_table").changed
+        run(table, "repair_table", finding=[name])
+        assert view.schema().content == view.schema(0).content and view.schema().id == written_with.id + 1
+        plan_read(plan_scan(view))
+    else:
+        with pytest.raises(NotFoundError):
+            plan_read(plan_scan(view))
+        run(table, "rollback_to", branch=where, snapshot=before)
+    assert name not in found(table)
