@@ -1,4 +1,4 @@
-"""Nightly maintenance of a chain table: docs/chain-tables.md."""
+"""Nightly maintenance of a chain table: docs/howto/chain-maintenance.md."""
 
 from airflow_paimon.dags import chain_dag
 

@@ -2,7 +2,7 @@
 
 plan -> compact (a mapped task for each group with something to do) -> expire -> figures -> nothing_left_out. Each
 partition is committed on its own, and only while what it was built from stands; so a run that is cleared, killed or
-started twice repeats nothing and loses nothing. docs/chain-tables.md explains the parameters.
+started twice repeats nothing and loses nothing. docs/howto/chain-maintenance.md explains the parameters.
 
 To see its state: `python -m airflow_paimon chain --warehouse W --table db.t`. When a task has failed, its log says why:
 

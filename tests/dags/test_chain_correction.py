@@ -1,4 +1,4 @@
-"""Corrections of a chain table: the DAG that docs/chain-tables.md prints, and the bundled DAGs on its delta branch."""
+"""Corrections of a chain table: the DAG that docs/howto/chain-corrections.md prints, and the bundled DAGs on its delta branch."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,7 @@ WRONG, RIGHT = [(1, 2, 120), (3, 1, 3), (4, 1, 240)], [(1, 2, 2), (3, 1, 3), (4,
 
 
 def printed_dag() -> DAG:
-    (text,) = _SNIPPET.findall((REPO_ROOT / "docs" / "chain-tables.md").read_text())[:1]
+    (text,) = _SNIPPET.findall((REPO_ROOT / "docs" / "howto" / "chain-corrections.md").read_text())[:1]
     with DAG("printed", schedule=None, default_args={"retries": 0}) as dag:
         exec(text.replace("db.flights", "d.t"), {"__name__": "printed"})
     return dag

@@ -115,7 +115,7 @@ def test_the_plan_names_the_groups_that_have_something_to_do(table: Table, monke
 
 
 def test_an_own_dag_has_a_schedule_and_a_table(tmp_path: Path) -> None:
-    """What docs/chain-tables.md says of a schedule."""
+    """What docs/howto/chain-maintenance.md says of a schedule."""
     text = """
         from airflow_paimon.dags import chain_dag
 

@@ -85,7 +85,7 @@ def test_it_is_served_to_who_is_signed_in(server: Any) -> None:
 def test_dags_point_to_pages_inside_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {
         "data_correction": "runbook",
-        "nightly_chain_maintenance": "chain-tables",
+        "nightly_chain_maintenance": "howto/chain-maintenance",
         "table_maintenance": "howto/nightly-maintenance",
     }
     for dag, page in pages.items():

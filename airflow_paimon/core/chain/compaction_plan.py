@@ -4,7 +4,7 @@ As in Paimon, main is ignored, and a partition is rebuilt from the *previous* an
 its own rows. In addition: a plan per group, ranges, several partitions at once (a later one starts from the earlier
 one's result), gaps, and stale partitions.
 
-See docs/chain-tables.md, Compaction.
+See docs/howto/chain-maintenance.md, Compaction.
 """
 
 from __future__ import annotations

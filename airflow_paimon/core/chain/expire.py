@@ -1,6 +1,6 @@
 """Expiry of chain tables: whole segments per group, first their deltas, then their full partitions.
 
-Inputs stay from which a stale partition that stays is to be rebuilt. See docs/chain-tables.md, Expiry.
+Inputs stay from which a stale partition that stays is to be rebuilt. See docs/howto/chain-maintenance.md, Expiry.
 """
 
 from __future__ import annotations

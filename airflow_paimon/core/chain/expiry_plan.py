@@ -1,6 +1,6 @@
 """Plans the expiry of chain tables by whole segments, group by group. Values only, no storage.
 
-See docs/chain-tables.md, Expiry.
+See docs/howto/chain-maintenance.md, Expiry.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ check_chain_table and for people. Values only, no storage.
 A delta-only partition is the nearest earlier snapshot partition of its group, the *anchor*, merged with the deltas
 after it, up to its own.
 
-See docs/chain-tables.md, Reads.
+See docs/howto/chain-reads.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ may ask of the guard. Pure.
 Stricter than Paimon: partitions dropped together can't replace each other, in any kind of commit, and an anchor may
 only be dropped while its inputs exist.
 
-See docs/chain-tables.md, Writes.
+See docs/howto/chain-writes.md.
 """
 
 from __future__ import annotations

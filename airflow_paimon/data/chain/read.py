@@ -4,7 +4,7 @@ The general merge sorts all rows. Here the many rows of the base are not sorted:
 then looked up in the base. A row's place in the chain decides ties of the sequence fields, before the internal sequence
 numbers, which start again in every partition. Rows show the requested partition.
 
-See docs/chain-tables.md, Reads.
+See docs/howto/chain-reads.md.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class _ChainReader:
 def _marked(found: FileBatch, deleted: Positions) -> pa.RecordBatch:
     """Turn rows that a deletion vector marks into deletes, so that they still hide rows of other files.
 
-    See docs/chain-tables.md, Reads.
+    See docs/howto/chain-reads.md.
     """
     first, last = np.searchsorted(deleted, np.array([found.start, found.start + found.rows.num_rows], np.uint64))
     if first == last:

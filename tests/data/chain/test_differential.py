@@ -1,6 +1,6 @@
 """Random chain tables, written, overwritten, dropped and compacted by us, against a model of rows made from the rules.
 
-The rules (docs/chain-tables.md, Reads): main, else the full partition, else the nearest earlier full partition of the
+The rules (docs/howto/chain-reads.md): main, else the full partition, else the nearest earlier full partition of the
 group and the deltas behind it; of a key's versions the last by (sequence field, null lowest; place in the chain; order
 of writing) wins, or with partial updates each column's last value does; a delete that wins removes the row.
 ``AIRFLOW_PAIMON_SEEDS`` sets how many tables there are.

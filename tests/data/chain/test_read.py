@@ -1,4 +1,4 @@
-"""Reads of chain tables: worked examples as rows, and the rules of docs/chain-tables.md."""
+"""Reads of chain tables: worked examples as rows, and the rules of docs/howto/chain-reads.md."""
 
 from __future__ import annotations
 
