@@ -55,7 +55,7 @@ def test_random_tables(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] 
     if asked["result"] or not made:
         assert_same_rows(after, theirs)
     else:
-        # connector 2.0.0 skips all groups as soon as one has the partition (docs/howto/chain-maintenance.md, Compaction)
+        # connector 2.0.0 skips all groups once one has the partition (docs/howto/chain-maintenance.md, Compaction)
         assert "already-there" in outcomes(result).values()
         assert_same_rows(theirs, before)
     assert_same_rows(read_arrow(table), main)

@@ -1,4 +1,4 @@
-"""expire_partitions on real chain tables by the rules of docs/howto/chain-maintenance.md, and what reads give afterwards."""
+"""expire_partitions on real chain tables by the rules of docs/howto/chain-maintenance.md, and reads afterwards."""
 
 from __future__ import annotations
 
