@@ -1,4 +1,4 @@
-"""Corrections of a chain table: the DAG of docs/howto/chain-corrections.md, and the bundled DAGs on its delta branch."""
+"""Corrections of a chain table: the DAG of docs/howto/chain-corrections.md, and bundled DAGs on its delta branch."""
 
 import re
 from pathlib import Path
