@@ -63,7 +63,8 @@ class RestProxy:
     """Passes everything on, but for what ``plan`` says of the next requests whose path ends with ``concerns``.
 
     ``lost``: the server does it, no answer comes; ``503-done``: it does it, and the answer is 503; ``503``, ``500``:
-    it never sees it; ``reset``: it never sees it, and no answer comes; ``pass``. ``seen``: method and path of all;
+    it never sees it; ``reset``: it never sees it, and no answer comes; ``pass``; ``lost-down``: as ``lost``, and every
+    later request gets a 500. ``seen``: method and path of all;
     ``headers``: those of each, their names in small letters.
     """
 
@@ -94,9 +95,11 @@ def rest_proxy(server: RestServer) -> Iterator[RestProxy]:
             proxy.headers.append({k.lower(): v for k, v in self.headers.items()})
             mine = self.path.partition("?")[0].endswith(proxy.concerns)
             fault = proxy.plan.pop(0) if mine and proxy.plan else "pass"
-            if fault in ("pass", "lost", "503-done"):
+            if fault in ("pass", "lost", "lost-down", "503-done"):
                 status, body = self.forward(data)
-            if fault in ("lost", "reset"):
+            if fault == "lost-down":
+                proxy.concerns, proxy.plan = "", ["500"] * 100
+            if fault in ("lost", "lost-down", "reset"):
                 with suppress(OSError):
                     self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True

@@ -261,6 +261,17 @@ def test_a_commit_that_never_gets_an_answer_is_unknown(server: RestServer, proxy
     assert opened(server, "d.unknown").snapshot_ids() == []
 
 
+def test_a_commit_without_an_answer_stays_unknown_when_the_server_is_down_then(
+    server: RestServer, proxy: RestProxy
+) -> None:
+    made(server, "d.down")
+    table = open_table("lake", "d.down", storage_options=proxy.options(server))
+    proxy.plan += ["lost-down"]
+    with pytest.raises(OutcomeUnknownError, match="landed"):
+        append(table, (1, "a"))
+    assert rows_of(opened(server, "d.down")) == [[1, "a"]]
+
+
 def test_reads_go_on_when_the_server_is_busy_for_a_moment(server: RestServer, proxy: RestProxy) -> None:
     made(server, "d.busy")
     proxy.concerns, proxy.plan = "/snapshot", ["503", "lost"]

@@ -24,6 +24,7 @@ from airflow_paimon.core.errors import (
     FormatError,
     NotFoundError,
     OutcomeUnknownError,
+    PaimonError,
     UnsupportedCatalogError,
 )
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
@@ -245,27 +246,37 @@ class RestTableStore(StoreOver):
             self.inner.read(BranchPaths(branch).schema(snapshot.schema_id)), f"schema-{snapshot.schema_id}"
         )
         statistics = partition_statistics(self.inner, snapshot, schema)
+        doubt: OutcomeUnknownError | None = None
         for left in reversed(range(_COMMIT_TRIES)):
-            head = self.table.latest(branch)
-            if (head.id if head is not None else 0) != snapshot.id - 1:
-                self._settle(branch, snapshot)
-                return
-            body = {
-                "tableId": self.table.id,
-                "baseSnapshotUuid": None if head is None else head.uuid,
-                "snapshot": snapshot.to_json(),
-                "statistics": statistics,
-            }
             try:
-                answer = self.table.client.post(self.table.path(branch, "commit"), body)
-            except OutcomeUnknownError:
+                self._commit(branch, snapshot, statistics)
+                return
+            except OutcomeUnknownError as error:
+                doubt = error
                 if not left:
                     raise
                 time.sleep(_COMMIT_WAIT_S * (_COMMIT_TRIES - left))
-                continue
-            if answer.get("success") is not True:
-                self._settle(branch, snapshot)
+            except AlreadyExistsError:
+                raise
+            except PaimonError as error:
+                if doubt is None:
+                    raise
+                raise OutcomeUnknownError(f"{doubt.message}; then {error.message}") from error
+
+    def _commit(self, branch: str, snapshot: Snapshot, statistics: Sequence[Any]) -> None:
+        """Ask the server for the commit once, unless the snapshot is there."""
+        head = self.table.latest(branch)
+        if (head.id if head is not None else 0) != snapshot.id - 1:
+            self._settle(branch, snapshot)
             return
+        body = {
+            "tableId": self.table.id,
+            "baseSnapshotUuid": None if head is None else head.uuid,
+            "snapshot": snapshot.to_json(),
+            "statistics": statistics,
+        }
+        if self.table.client.post(self.table.path(branch, "commit"), body).get("success") is not True:
+            self._settle(branch, snapshot)
 
     def _settle(self, branch: str, snapshot: Snapshot) -> None:
         """Return if the snapshot is the one of its id.

@@ -54,7 +54,6 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
     PaimonError,
-    StorageError,
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.manifest import FileKind
@@ -135,7 +134,11 @@ class _Put:
 
 @dataclass(eq=False, slots=True)
 class _Commit:
-    """One commit. ``changes``: those of its files that are written, and that certainly no snapshot names."""
+    """One commit. ``changes``: those of its files that are written, and that certainly no snapshot names.
+
+    ``in_doubt``: the snapshot that was put, or perhaps was, until it is certain that it did not land. Every error means
+    an unknown outcome till then: after other errors callers delete the files that they wrote.
+    """
 
     table: Table
     make_draft: MakeDraft
@@ -145,6 +148,7 @@ class _Commit:
     looked: int | None = field(init=False)
     draft: Draft | None = None
     changes: Changes | None = None
+    in_doubt: Snapshot | None = None
 
     def __post_init__(self) -> None:
         self.seen = Seen(self.table)
@@ -163,9 +167,12 @@ class _Commit:
                 f"{self.table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was "
                 f"published, run it again when fewer writers commit at once"
             )
-        except PaimonError:
+        except PaimonError as error:
             self._discard_changes()
-            raise
+            if self.in_doubt is None or isinstance(error, OutcomeUnknownError) or LANDED in error.details:
+                raise
+            why = f"it could not be read back ({error.message})"
+            raise unknown_outcome(self.table, self.in_doubt, why) from error
 
     def _attempt(self, attempt: int) -> Receipt | None:
         """Plan on the newest head, and put a snapshot on top of it, or of a newer one; None: another came first."""
@@ -371,15 +378,17 @@ class _Commit:
 
     def _put_ready(self, staged: Staged, ready: Put) -> _Answer:
         self.changes = None  # from here on they may be named
+        self.in_doubt = staged.snapshot
         try:
             ready.put()
-        except StorageError:
-            discard(self.table, [*staged.files, *staged.changes.files])
-            raise
         except AlreadyExistsError:
             return _Answer.EXISTS
         except OutcomeUnknownError:
             return _Answer.UNKNOWN
+        except PaimonError:
+            self.in_doubt = None
+            discard(self.table, [*staged.files, *staged.changes.files])
+            raise
         return _Answer.DONE
 
     def _prepared(self, draft: Draft, staged: Staged, ready: Put) -> bool:
@@ -391,19 +400,7 @@ class _Commit:
             raise
 
     def _has_landed(self, put: _Put, draft: Draft) -> bool:
-        """Read back what was put. False: it certainly did not land, or had to be taken back.
-
-        Whatever fails now leaves it unknown: after other errors callers delete the files that they wrote.
-        """
-        try:
-            return self._read_what_was_put(put, draft)
-        except (ConflictError, OutcomeUnknownError):
-            raise
-        except PaimonError as error:
-            why = f"it could not be read back ({error.message})"
-            raise unknown_outcome(self.table, put.staged.snapshot, why) from error
-
-    def _read_what_was_put(self, put: _Put, draft: Draft) -> bool:
+        """Read back what was put. False: it certainly did not land, or had to be taken back."""
         table, staged, answer = self.table, put.staged, put.answer
         if answer is _Answer.DONE:
             try:
@@ -411,23 +408,30 @@ class _Commit:
             except OutcomeUnknownError:
                 answer = _Answer.UNKNOWN
         certain = answer is _Answer.EXISTS
-        landed, in_order = side_by_side(
-            table.store,
-            [partial(read_back, table, staged, put.branch, certain=certain), partial(still_follows, table, put.head)],
-        )
-        if landed and not in_order and taken_back(table, staged.snapshot, put.head):
-            self._forget()
-            return False
-        if landed:
+        looks: list[Callable[[], bool | None]] = [
+            partial(read_back, table, staged, put.branch, certain=certain),
+            partial(still_follows, table, put.head),
+        ]
+        landed, in_order = side_by_side(table.store, looks)
+        if landed is None:
+            self.in_doubt = None
+            discard(table, [*staged.files, *staged.changes.files])
+            raise ConflictError(
+                f"{table.label}: the branch was renamed or deleted during the commit; nothing was written"
+            )
+        if landed and (in_order or not taken_back(table, staged.snapshot, put.head, put.branch)):
             return True
-        if answer is _Answer.DONE:
+        if landed:
+            self._forget()
+        elif answer is _Answer.DONE:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
-        if answer is _Answer.UNKNOWN:
+        elif answer is _Answer.UNKNOWN:
             # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
             check_not_built_upon(table, draft, staged.snapshot)
-            return False
-        discard(table, staged.files)
-        self.changes = staged.changes
+        else:
+            discard(table, staged.files)
+            self.changes = staged.changes
+        self.in_doubt = None
         return False
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
-from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.commit.seen import is_same
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -20,6 +19,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.lineage import Lineage, is_standing
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import (
     all_manifests,
@@ -31,6 +31,7 @@ from airflow_paimon.core.table.scan import (
 from airflow_paimon.core.table.table import Table
 
 _READ_AT_ONCE = 64
+BEING_CHANGED = "its branch is being renamed or deleted, or was recreated"
 
 
 def find_landed(
@@ -114,33 +115,32 @@ def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
     return True
 
 
-def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None) -> bool:
+def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: Lineage | None) -> bool:
     """Take a snapshot back that was just put on ``head`` where it doesn't belong; False: it stands, or others are based
-    on it.
+    on it. ``branch``: the branch's record right before the put.
 
     Either an expiry had made its id free; its manifests stay then, as the expiry may have seen it. Or the table is
     being dropped, or was made anew right before the put: what it names goes, so nothing can be based on it.
     Or another engine rolled the branch back then, or made it anew.
 
     Raises:
-        OutcomeUnknownError: it can't be told, or not be deleted.
+        OutcomeUnknownError: it can't be told, or not be deleted. Or the branch is being renamed or deleted, which looks
+            the same: a rename has found the snapshot, and copied it.
     """
-    if took_expired_id(table, snapshot) or _lost_its_lists(table, snapshot) or not table.exists():
-        _take_away(table, snapshot)
-        return True
-    if head is None or not _lost_its_head(table, snapshot, head):
+    expired = took_expired_id(table, snapshot)
+    dropped = not expired and (_lost_its_lists(table, snapshot) or not table.exists())
+    if not expired and not dropped and (head is None or not _lost_its_head(table, snapshot, head)):
         return False
-    _take_away(table, snapshot)
-    if not table.store.exists(table.paths.snapshot(snapshot.id + 1)):
+    if not is_standing(table, branch):
+        raise unknown_outcome(table, snapshot, BEING_CHANGED)
+    path, data = table.paths.snapshot(snapshot.id), snapshot.to_bytes()
+    if not table.store.delete_same(path, data) and not expired:
+        raise unknown_outcome(table, snapshot, "it was put where it doesn't belong, and is not there any more")
+    if expired or dropped or not table.store.exists(table.paths.snapshot(snapshot.id + 1)):
         return True
     with suppress(AlreadyExistsError):  # another one has come to be based on it
-        table.store.create(table.paths.snapshot(snapshot.id), snapshot.to_bytes())
+        table.store.create(path, data)
     return False
-
-
-def _take_away(table: Table, snapshot: Snapshot) -> None:
-    if delete_files(table, [table.paths.snapshot(snapshot.id)]):
-        raise unknown_outcome(table, snapshot, "it was put where it doesn't belong, and could not be deleted again")
 
 
 def _lost_its_head(table: Table, snapshot: Snapshot, head: Snapshot) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_paimon.core.errors import OutcomeUnknownError, StorageError
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.paths import MAIN, hint_number
 from airflow_paimon.core.table.table import Table
@@ -29,5 +29,5 @@ def refresh_hint(table: Table, snapshot_id: int) -> None:
             table.store.delete(table.paths.latest_hint)  # expired meanwhile, or the table was made anew
         if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
             table.store.delete(table.paths.latest_hint)
-    except (StorageError, OutcomeUnknownError) as error:
+    except PaimonError as error:
         log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.landed import is_ours, unknown_outcome
+from airflow_paimon.core.commit.landed import BEING_CHANGED, is_ours, unknown_outcome
 from airflow_paimon.core.commit.seen import is_same
-from airflow_paimon.core.commit.staged import Staged, discard
-from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, NotFoundError, PaimonError, StorageError
+from airflow_paimon.core.commit.staged import Staged
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing
@@ -37,40 +37,40 @@ def _has_schema(table: Table, schema: TableSchema) -> bool:
         return False
 
 
-def read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: bool) -> bool:
+def read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: bool) -> bool | None:
     """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
 
-    The branch is checked first: an operation that deletes or renames it later finds the snapshot.
+    The branch is checked first: an operation that deletes or renames it later finds the snapshot. None: it was put on a
+    branch that had been renamed or deleted for good, and was deleted again.
     """
     snapshot = staged.snapshot
+    standing = is_standing(table, branch)
     try:
-        standing = is_standing(table, branch)
         landed = is_ours(table, snapshot)
-        if landed and not standing:
-            raise _branch_taken_away(table, staged, branch)
-        return landed
     except NotFoundError:
         if certain:
             return False
         raise unknown_outcome(table, snapshot, "it is not there when it is read back") from None
-    except StorageError as error:
-        raise unknown_outcome(table, snapshot, f"it could not be read back ({error})") from error
+    if standing or (certain and not landed):
+        return landed
+    if landed and _is_taken_from_gone_branch(table, staged, branch):
+        return None
+    raise unknown_outcome(table, snapshot, BEING_CHANGED)
 
 
-def _branch_taken_away(table: Table, staged: Staged, branch: Lineage | None) -> PaimonError:
-    """Return the error for a snapshot that was put while its branch was renamed or deleted.
+def _is_taken_from_gone_branch(table: Table, staged: Staged, branch: Lineage | None) -> bool:
+    """Delete a snapshot that was put after its branch was deleted for good; False: it is not certain that it goes.
 
-    Once the branch is deleted, the snapshot belongs to no branch, and would bring its rows into the next branch of
-    that name.
+    It belongs to no branch, and would bring its rows into the next branch of that name.
     """
     snapshot, data = staged.snapshot, staged.data
     path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
     if not is_gone(table, branch) or table.store.exists(following):
-        return unknown_outcome(table, snapshot, "its branch is being renamed or deleted, or was recreated")
-    table.store.delete_same(path, data)
+        return False
+    if not table.store.delete_same(path, data):
+        return False
     if table.store.exists(following):  # a writer to the recreated branch has committed on top of it
         with suppress(AlreadyExistsError):
             table.store.create(path, data)
-        return unknown_outcome(table, snapshot, "its branch was recreated, and another commit there is based on it")
-    discard(table, [*staged.files, *staged.changes.files])
-    return ConflictError(f"{table.label}: the branch was renamed or deleted during the commit; nothing was written")
+        return False
+    return True

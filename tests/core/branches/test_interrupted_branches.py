@@ -415,7 +415,7 @@ def test_a_commit_that_goes_on_from_one_to_be_withdrawn_stays_readable() -> None
             append(view, "a", 1, seq=300)
             others.update(names(view) - before)
 
-    with pytest.raises(OutcomeUnknownError, match="is based on it"):
+    with pytest.raises(OutcomeUnknownError, match="or was recreated"):
         append(replace(view, store=FaultStore(table.store, on_mutation=interfere)), "a", 1, seq=100)
     assert others and others <= names(view)
     assert [s.id for s in view.snapshots()] == [2, 3, 4, 5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +25,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
     StorageError,
+    UnsafeOperationError,
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
@@ -569,6 +571,60 @@ def test_a_put_that_can_not_be_seen_has_an_unknown_outcome(table: Table, case: s
         append(Table(AtPut(table.store, case), table.name), "b")
 
 
+class AfterPut(_Wrapper):
+    """Somebody acts right before one of the calls that come after the put of snapshot 3, the first of which is 1."""
+
+    def __init__(self, inner: Store, number: int, act: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.number, self._act, self._acting = number, act, False
+        self.calls: int | None = None
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        if self.calls is not None:
+            self.calls += 1
+            if self.calls == self.number:
+                self._act()
+        result = action()
+        if method == "create" and path.endswith("/snapshot-3"):
+            self.calls = 0
+        return result
+
+
+@pytest.mark.parametrize("how", ["rename_branch", "renamed folder", "an error", "a refusal"])
+def test_no_error_after_the_put_says_that_nothing_was_written(how: str) -> None:
+    """Whatever happens at whichever call: what has landed is acknowledged, or its outcome is unknown."""
+    number, acted = 0, True
+    while acted:
+        number += 1
+        table = make_table(f"memory://{uuid.uuid4()}/wh")
+        append(table, "a")
+        run(table, "create_branch", branch="fix", snapshot=1)
+        fix = table.branch("fix")
+        append(fix, "old")
+        new = message(fix, "new")
+
+        def act(table: Table = table) -> None:
+            match how:
+                case "rename_branch":
+                    run(table, "rename_branch", branch="fix", to_branch="alt")
+                case "renamed folder":
+                    for path in table.store.walk("branch/branch-fix"):
+                        table.store.create(path.replace("branch-fix", "branch-alt"), table.store.read(path))
+                        table.store.delete(path)
+                case "an error":
+                    raise NotFoundError("the folder is not there")
+                case _:
+                    raise UnsafeOperationError("a symbolic link")
+
+        met = AfterPut(table.store, number, act)
+        with suppress(OutcomeUnknownError):
+            commit_append(Table(met, table.name, "fix"), [new], planned_on=fix.latest_snapshot())
+        now = table.branch("alt" if table.branch("alt").exists() else "fix")
+        assert new.new_files[0].file_name in names(now), number
+        acted = met.calls is not None and met.calls >= number
+    assert number > 4
+
+
 class Far(FaultStore):
     """A storage where each look costs, so that few are made."""
 
@@ -612,7 +668,7 @@ def test_a_commit_on_what_another_engine_rolled_back_is_taken_back(table: Table)
     head, landed = put_on(table)
     for number in (3, 4):
         table.store.delete(table.paths.snapshot(number))
-    assert taken_back(table, landed, head)
+    assert taken_back(table, landed, head, None)
     assert table.snapshot_ids() == [1, 2]
 
 
@@ -623,5 +679,5 @@ def test_a_commit_stays_after_an_expiry_that_left_a_snapshot_file(table: Table) 
         table.store.delete(manifest_path(name))
     for number in (1, 3, 4):
         table.store.delete(table.paths.snapshot(number))
-    assert not taken_back(table, landed, head)
+    assert not taken_back(table, landed, head, None)
     assert table.snapshot_ids() == [2, 5] and table.snapshot(5) == landed
