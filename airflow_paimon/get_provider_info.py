@@ -25,7 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "reads",
             "none",
             "What small work on rows runs in plain Python beside its task instead of in Spark, unless the Paimon "
-            "connection says otherwise: none, reads (diffs and checks) or all (what writes rows, too).",
+            "connection says otherwise: none, reads (diffs and row limits of checks) or all (compactions and rescales, "
+            "too).",
         ),
         (
             "deferrable",
@@ -80,7 +81,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.hooks.paimon",
                 "airflow_paimon.hooks.spark_job",
                 "airflow_paimon.hooks.spark_connect_job",
-                "airflow_paimon.hooks.plain_job",
+                "airflow_paimon.hooks.local_job",
                 "airflow_paimon.hooks.sql",
             )
         ],
@@ -186,7 +187,7 @@ def _job_fields() -> dict[str, Any]:
         "local_execution": _field(
             "Local execution",
             "What runs in plain Python beside its task, where it is small, instead of in Spark: none; reads: diffs and "
-            "checks; all: what writes rows, too; empty = reads",
+            "row limits of checks; all: compactions and rescales, too; empty = reads",
             enum=["none", "reads", "all", None],
         ),
         "results_folder": _field(

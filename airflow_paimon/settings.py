@@ -11,7 +11,7 @@ import math
 
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.plain import LOCAL_EXECUTION as LOCAL
+from airflow_paimon.core.requests.local_execution import LOCAL_EXECUTION as LOCAL
 from airflow_paimon.core.requests.requests import ENGINES
 from airflow_paimon.get_provider_info import SETTINGS
 

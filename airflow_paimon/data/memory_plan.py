@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType
-from airflow_paimon.core.requests.plain import MEMORY_BYTES
+from airflow_paimon.core.requests.local_execution import MEMORY_BYTES
 
 DEFAULT_BYTES = MEMORY_BYTES
 """What a connection and a job that say nothing else let plain Python take."""

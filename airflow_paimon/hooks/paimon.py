@@ -165,7 +165,7 @@ class PaimonHook(BaseHook):
     @property
     def local_execution(self) -> str:
         """What of the work on rows runs in plain Python where it is small: ``none``, ``reads`` or ``all``."""
-        from airflow_paimon.core.requests.plain import local_execution
+        from airflow_paimon.core.requests.local_execution import local_execution
         from airflow_paimon.settings import LOCAL_EXECUTION
 
         name = f"Connection {self.paimon_conn_id!r}: local_execution"

@@ -34,8 +34,8 @@ from airflow_paimon.touched_branches import branches_to_read, branches_to_write,
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
+    from airflow_paimon.hooks.local_job import LocalJobHook
     from airflow_paimon.hooks.paimon import PaimonHook
-    from airflow_paimon.hooks.plain_job import PlainJobHook
     from airflow_paimon.hooks.spark_connect_job import SparkConnectJobHook
     from airflow_paimon.hooks.spark_job import SparkJobHook
 
@@ -87,8 +87,9 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     :param spark_conn_id: connection of type ``spark`` or ``spark_connect``; left out, the one that the Paimon
         connection names, or ``spark_default`` (templated)
     :param run_on: left out, an operation that is metadata only runs in the worker, in milliseconds, and what writes
-        rows is submitted to Spark. A diff or a check that takes no more than 1 GiB of memory runs in a process beside
-        the task; the connection's ``local_execution`` allows more or less. ``spark`` submits in any case (templated)
+        rows is submitted to Spark. A diff, or a check of row limits, that takes no more than 1 GiB of memory runs in a
+        process beside the task; the connection's ``local_execution`` allows more or less. ``spark`` submits in any
+        case (templated)
     :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
     :param dry_run: plan, change nothing; the plan is in ``details.plan``. Of lists with more than 100 entries the
         first 100 are kept, and ``details.left_out`` says how many are missing; the job prints all (templated)
@@ -161,7 +162,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self._must_defer = bool(deferrable)
         self.poll_interval = poll_interval
         self._spark_hook: SparkJobHook | SparkConnectJobHook | None = None
-        self._plain_hook: PlainJobHook | None = None
+        self._local_hook: LocalJobHook | None = None
         self.spark_url: str | None = None
         self._result: dict[str, Any] | None = None
         self._error: dict[str, Any] | None = None
@@ -223,7 +224,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     def on_kill(self) -> None:
         """Kill the job, within 5 seconds."""
-        for hook in (self._spark_hook, self._plain_hook):  # in this order: nothing is submitted any more
+        for hook in (self._spark_hook, self._local_hook):  # in this order: nothing is submitted any more
             if hook is not None:
                 hook.on_kill()
 
@@ -381,7 +382,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         )
         if self._must_defer:
             self._spark_hook.require_driver_elsewhere()
-        if (done := self._run_plain(hook, request, spark.conf)) is not None:
+        if (done := self._run_locally(hook, request)) is not None:
             return done
         where: dict[str, Any] = {"result_name": self._result_name(context), "results_folder": hook.results_folder}
         self.log.info("Submitting to Spark (connection %s)", spark.conn_id)
@@ -393,18 +394,18 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             defer_until_over(self, context, job, spark.conn_id)
         return self._spark_hook.run_job(request, texts=self._texts(), **where)
 
-    def _run_plain(self, hook: PaimonHook, request: Request, spark_conf: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _run_locally(self, hook: PaimonHook, request: Request) -> dict[str, Any] | None:
         """Run small work on rows in a process beside this one, if it may; None = it is Spark's."""
-        from airflow_paimon.core.requests.plain import may_run_plain
+        from airflow_paimon.core.requests.local_execution import may_run_locally
 
         local = hook.local_execution
-        if self._run_on is not None or not may_run_plain(request, self._texts(), spark_conf, local):
+        if self._run_on is not None or not may_run_locally(request, local):
             return None
-        from airflow_paimon.hooks.plain_job import PlainJobHook
+        from airflow_paimon.hooks.local_job import LocalJobHook
 
         self.log.info("Trying it in a process beside the task, without Spark (local_execution is %s)", local)
-        self._plain_hook = PlainJobHook()
-        return self._plain_hook.run_job(request, texts=self._texts())
+        self._local_hook = LocalJobHook()
+        return self._local_hook.run_job(request, texts=self._texts())
 
     def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> bool:
         if self.deferrable and not (self._must_defer or spark.is_cluster):

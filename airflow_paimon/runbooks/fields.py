@@ -116,8 +116,7 @@ _SHARED = {
     ),
     "in_spark": switch(
         "All in Spark",
-        "Submit diffs and checks to Spark, too, even if they are small. What writes rows runs there anyway, unless the "
-        "Paimon connection's local_execution says otherwise.",
+        "Submit diffs and checks to Spark, too, even if they are small. What SQL says is computed there anyway.",
     ),
     "spark_conf": Param(
         {},

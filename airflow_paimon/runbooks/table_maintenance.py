@@ -255,7 +255,7 @@ def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[
     small work runs beside its task there are none.
     """
     from airflow_paimon.core.errors import PaimonError
-    from airflow_paimon.core.requests.plain import ALL
+    from airflow_paimon.core.requests.local_execution import ALL
 
     local = PaimonHook(params["paimon_conn_id"]).local_execution == ALL and not params["in_spark"]
     if local or params["dry_run"] or not params["compact"]:

@@ -42,8 +42,8 @@ from airflow_paimon.core.requests.arguments import (
     read_storage_options,
 )
 from airflow_paimon.core.requests.context import OperationResult, failure_json, running_in_spark
+from airflow_paimon.core.requests.local_execution import MEMORY_BYTES, NONE, NeedsSparkError
 from airflow_paimon.core.requests.operations import operation_of, run_operation
-from airflow_paimon.core.requests.plain import ALL, MEMORY_BYTES, NONE, Here, NeedsSparkError
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import CheckBranchData, Request
 from airflow_paimon.core.store.secrets import secret_values
@@ -172,8 +172,8 @@ def _failed(request: Request, error: Exception) -> Outcome:
         log.exception("%s failed", request.operation)
         missing = UnsupportedFeatureError(
             f"{request.operation} runs in Spark, which could not be started here: it needs Java (JAVA_HOME; the log "
-            f"has what Spark said), or submit the job with spark-submit. Small corrections, compactions and rescales "
-            f"can do without Spark: --local-execution all"
+            f"has what Spark said), or submit the job with spark-submit. Small compactions and rescales can do "
+            f"without Spark: --local-execution all"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     if isinstance(error, PaimonError):
@@ -223,7 +223,9 @@ def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
     if not _in_yarn_cluster():
         from airflow_paimon.spark.jobs.before_spark import run_before_spark
 
-        if (done := run_before_spark(request, _here(arguments))) is not None:
+        # Of a submitted job this process does nothing itself: whoever submits it wants Spark.
+        local = NONE if _is_submitted() else arguments.local_execution
+        if (done := run_before_spark(request, local, without_spark=arguments.without_spark)) is not None:
             return done
         if arguments.without_spark:
             raise NeedsSparkError(f"it is more than {MEMORY_BYTES >> 20:,} MiB allow, or Spark's own work")
@@ -258,13 +260,6 @@ def _run_on_metadata(request: Request) -> OperationResult:
     finally:
         for spark in started:
             _stop(spark)
-
-
-def _here(arguments: JobArguments) -> Here:
-    """Return what this process may do itself: of a submitted job nothing, since whoever submits it wants Spark."""
-    local = NONE if _is_submitted() else arguments.local_execution
-    memory = 0 if local == NONE else MEMORY_BYTES
-    return Here(memory_bytes=memory, writes=local == ALL, only=arguments.without_spark)
 
 
 def _is_submitted() -> bool:

@@ -97,7 +97,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
 
     (question,) = questions
     assert TABLE in question["subject"]
-    assert "ticket 17" in question["body"]
+    assert "ticket 17" in question["body"] and "amount / 100 AS amount" in question["body"]
     assert "Consumer dashboards reads snapshot 1 next" in question["body"]
     assert "3 checks of the branch**, 1 with a warning" in question["body"]
     assert all(f"dt={day}" in question["body"] for day in WRONG)

@@ -21,8 +21,8 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.local_execution import NONE, READS
 from airflow_paimon.core.requests.operations import run_here
-from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.data import memory_plan, plain
 from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
@@ -84,7 +84,7 @@ def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path) -> None:
     for i in range(5):
         add(table, (i, "a"))
     before = rows_of(table)
-    assert run_before_spark(asked(tmp_path), Here(memory_bytes=0)) is None
+    assert run_before_spark(asked(tmp_path), NONE) is None
     assert len(names(table)) == 5
     done = run_before_spark(asked(tmp_path, operation_id="op"))
     assert done is not None and done.details["files_before"] == 5
@@ -98,8 +98,8 @@ def test_the_job_compacts_whatever_its_size_where_no_spark_is(tmp_path: Path, mo
     for i in range(5):
         add(table, (i, "a"))
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert run_before_spark(asked(tmp_path), Here(memory_bytes=0, only=True)) is None, "the cluster has Spark"
-    done = run_before_spark(asked(tmp_path), Here(memory_bytes=0))
+    assert run_before_spark(asked(tmp_path), NONE, without_spark=True) is None, "the cluster has Spark"
+    done = run_before_spark(asked(tmp_path), NONE)
     assert done is not None and done.details["files_before"] == 5
     assert len(names(table)) == 1
 
@@ -123,7 +123,7 @@ def test_several_tables_are_compacted_one_after_the_other_and_none_keeps_another
         add(table, (i, "a"))
     wrong = wrong_count(tmp_path)
     several = asked(tmp_path, table=f"{wrong.name}, d.p", operation_id="op")
-    assert run_before_spark(several, Here(writes=False)) is None, "they share a Spark application"
+    assert run_before_spark(several, READS) is None, "they share a Spark application"
     with pytest.raises(FormatError, match=rf"failed for 1 of 2 tables, the others are done: {wrong.name}: ") as failed:
         run_here(several)
     results = {one["table"]: one for one in failed.value.details["tables"]}

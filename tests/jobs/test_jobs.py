@@ -16,8 +16,8 @@ import pytest
 from airflow_paimon.bundled import job_names, job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import OPERATIONS
-from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.conftest import REPO_ROOT
@@ -124,7 +124,7 @@ def test_a_statement_names_no_partitions(warehouse: Path, tmp_path: Path, text: 
     file = tmp_path / "fix.sql"
     values = {"warehouse": str(warehouse), "table": "d.t", "branch": "fix", "sql": str(file)}
     file.write_text(text)
-    assert run_before_spark(build_request("correct_branch", values), Here(memory_bytes=0)) is None
+    assert run_before_spark(build_request("correct_branch", values), NONE) is None
     file.write_text("\n select * FROM branch")
     with pytest.raises(InvalidInputError, match="name the partitions to overwrite"):
         run_before_spark(build_request("correct_branch", values))

@@ -10,7 +10,7 @@ import pytest
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.plain import Here
+from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import sql
@@ -174,7 +174,7 @@ def correct(spark: SparkSession, warehouse: Path, text: str | None, branch: str 
     file = warehouse / "query.sql"
     file.write_text(text or "")
     asked = {**more, **({"sql": str(file)} if text else {}), "branch": branch}
-    run_before_spark(build_request("correct_branch", values(warehouse, **asked)), Here(memory_bytes=0))
+    run_before_spark(build_request("correct_branch", values(warehouse, **asked)), NONE)
     return correct_fix(spark, warehouse, text, **{"branch": branch, **more})
 
 

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -20,10 +18,9 @@ from airflow_paimon.data.arrow_read import count_rows
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.data.where_text import where_argument
 from airflow_paimon.spark import read_table, register, sql, write_table
-from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.tables import run
 from tests.spark.jobs.checks import outcome
-from tests.spark.jobs.operations import correct, values
+from tests.spark.jobs.operations import correct
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,10 +93,7 @@ def test_rows_are_found_with_blanks_or_without(
     write_unfilled(monkeypatch, table.branch("fix"), rows_of([("qq", "q", None, "e", 20), ("q", "q", None, "e", 21)]))
     for statement in ("UPDATE branch SET n = 12 WHERE n = 11", "UPDATE branch SET v = 'r' WHERE n = 20",
                       "DELETE FROM branch WHERE n = 21"):  # fmt: skip
-        (tmp_path / "plain.sql").write_text(statement)
-        asked = values(tmp_path, branch="fix", sql=str(tmp_path / "plain.sql"))
-        done = run_before_spark(build_request("correct_branch", asked), Here(memory_bytes=1 << 30))
-        assert done is not None and done.changed
+        assert correct(spark, tmp_path, statement).changed
     assert outcome(spark, tmp_path, {"accepted_values": {"column": "c", "values": ["y", "q"]}}) == ("passed", 0)
     assert outcome(spark, tmp_path, {"sql": "SELECT * FROM diff WHERE k = 'qq'"}) == ("failed", 1)
     correct(spark, tmp_path, "DELETE FROM branch WHERE k = 'qq' AND c = 'q'")

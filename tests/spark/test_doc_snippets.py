@@ -24,8 +24,8 @@ import pytest
 from airflow_paimon import create_table, open_table
 from airflow_paimon.cli.main import run
 from airflow_paimon.core.requests.arguments import build_request, parse_arguments
+from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
-from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.data import write_arrow
 from airflow_paimon.plugin import macros
 from airflow_paimon.rule_text import rules_as_json
@@ -128,7 +128,7 @@ class Page:
         from airflow_paimon.spark.jobs.before_spark import run_before_spark
 
         if OPERATIONS[request.operation].needs_spark:  # as a job does, but for what plain Python could do
-            result = run_before_spark(request, Here(memory_bytes=0)) or run_spark_operation(self.spark, request)
+            result = run_before_spark(request, NONE) or run_spark_operation(self.spark, request)
         else:
             result = run_operation(request)
         assert result.operation == request.operation

@@ -50,12 +50,6 @@ TOO_DEEP = (
     f"IN (...) for many values"
 )
 _SIGNS = ("+", "-", "~", "!")
-_BEYOND = ("cast", "distinct", "except", "group", "having", "intersect", "join", "lateral", "like", "limit",
-           "order", "over", "overwrite", "union", "window", "with")  # fmt: skip
-_BEFORE_PARENTHESIS = frozenset({
-    "and", "as", "between", "by", "else", "from", "in", "insert", "not", "on", "or", "select", "set", "then", "using",
-    "values", "when", "where",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +77,6 @@ def tokens_of(sql: str) -> list[Token]:
         if kind is not None and kind != "skip":
             found.append(Token(kind, match[kind].replace("``", "`") if kind == "quoted" else match[kind]))
     return found
-
-
-def starts_of(sql: str) -> list[int]:
-    """Return where each of ``tokens_of`` begins."""
-    return [match.start() for match in _TOKEN.finditer(sql) if match.lastgroup not in (None, "skip")]
 
 
 def split_statements(sql: str) -> list[str]:
@@ -162,22 +151,3 @@ def kind_of(tokens: Sequence[Token]) -> str | None:
         if depth == 0 and token.is_word(*QUERIES) and not token.is_word("with"):
             return None
     return None
-
-
-def may_be_plain(sql: str) -> bool:
-    """Whether it is worth to look into a file of SQL with the table at hand: it begins with a statement or a SELECT,
-    and no function, join or subquery is in it.
-    """
-    tokens = tokens_of(without_comments(sql))
-    if not tokens or not tokens[0].is_word("update", "delete", "insert", "merge", "select"):
-        return False
-    if tokens[0].is_word("select") and not any(token.is_word("from") for token in tokens):
-        return False
-    beyond = any(token.is_word(*_BEYOND) for token in tokens)
-    inner = any(token.is_word("select") and tokens[at + 1].text != "*" for at, token in enumerate(tokens[:-1]) if at)
-    calls = any(
-        word.kind == "word" and word.text.lower() not in _BEFORE_PARENTHESIS and mark == Token("mark", "(")
-        for before, word, mark in zip(tokens, tokens[1:], tokens[2:], strict=False)
-        if not before.is_word("into", "table", "as") and before != Token("mark", ")")
-    )
-    return not beyond and not inner and not calls

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.local_execution import LOCAL_EXECUTION, READS
 from airflow_paimon.core.requests.operations import operation_of
-from airflow_paimon.core.requests.plain import LOCAL_EXECUTION, READS
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, TAG_PREFIX, is_pattern, parse_identifier
 
@@ -369,17 +369,17 @@ def _parser(operation: str) -> _StrictParser:
     )
     parser.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
     if operation_of(operation).needs_spark:
-        _add_plain_flags(parser)
+        _add_local_flags(parser)
     return parser
 
 
-def _add_plain_flags(parser: argparse.ArgumentParser) -> None:
+def _add_local_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         flag_name(LOCAL),
         action=_Once,
         choices=LOCAL_EXECUTION,
-        help=f"What runs in plain Python where it is small, unless the job was submitted: nothing, diffs and checks "
-        f"(reads), or what writes rows, too; default {READS}",
+        help=f"What runs in plain Python where it is small, unless the job was submitted: nothing, diffs and limits "
+        f"of checks (reads), or compactions and rescales, too; default {READS}",
     )
     parser.add_argument(
         flag_name(WITHOUT_SPARK),

@@ -12,8 +12,8 @@ from airflow_paimon.core.correction.checks import check_is_query, naming_stateme
 from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
+from airflow_paimon.core.requests.local_execution import ALL, MEMORY_BYTES, NONE, NeedsSparkError
 from airflow_paimon.core.requests.operations import check_engine, names_several, run_here
-from airflow_paimon.core.requests.plain import Here, NeedsSparkError
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
     Compact,
@@ -41,32 +41,31 @@ from airflow_paimon.spark.jobs.correction_sources import divided, further_views,
 from airflow_paimon.spark.jobs.replay_check import check_replay
 from airflow_paimon.spark.statements.views import viewed_table
 
-_DEFAULT = Here()
-
 
 @reading_once()
-def run_before_spark(request: Request, here: Here = _DEFAULT) -> OperationResult | None:
+def run_before_spark(request: Request, local: str = ALL, *, without_spark: bool = False) -> OperationResult | None:
     """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, or where
     no Spark is installed and this process can do the work.
 
+    ``local``: what this process may do itself, one of ``LOCAL_EXECUTION``. ``without_spark``: no Spark session follows
+    here for what this process can't do.
+
     Raises:
-        PaimonError: as the operation does. NeedsSparkError: with ``here.only`` for what another process may open.
+        PaimonError: as the operation does. NeedsSparkError: ``without_spark``, and another process may open the table.
     """
     check_engine(request)
     if names_several(request):
         return run_here(request) if request.dry_run else None
-    return _run(request, here)
+    return _run(request, local, without_spark)
 
 
-def _run(request: Request, here: Here) -> OperationResult | None:
-    context = _opened(request) if here.only else open_context(request)
-    memory = here.memory_bytes
-    to_write = memory if here.writes else 0
-    rewritten = max(to_write, 1)  # into a byte fits only what finds nothing to write, which needs no session
-    any_size = request.dry_run or (not here.only and find_spec("pyspark") is None)
+def _run(request: Request, local: str, without_spark: bool) -> OperationResult | None:
+    context = _opened(request) if without_spark else open_context(request)
+    memory = 0 if local == NONE else MEMORY_BYTES
+    rewritten = MEMORY_BYTES if local == ALL else 1  # a byte: only what finds nothing to write, which needs no session
+    any_size = request.dry_run or (not without_spark and find_spec("pyspark") is None)
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
-        return _correct(context, request, to_write) if to_write else None
     elif isinstance(request, ReplayBranch):
         return check_replay(context, request)
     elif isinstance(request, CompactChainTable):
@@ -100,15 +99,6 @@ def _opened(request: Request) -> Context:
     except PaimonError as error:
         raise NeedsSparkError(f"the table can't be opened here ({error.message})") from None
     return context
-
-
-def _correct(context: Context, request: CorrectBranch, memory_bytes: int) -> OperationResult | None:
-    if request.function or request.engine != "embedded":
-        return None
-    # It loads PySpark, if no JVM; what is refused, and what Spark does anyway, need not wait for that.
-    from airflow_paimon.spark.jobs.correct_plainly import correct_plainly
-
-    return correct_plainly(context, request, memory_bytes)
 
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:

@@ -14,12 +14,9 @@ from airflow_paimon.core.checks.required import required_rules, without_rules
 from airflow_paimon.core.checks.results import FAILED, SKIPPED, WARNED, RuleResult, outcome_of, put_record
 from airflow_paimon.core.checks.rules import (
     VIEWS,
-    AcceptedValues,
     Function,
-    NotNull,
     RowLimits,
     Rule,
-    Unique,
     is_module,
     read_rules,
 )
@@ -35,7 +32,6 @@ from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, 
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES
-from airflow_paimon.spark.jobs.check_plainly import is_kept
 from airflow_paimon.spark.jobs.correction_sources import further_views
 
 _LISTED = 3
@@ -75,7 +71,7 @@ def check_before_spark(
     context: Context, request: CheckBranchData, memory_bytes: int = DEFAULT_BYTES
 ) -> OperationResult | None:
     """Check the rules, and evaluate them where that needs no Spark session: none, or limits of a difference that takes
-    no more memory, and rules about columns that are kept.
+    no more memory.
 
     Raises:
         PaimonError: as ``check_branch_data`` does.
@@ -84,23 +80,16 @@ def check_before_spark(
     if not rules:
         return without_rules(context, request)
     limits = [rule for rule in rules if isinstance(rule, RowLimits)]
-    others = [rule for rule in rules if not isinstance(rule, RowLimits)]
-    if not all(isinstance(rule, NotNull | AcceptedValues | Unique) for rule in others):
+    if len(limits) < len(rules):
         return None
     plan = planned_changes(context, request)
-    if not diff_fits(plan, memory_bytes) or not all(is_kept(rule, plan, memory_bytes) for rule in others):
+    if not diff_fits(plan, memory_bytes):
         return None
-    counts: list[Counts] = []
-    if limits:
-        found = compare_here(plan, 0)
-        if inexact_partitions(limits, plan, found):
-            return None
-        counts = counts_of(plan, found)
-
-    def result_of(rule: Rule) -> RuleResult:
-        return limits_result(rule, request, counts) if isinstance(rule, RowLimits) else kept_result(rule)
-
-    return evaluate(context, request, plan, lambda: [result_of(rule) for rule in rules])
+    found = compare_here(plan, 0)
+    if inexact_partitions(limits, plan, found):
+        return None
+    counts = counts_of(plan, found)
+    return evaluate(context, request, plan, lambda: [limits_result(rule, request, counts) for rule in limits])
 
 
 def evaluate(
@@ -168,11 +157,6 @@ def _example(result: RuleResult) -> str:
 def limits_result(rule: RowLimits, request: CheckBranchData, counts: Sequence[Counts]) -> RuleResult:
     """Compare how many rows differ with a rule's limits."""
     return totals_result(rule, request, broken_limits(rule, counts), "more rows than allowed")
-
-
-def kept_result(rule: Rule) -> RuleResult:
-    """Return what a rule says that no row breaks."""
-    return RuleResult(name=rule.name, digest=rule.digest, outcome=outcome_of(rule, 0), broken=0, said=KEPT)
 
 
 def totals_result(rule: Rule, request: CheckBranchData, broken: list[dict[str, Any]], what: str) -> RuleResult:

@@ -18,11 +18,11 @@ from airflow_paimon.core.checks.rules import (
 )
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_diff import CHANGE
-from airflow_paimon.spark.jobs.check_plainly import touched_partitions
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
 from airflow_paimon.spark.statements.tables import warehouse_tables
@@ -137,10 +137,19 @@ def _changed(views: CheckViews) -> DataFrame:
     return diff.where(diff[CHANGE] != "deleted")
 
 
+def _touched_partitions(rule: Unique, views: CheckViews) -> Selection | None:
+    """Select the partitions that differ, where rows of others can't have the same values in the rule's columns."""
+    plan = views.plan
+    schema = plan.after.scan.schema
+    if not schema.partition_keys or not set(schema.partition_keys) <= set(rule.columns):
+        return None
+    return StoredPartitions(schema).those({s.partition for side in (plan.before, plan.after) for s in side.scan.splits})
+
+
 def _repeated(rule: Unique, views: CheckViews) -> DataFrame | None:
     from pyspark.sql import functions as sf
 
-    rows = views.branch(rule.columns, None if rule.rows == ALL else touched_partitions(rule.columns, views.plan))
+    rows = views.branch(rule.columns, None if rule.rows == ALL else _touched_partitions(rule, views))
     rows = rows.where(_all([rows[c].isNotNull() for c in rule.columns]))
     counts = rows.groupBy(*rule.columns).agg(sf.count(sf.lit(1)).alias(_COUNT))
     repeated = counts.where(counts[_COUNT] > 1)

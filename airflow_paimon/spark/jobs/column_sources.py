@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.requests.plain import COLUMN_SOURCES_SETTING
 from airflow_paimon.spark.plan_text import analyzed_text
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SWITCH = COLUMN_SOURCES_SETTING
+SWITCH = "spark.airflow_paimon.columnSources"
+"""The session's setting that leaves the sources of a query's columns out of the result."""
 _MOST_COLUMNS, _MOST_SOURCES = 200, 20
 _ID = re.compile(r"#(\d+)L?")
 _DEFINED = re.compile(r"(.*?) AS (.*)#(\d+)L?", re.DOTALL)
@@ -66,15 +66,6 @@ def sources_in(text: str, names: Sequence[str], views: Mapping[str, Sequence[str
         log.debug("No column lineage: %r", error)
         return {}
     return {n: sorted(s) for n, s in found.items() if s and len(s) <= _MOST_SOURCES}
-
-
-def known_sources(columns: Mapping[str, Iterable[str]], view: str) -> dict[str, list[str]]:
-    """Return what ``column_sources`` does where it is known which columns of one view each column is computed from."""
-    names = {*columns, *(source for used in columns.values() for source in used)}
-    if len(columns) > _MOST_COLUMNS or any(map(_ID.search, names)):
-        return {}
-    found = {name: sorted(f"{view}.{source}" for source in used) for name, used in columns.items()}
-    return {name: sources for name, sources in found.items() if sources and len(sources) <= _MOST_SOURCES}
 
 
 @dataclass(frozen=True, slots=True)

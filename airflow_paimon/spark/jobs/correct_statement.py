@@ -8,13 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.correction.checks import check_statement_alone
-from airflow_paimon.core.correction.plain_merge import PlainMerge
-from airflow_paimon.core.correction.plain_statement import PlainStatement
 from airflow_paimon.core.correction.sql_asked import read_sql
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
@@ -27,7 +23,6 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, sh
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.correction_work import selection_for
-from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
@@ -39,15 +34,12 @@ from airflow_paimon.spark.jobs.correction import (
     rows_to_read,
 )
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
-from airflow_paimon.spark.jobs.plain_views import PlainViews
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_statement
-from airflow_paimon.spark.statements.plain import as_statement, change_plainly
-from airflow_paimon.spark.statements.plain_merge import merge_plainly
-from airflow_paimon.spark.statements.run import commit_change, evaluate, seen
+from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.target_files import Limits
@@ -168,73 +160,19 @@ def _change(
     tables: NamedTables,
     identity: CommitIdentity,
 ) -> OperationResult:
-    limits = _limits(context, base)
-
-    def computed(*, dry_run: bool = False) -> Outcome:
-        return evaluate(spark, statement, base.table, tables, limits=limits, dry_run=dry_run)
-
-    return _changed_by(computed, context, request, statement, base, identity, cores_of(spark))
-
-
-def change_without_spark(
-    plain: PlainStatement | PlainMerge,
-    context: Context,
-    request: CorrectBranch,
-    branch: Table,
-    identity: CommitIdentity,
-    views: PlainViews,
-) -> OperationResult:
-    """Run a statement that was read without Spark, in this process, as ``correct_by_statement`` does in Spark.
-
-    Raises:
-        NotPlainError: it needs Spark after all.
-    """
-    base, statement = read_heads(context, request, branch), as_statement(plain)
-    limits = _limits(context, base)
-    change = _change_of(plain, branch, views, limits)
-
-    def computed(*, dry_run: bool = False) -> Outcome:
-        return seen(statement, branch, change(dry_run=dry_run))
-
-    return _changed_by(computed, context, request, statement, base, identity, cores=1)
-
-
-def _change_of(
-    plain: PlainStatement | PlainMerge, branch: Table, views: PlainViews, limits: Limits | None
-) -> Callable[..., Outcome]:
-    if isinstance(plain, PlainStatement):
-        return partial(change_plainly, plain, branch, views.memory_bytes, limits)
-    if plain.view is None:
-        fields = plain.fields
-        columns = [pa.array([row[i] for row in plain.rows], arrow_type(f.type)) for i, f in enumerate(fields)]
-        source = pa.table(columns, [f.name for f in fields])
-    else:
-        fields = views.fields(plain.view, plain.source_columns)
-        source = views.rows(plain.view, plain.source_columns)  # once, as views are of one state for all tries
-    left = views.memory_bytes - 2 * source.nbytes
-    return partial(merge_plainly, plain, branch, source, fields, left, limits)
-
-
-def _changed_by(
-    computed: Callable[..., Outcome],
-    context: Context,
-    request: CorrectBranch,
-    statement: Statement,
-    base: Base,
-    identity: CommitIdentity,
-    cores: int,
-) -> OperationResult:
-    made = made_of(request, base.table, statement.text)
+    limits, made = _limits(context, base), made_of(request, base.table, statement.text)
     if request.dry_run:
-        outcome = computed(dry_run=True)
+        outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
 
     def described(outcome: Outcome) -> Mapping[str, str]:
         return properties(request, made, _details(statement, base, outcome))
 
-    receipt, outcome = commit_change(computed, statement, base.table, identity, described, writers_stopped=True)
+    receipt, outcome = commit_statement(
+        spark, statement, base.table, tables, identity, described, limits, writers_stopped=True
+    )
     if receipt.snapshot is not None and not receipt.replayed:
-        keep_timing(context, request, statement.text, outcome.read, base.choice, cores)
+        keep_timing(context, request, statement.text, outcome.read, base.choice, cores_of(spark))
     return _result(context, request, base, receipt, _details(statement, base, outcome))
 
 

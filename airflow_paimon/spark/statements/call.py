@@ -12,8 +12,8 @@ from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.call import read_call
 from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import operation_of, run_operation
-from airflow_paimon.core.requests.plain import Here
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs import run_spark_operation
@@ -59,7 +59,7 @@ def run_call(
 def _run(spark: SparkSession, request: Request) -> OperationResult:
     if not operation_of(request.operation).needs_spark:
         return run_operation(request)
-    return run_before_spark(request, Here(memory_bytes=0)) or run_spark_operation(spark, request)
+    return run_before_spark(request, NONE) or run_spark_operation(spark, request)
 
 
 def _zone(spark: SparkSession) -> ZoneInfo | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
@@ -63,11 +62,6 @@ def evaluate(
         outcome = change_keyed(spark, statement, table, tables, limits, dry_run)
     else:
         outcome = change_append(spark, statement, table, tables, dry_run)
-    return seen(statement, table, outcome)
-
-
-def seen(statement: Statement, table: Table, outcome: Outcome) -> Outcome:
-    """Check what readers will see of a change, and log why nothing is changed where nothing is."""
     if statement.insert is None:
         check_what_is_seen(outcome)
     if outcome.is_part and outcome.changes_nothing:
@@ -96,23 +90,8 @@ def commit_statement(
         ConflictError: other writers kept changing the same files.
         UnsafeOperationError: a running job may have a bucket open, and ``writers_stopped`` is not given.
     """
-    change = partial(evaluate, spark, statement, table, tables, limits=limits)
-    return commit_change(change, statement, table, identity, properties, on_stale, writers_stopped=writers_stopped)
-
-
-def commit_change(
-    change: Callable[[], Outcome],
-    statement: Statement,
-    table: Table,
-    identity: CommitIdentity,
-    properties: Properties,
-    on_stale: OnStale | None = None,
-    *,
-    writers_stopped: bool,
-) -> tuple[Receipt, Outcome]:
-    """Commit what ``change`` computes on the head, as ``commit_statement`` does."""
     for number in range(1, TRIES + 1):
-        outcome = change()
+        outcome = evaluate(spark, statement, table, tables, limits=limits)
         try:
             stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:

@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.correction.plain_statement import read_plain
 from airflow_paimon.core.correction.sql_asked import read_sql
 from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.correction.sql_words import (
     check_nesting,
-    may_be_plain,
     split_statements,
     tokens_of,
     without_comments,
@@ -64,7 +62,6 @@ def test_what_begins_and_does_not_end_is_read_once(torn: str) -> None:
     split_statements(sql)
     without_comments(sql)
     tokens_of(sql)
-    may_be_plain(sql)
     assert "secret" not in hide_literals(f"DELETE FROM branch WHERE v = 'secret{torn}")
 
 
@@ -91,7 +88,6 @@ def test_what_is_nested_too_deeply_is_refused_or_left(sql: str) -> None:
     with pytest.raises(InvalidInputError, match="nested more than 100 deep"):
         check_nesting(sql)
     read_sql(sql, schema)
-    assert read_plain(sql, schema) is None
     check_columns(sql, {"branch": schema.field_names})
     with pytest.raises(InvalidInputError):
         parse_call(sql)

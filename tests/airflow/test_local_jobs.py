@@ -15,12 +15,12 @@ from airflow.sdk import DAG
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.local_execution import may_run_locally
 from airflow_paimon.core.requests.operations import run_operation
-from airflow_paimon.core.requests.plain import may_run_plain
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.hooks.local_job import LocalJobHook
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.hooks.plain_job import PlainJobHook
 from airflow_paimon.operators.branch import CreateBranchOperator, DiffBranchesOperator
 from airflow_paimon.operators.maintenance import CompactOperator
 from tests.airflow.conftest import RunDag, set_connection
@@ -71,22 +71,19 @@ def test_what_is_too_large_or_out_of_reach_is_left_to_spark(warehouse: Path) -> 
     compact = asked(warehouse, "compact", min_files=2)
     by_hand = asked(warehouse, "correct_branch", branch="fix", function="own:rows", partitions=["dt=1"])
     with pytest.raises(NotFoundError):
-        PlainJobHook().run_job(by_hand)
-    assert PlainJobHook().run_job(asked(warehouse / "elsewhere", branch="b")) is None
-    done = PlainJobHook().run_job(compact)
+        LocalJobHook().run_job(by_hand)
+    assert LocalJobHook().run_job(asked(warehouse / "elsewhere", branch="b")) is None
+    done = LocalJobHook().run_job(compact)
     assert done is not None and done["ran_on"] == "worker"
     create = asked(warehouse, "create_branch", branch="fix", snapshot=1)
     run_operation(create)
-    assert PlainJobHook().run_job(by_hand) is None, "a function is Spark's"
+    assert LocalJobHook().run_job(by_hand) is None, "a function is Spark's"
 
 
 def test_which_requests_are_tried(warehouse: Path) -> None:
-    def tried(
-        operation: str, sql: str = "", conf: dict[str, Any] | None = None, local: str = "all", **values: Any
-    ) -> bool:
+    def tried(operation: str, local: str = "all", **values: Any) -> bool:
         values |= {"branch": "b"} if operation not in ("compact", "rescale") else {}
-        values |= {"sql": "sql"} if operation == "correct_branch" and "function" not in values else {}
-        return may_run_plain(asked(warehouse, operation, **values), {"sql": sql}, conf or {}, local)
+        return may_run_locally(asked(warehouse, operation, **values), local)
 
     assert tried("diff_branches") and tried("compact") and tried("check_branch_data")
     assert not tried("diff_branches", engine="connector")
@@ -94,21 +91,8 @@ def test_which_requests_are_tried(warehouse: Path) -> None:
         assert tried(operation, local="reads") and not tried(operation, local="none")
     for operation in ("compact", "rescale"):
         assert tried(operation, local="reads", dry_run=True) and not tried(operation, local="reads")
-    assert not tried("correct_branch", "DELETE FROM branch", local="reads"), "what writes rows is Spark's by default"
     assert not tried("compact", table="d.t, d.u"), "several tables share one Spark application"
-    assert tried("correct_branch", "\n update branch SET a = 1") and tried("correct_branch", "DELETE FROM branch")
-    assert tried("correct_branch", "-- why\nSELECT * FROM branch WHERE k IN (1)", view=("v=d.t",))
-    assert tried(
-        "correct_branch", "MERGE INTO branch USING (VALUES (1) AS w(k)) AS v ON v.k = branch.k WHEN MATCHED THEN DELETE"
-    )
-    left = ("SELECT 1", "SELECT upper(v) AS v FROM branch", "SELECT * FROM branch JOIN main", "VALUES (1)",
-            "MERGE INTO branch USING (SELECT 1 AS k) m ON m.k = branch.k WHEN MATCHED THEN DELETE")  # fmt: skip
-    for spark in left:
-        assert not tried("correct_branch", spark), spark
-    assert not tried("correct_branch", function="m:f")
-    assert not tried("correct_branch", "SELECT * FROM branch", {"spark.airflow_paimon.columnSources": "false"})
-    assert not tried("correct_branch", "DELETE FROM branch", {"spark.sql.caseSensitive": "true"})
-    assert tried("correct_branch", "DELETE FROM branch", {"spark.sql.shuffle.partitions": "1"})
+    assert not tried("correct_branch", sql="fix.sql") and not tried("correct_branch", function="m:f")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +113,7 @@ def at_work(warehouse: Path) -> bool:
 
 
 def test_a_task_that_is_killed_leaves_no_process_and_submits_nothing(stuck: Path) -> None:
-    hook, failures = PlainJobHook(), []
+    hook, failures = LocalJobHook(), []
 
     def work() -> None:
         try:
@@ -149,9 +133,9 @@ def test_a_task_that_is_killed_leaves_no_process_and_submits_nothing(stuck: Path
 WORKER = """
 import sys
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.hooks.plain_job import PlainJobHook
+from airflow_paimon.hooks.local_job import LocalJobHook
 values = {"warehouse": sys.argv[1], "table": "stuck.t", "branch": "b"}
-PlainJobHook().run_job(build_request("diff_branches", values))
+LocalJobHook().run_job(build_request("diff_branches", values))
 """
 
 

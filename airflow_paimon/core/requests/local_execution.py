@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.correction.sql_words import may_be_plain
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
     Compact,
     CompactChainTable,
-    CorrectBranch,
     DiffBranches,
     EraseRows,
     Request,
@@ -20,28 +16,13 @@ from airflow_paimon.core.requests.requests import (
 )
 from airflow_paimon.core.table.paths import is_pattern
 
-COLUMN_SOURCES_SETTING = "spark.airflow_paimon.columnSources"
-"""The session's setting that leaves the sources of a query's columns out of the result."""
 MEMORY_BYTES = 1024 << 20
 """The most that work on rows takes in plain Python (``data/memory_plan.py``); more is Spark's."""
 NONE, READS, ALL = "none", "reads", "all"
 LOCAL_EXECUTION = (NONE, READS, ALL)
 """What of the work on rows may run in plain Python, where it takes no more memory than that: nothing, what only reads
-(diffs, checks, plans), or what writes (corrections, compactions, rescales) as well.
+(diffs, limits of checks, plans), or compactions and rescales as well. What SQL says is computed by Spark in any case.
 """
-_MEANINGLESS_TO_ROWS = ("spark.sql.adaptive.", "spark.sql.shuffle.", "spark.sql.ui.", "spark.sql.warehouse.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    """What this process may do itself: work on rows of so much memory (0 = none), and whether also what ``writes``.
-
-    ``only``: no Spark session goes on with what it can't do.
-    """
-
-    memory_bytes: int = MEMORY_BYTES
-    writes: bool = True
-    only: bool = False
 
 
 class NeedsSparkError(Exception):
@@ -58,17 +39,16 @@ def local_execution(value: Any, name: str, default: str = READS) -> str:
     if text and text not in LOCAL_EXECUTION:
         raise InvalidInputError(
             f"{name} is one of {', '.join(LOCAL_EXECUTION)}: what may run in plain Python beside its task, where it is "
-            f"small, instead of in Spark; none = always Spark, reads = diffs and checks, all = what writes rows, too. "
-            f"It is {value!r}"
+            f"small, instead of in Spark; none = always Spark, reads = diffs and checks, all = compactions and "
+            f"rescales, too. It is {value!r}"
         )
     return text or default
 
 
-def may_run_plain(request: Request, texts: Mapping[str, str], spark_conf: Mapping[str, Any], local: str) -> bool:
+def may_run_locally(request: Request, local: str) -> bool:
     """Whether it is worth a try to run an operation on rows without Spark; the try decides by the files.
 
-    ``texts``: the SQL that the request names as a file. ``spark_conf``: settings of the session; those of Spark SQL
-    may change what SQL means. ``local``: one of ``LOCAL_EXECUTION``.
+    ``local``: one of ``LOCAL_EXECUTION``.
     """
     if local == NONE or request.engine != "embedded":
         return False
@@ -78,15 +58,4 @@ def may_run_plain(request: Request, texts: Mapping[str, str], spark_conf: Mappin
         return True
     if isinstance(request, CompactChainTable | EraseRows):
         return request.dry_run
-    if isinstance(request, Compact | Rescale):
-        return request.dry_run or local == ALL
-    if not isinstance(request, CorrectBranch) or local != ALL:
-        return False
-    plain_sql = not any(_changes_sql(name) for name in spark_conf)
-    return plain_sql and not request.function and may_be_plain(texts.get("sql", ""))
-
-
-def _changes_sql(setting: str) -> bool:
-    if setting == COLUMN_SOURCES_SETTING:
-        return True
-    return setting.startswith("spark.sql.") and not setting.startswith(_MEANINGLESS_TO_ROWS)
+    return isinstance(request, Compact | Rescale) and (request.dry_run or local == ALL)

@@ -7,16 +7,16 @@ from typing import Any
 
 from airflow_paimon._compat import BaseHook
 from airflow_paimon.core.requests.arguments import LOCAL, NEEDS_SPARK, WITHOUT_SPARK
-from airflow_paimon.core.requests.plain import ALL
+from airflow_paimon.core.requests.local_execution import ALL
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_process import JobProcess
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 
-__all__ = ["PlainJobHook"]
+__all__ = ["LocalJobHook"]
 
 
-class PlainJobHook(BaseHook):
+class LocalJobHook(BaseHook):
     """
     Run one bundled job in plain Python, if it is small enough for that: if it takes no more than 1 GiB of memory.
 
