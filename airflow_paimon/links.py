@@ -30,7 +30,7 @@ class TableLink(BaseOperatorLink):
 
 
 class UndoLink(BaseOperatorLink):
-    """What to give the form of ``data_correction_undo`` for this table."""
+    """What to give the form of the DAG that undoes publishes of this table."""
 
     name = "Undo"
 

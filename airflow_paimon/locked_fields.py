@@ -27,10 +27,9 @@ def lock(param: Param, value: Any) -> Param:
 def locked_names(params: Any) -> frozenset[str]:
     """Name the locked fields among the parameters of a DAG."""
     found = {name: params.get_param(name) for name in params} if hasattr(params, "get_param") else dict(params or {})
-    return frozenset(name for name, param in found.items() if is_locked(param))
+    return frozenset(name for name, param in found.items() if is_locked(getattr(param, "schema", None) or {}))
 
 
-def is_locked(param: Any) -> bool:
-    """Say whether a parameter was made by :func:`lock`."""
-    schema: Mapping[str, Any] = getattr(param, "schema", None) or {}
+def is_locked(schema: Mapping[str, Any]) -> bool:
+    """Say whether this is the schema of a parameter that was made by :func:`lock`."""
     return _LOCK.items() <= schema.items()

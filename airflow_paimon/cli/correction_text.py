@@ -74,7 +74,10 @@ def _next_lines(details: Mapping[str, Any]) -> list[str]:
     if lineage and lineage["problem"]:
         lines.append(f"OpenLineage at {lineage['asked']} could not be asked: {lineage['problem']}")
     if details.get("pipeline"):
-        lines.append("To make these tables again as well: complete this form, and trigger pipeline_correction with it")
+        lines.append(
+            "To make these tables again as well: complete this form, and trigger pipeline_correction (the DAG with the "
+            "tag airflow-paimon:pipeline) with it"
+        )
         lines.append(json.dumps(details["pipeline"], ensure_ascii=False))
     if details.get("page"):
         lines.append(f"DAGs that are scheduled on the table, and the forms: {details['page']}")

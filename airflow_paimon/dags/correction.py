@@ -41,6 +41,7 @@ from airflow_paimon.runbooks.form import (
     open_main,
     report_lines,
 )
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.markdown import where_it_ran
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
@@ -100,8 +101,8 @@ PARAMS = {
     ),
     "keep_branch": switch(
         "Keep the branch",
-        "Keep the branch and the tag after publishing, to look at them. They hold files: remove them with "
-        "data_correction_cleanup when you have seen enough.",
+        "Keep the branch and the tag after publishing, to look at them. They hold files: remove them by the DAG for "
+        "cleaning up when you have seen enough.",
     ),
     "clean_up": switch(
         "Clean up when it fails or is rejected",
@@ -112,9 +113,7 @@ PARAMS = {
     "branch": text(
         "Branch", "Name of the new branch; left empty, one is made from this run. Letters, digits, '_' and '-'."
     ),
-    "undo_retention": text(
-        "Undo for", "How long the publish can be undone with data_correction_undo, such as 7 d; or: forever.", "7 d"
-    ),
+    "undo_retention": text("Undo for", "How long the publish can be undone, such as 7 d; or: forever.", "7 d"),
     "tag_retention": text(
         "Keep the tag for",
         "How long the tag on the snapshot that the run starts from lives at most, such as 30 d; or: "
@@ -298,6 +297,7 @@ def correction_dag(
         default_args=DEFAULT_ARGS,
         description="Correct data of a Paimon table on a branch, have it approved, publish it",
         doc=__doc__,
+        kind=Kind.CORRECTION,
     )
 
 

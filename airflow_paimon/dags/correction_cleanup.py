@@ -1,4 +1,4 @@
-"""Remove what runs of data_correction left in a table: their branches and the tags on what they started from.
+"""Remove what corrections left in a table: their branches and the tags on what they started from.
 
 find -> remove. A branch that a running correction uses is never removed; one with commits that main doesn't have only
 when the form says so. Main is not touched. docs/runbook.md is the page for the person on call.
@@ -19,13 +19,14 @@ from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.runbooks import leftovers
 from airflow_paimon.runbooks.fields import shared, switch, texts
 from airflow_paimon.runbooks.form import has_active_runs, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.kinds import CORRECTING, Kind, beside
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 PARAMS = {
     **shared("table"),
-    "branches": texts("Branches", "Only these, one a line. Left empty: everything that runs of data_correction left."),
+    "branches": texts("Branches", "Only these, one a line. Left empty: everything that corrections left."),
     "drop_unpublished": switch(
         "Also what was never published",
         "On: also branches with commits that main doesn't have, such as those of rejected corrections. "
@@ -41,7 +42,8 @@ def in_use(context: Context, corrections: Sequence[str]) -> leftovers.InUse:
 
     def ask(owner: str | None) -> bool:
         if owner is None:
-            return any(has_active_runs(context, dag_id) for dag_id in (*leftovers.CORRECTING_DAGS, *corrections))
+            known = {*CORRECTING, *beside(context["dag"].dag_id, *CORRECTING), *corrections}
+            return any(has_active_runs(context, dag_id) for dag_id in known)
         dag_id, _, run_id = owner.partition("/")
         return has_active_runs(context, dag_id, run_id or None)
 
@@ -79,8 +81,8 @@ def correction_cleanup_dag(
 ) -> DAG:
     """Make the DAG that removes branches and tags that corrections left.
 
-    ``corrections``: ids of DAGs that correct, besides ``data_correction`` and ``pipeline_correction``: while one of
-    them runs, a tag without a branch may be its own, and stays. The rest:
+    ``corrections``: ids of DAGs that correct, besides ``data_correction``, ``pipeline_correction`` and those of this
+    file: while one of them runs, a tag without a branch may be its own, and stays. The rest:
     :class:`~airflow_paimon.dags.factory.Changes`.
 
     Raises:
@@ -96,6 +98,7 @@ def correction_cleanup_dag(
         default_args=DEFAULT_ARGS,
         description="Remove branches and tags that corrections of a Paimon table left",
         doc=__doc__,
+        kind=Kind.CLEANUP,
     )
 
 

@@ -27,6 +27,7 @@ from airflow_paimon.runbooks.form import (
     in_airflows_terms,
     report_lines,
 )
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.markdown import where_it_ran
 from airflow_paimon.runbooks.tasks import (
     DEFAULTS,
@@ -138,6 +139,7 @@ def correction_undo_dag(dag_id: str = "data_correction_undo", **changes: Unpack[
         default_args=DEFAULT_ARGS,
         description="Undo a published correction of a Paimon table",
         doc=__doc__,
+        kind=Kind.UNDO,
     )
 
 

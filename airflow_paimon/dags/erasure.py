@@ -29,6 +29,7 @@ from airflow_paimon.runbooks.form import (
     in_airflows_terms,
     report_lines,
 )
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.notify import choose_notifiers, send
 from airflow_paimon.runbooks.tasks import APPROVED_BY, DEFAULTS, SPARK, ask_for_approval, check_form, end_as_rejected
 from airflow_paimon.task_run import triggering_user
@@ -191,6 +192,7 @@ def erasure_dag(dag_id: str = "row_erasure", **changes: Unpack[Changes]) -> DAG:
         default_args=DEFAULT_ARGS,
         description="Erase rows of a Paimon table for good, on all branches, with a proof",
         doc=__doc__,
+        kind=Kind.ERASURE,
     )
 
 

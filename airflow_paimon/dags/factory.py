@@ -14,6 +14,7 @@ from airflow.sdk import DAG, Param, TaskGroup
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.locked_fields import lock
+from airflow_paimon.runbooks.kinds import Kind, note
 from airflow_paimon.runbooks.pages import with_links
 
 _HERE = str(Path(__file__).parent)
@@ -55,8 +56,9 @@ def make_dag(
     default_args: Mapping[str, Any],
     description: str,
     doc: str | None,
+    kind: Kind | None = None,
 ) -> DAG:
-    """Make a DAG whose tasks ``add_tasks`` adds.
+    """Make a DAG whose tasks ``add_tasks`` adds. ``kind``: of one that the page and other DAGs' advice look for.
 
     Raises:
         InvalidInputError: a change that the runbook can't have; the file is then an import error in Airflow.
@@ -72,12 +74,14 @@ def make_dag(
         dag_id,
         schedule=schedule,
         params=form,
-        tags=list(changes.get("tags", ("paimon",))),
+        tags=[*changes.get("tags", ("paimon",)), *([kind.tag] if kind else ())],
         description=changes.get("description", description),
         default_args={**default_args, **changes.get("default_args", {})},
         **{"catchup": False, "doc_md": with_links(doc), **changes.get("dag_arguments", {})},
     ) as dag:
         dag.fileloc = _calling_file()
+        if kind is not None:
+            note(dag.fileloc, dag_id, kind)
         add_tasks()
     return dag
 

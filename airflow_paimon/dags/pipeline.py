@@ -38,6 +38,7 @@ from airflow_paimon.runbooks.form import (
     pulled,
     report_lines,
 )
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.leftovers import clean_up_unpublished
 from airflow_paimon.runbooks.notify import needs_four_eyes
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
@@ -89,7 +90,7 @@ PARAMS = {
     ),
     "keep_branch": switch(
         "Keep the branches",
-        "Keep branches and tags after publishing; remove them with data_correction_cleanup, table by table.",
+        "Keep branches and tags after publishing; remove them by the DAG for cleaning up, table by table.",
     ),
     "clean_up": switch(
         "Clean up when it fails or is rejected",
@@ -98,15 +99,11 @@ PARAMS = {
         on=True,
     ),
     "branch": text("Branch", "Name of the new branch of every table; left empty, one is made from this run."),
-    "undo_retention": text(
-        "Undo for",
-        "How long the publishes can be undone with pipeline_correction_undo, such as 7 d; or: forever.",
-        "7 d",
-    ),
+    "undo_retention": text("Undo for", "How long the publishes can be undone, such as 7 d; or: forever.", "7 d"),
     "table_set": text(
         "Table set",
         "A set of tables that gets a new version when all are published: whoever reads the set never sees some of the "
-        "tables published and others not. pipeline_correction_undo gives it another one. Left empty: none.",
+        "tables published and others not. Their undo gives it another one. Left empty: none.",
         section=MORE,
     ),
     "start_tag": text(
@@ -299,6 +296,7 @@ def pipeline_dag(
         default_args=DEFAULT_ARGS,
         description="Correct an upstream table, replay those made from it, have all approved once, publish all",
         doc=__doc__,
+        kind=Kind.PIPELINE,
     )
 
 

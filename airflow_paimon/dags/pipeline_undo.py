@@ -28,6 +28,7 @@ from airflow_paimon.runbooks.form import (
     in_airflows_terms,
     report_lines,
 )
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.notify import needs_four_eyes
 from airflow_paimon.runbooks.tasks import (
     DEFAULTS,
@@ -154,6 +155,7 @@ def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpac
         default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
         description="Undo a published correction of a pipeline, in all of its tables",
         doc=__doc__,
+        kind=Kind.PIPELINE_UNDO,
     )
 
 

@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
-from airflow.models.dag import DagModel
+from airflow.models.dag import DagModel, DagTag
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import and_, select
+from sqlalchemy import ColumnElement, String, and_, cast, or_, select
 from sqlalchemy.orm import Session
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.locked_fields import is_locked
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY
 
-CORRECT, UNDO, CLEAN_UP = "data_correction", "data_correction_undo", "data_correction_cleanup"
-ERASE = "row_erasure"
-DAGS = (CORRECT, UNDO, CLEAN_UP, ERASE)
-_LOOKED_AT = 1000
 _SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDag:
+    """A DAG that a factory made. ``form``: what its fields hold where a run says nothing; ``locked``: always.
+
+    ``stale``: Airflow knows its runs, but no file makes it any more.
+    """
+
+    dag_id: str
+    kind: Kind
+    stale: bool
+    form: Mapping[str, Any]
+    locked: Collection[str]
+
+    def takes(self, form: Mapping[str, Any], conn_id: str) -> bool:
+        """Say whether it may be triggered with this form, which is about a table of this connection."""
+        made = {**self.form, **form}
+        same = (made.get("paimon_conn_id") or PaimonHook.default_conn_name) == conn_id
+        return same and all(form[name] == self.form[name] for name in self.locked if name in form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +61,12 @@ class Approval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRun:
-    """A run about the table, as the database has it. ``tasks``: states by task id; ``progress``: of running ones;
-    ``ran_on``: ``spark`` or ``worker``, of operators' tasks that ended.
+    """A run about the table, as the database has it. ``conf``: its form; ``tasks``: states by task id; ``progress``: of
+    running ones; ``ran_on``: ``spark`` or ``worker``, of operators' tasks that ended.
     """
 
     dag_id: str
+    kind: Kind
     run_id: str
     state: str
     conf: Mapping[str, Any]
@@ -57,25 +79,43 @@ class TableRun:
     ran_on: Mapping[str, str] = field(default_factory=dict)
 
 
-def known_dags(names: Sequence[str] = DAGS) -> set[str]:
-    """Name those of some DAGs that this Airflow has."""
+def known_dags() -> list[KnownDag]:
+    """Find the DAGs of this Airflow by the tag that their factory gave them, by kind and id."""
+    kinds = {kind.tag: kind for kind in Kind}
     with create_session() as session:
-        return set(session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(names), ~DagModel.is_stale)))
+        rows = session.execute(
+            select(DagModel.dag_id, DagModel.is_stale, DagTag.name)
+            .join(DagTag, DagTag.dag_id == DagModel.dag_id)
+            .where(DagTag.name.in_(list(kinds)))
+        )
+        found = [_known(session, dag_id, bool(stale), kinds[tag]) for dag_id, stale, tag in rows.all()]
+    return sorted(found, key=lambda dag: (dag.kind, dag.dag_id))
 
 
-def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
-    """Find the newest runs about a table, the newest first, among the last 1,000 runs of these DAGs."""
+def _known(session: Session, dag_id: str, stale: bool, kind: Kind) -> KnownDag:
+    stored = SerializedDagModel.get(dag_id, session=session)
+    params = dict(stored.data["dag"].get("params") or ()) if stored is not None and stored.data else {}
+    locked = {name for name, param in params.items() if is_locked(param["schema"].get("__var", param["schema"]))}
+    form = {name: param["default"] for name, param in params.items()}
+    return KnownDag(dag_id=dag_id, kind=kind, stale=stale, form=form, locked=locked)
+
+
+def runs_of(table: str, conn_id: str, dags: Sequence[KnownDag]) -> list[TableRun]:
+    """Find the newest runs of these DAGs about a table, the newest first."""
+    known = {dag.dag_id: dag for dag in dags}
     with create_session() as session:
         rows = session.execute(
             select(
                 DagRun.dag_id, DagRun.run_id, DagRun.state, DagRun.conf, DagRun.triggering_user_name,
                 DagRun.queued_at, DagRun.start_date, DagRun.end_date,
             )
-            .where(DagRun.dag_id.in_(dag_ids))
+            .where(DagRun.dag_id.in_(known), _may_be_about(table, conn_id, dags))
             .order_by(DagRun.id.desc())
-            .limit(_LOOKED_AT)
-        ).all()  # fmt: skip
-        found = [row for row in rows if is_about(row.conf, table, conn_id)][:_SHOWN]
+            .execution_options(yield_per=_SHOWN)
+        )  # fmt: skip
+        about = (row for row in rows if is_about(_form_of(row, known), table, conn_id))
+        found = list(islice(about, _SHOWN))
+        rows.close()
         tasks = _tasks(session, [(row.dag_id, row.run_id) for row in found])
         asked = _approvals(session, [(row.dag_id, row.run_id) for row in found])
         said = _said(session, PROGRESS_KEY, "running", [(row.dag_id, row.run_id) for row in found])
@@ -83,9 +123,10 @@ def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
     return [
         TableRun(
             dag_id=row.dag_id,
+            kind=known[row.dag_id].kind,
             run_id=row.run_id,
             state=str(getattr(row.state, "value", row.state) or "queued"),
-            conf=row.conf or {},
+            conf=_form_of(row, known),
             by=row.triggering_user_name or "",
             began=row.start_date or row.queued_at,
             ended=row.end_date,
@@ -98,16 +139,35 @@ def runs_of(table: str, conn_id: str, dag_ids: Sequence[str]) -> list[TableRun]:
     ]
 
 
-def is_about(conf: Any, table: str, conn_id: str) -> bool:
-    """Say whether a run's form names this table of this connection."""
-    if not isinstance(conf, dict) or not isinstance(conf.get("table"), str):
-        return False
+def _form_of(row: Any, known: Mapping[str, KnownDag]) -> dict[str, Any]:
+    return {**known[row.dag_id].form, **(row.conf if isinstance(row.conf, dict) else {})}
+
+
+def _may_be_about(table: str, conn_id: str, dags: Sequence[KnownDag]) -> ColumnElement[bool]:
+    """Leave out what surely is about other tables: the text of a form must name this one, if the DAG itself doesn't."""
+    database, _, name = table.partition(".")
+    spelled = [f"{database}{one}.{other}{name}" for one in ("", "`") for other in ("", "`")]
+    texts = {*spelled, *(json.dumps(text)[1:-1] for text in spelled)}
+    by_itself = [dag.dag_id for dag in dags if is_about(dag.form, table, conn_id)]
+    conf = cast(DagRun.conf, String)
+    return or_(DagRun.dag_id.in_(by_itself), *(conf.contains(text, autoescape=True) for text in texts))
+
+
+def is_about(form: Mapping[str, Any], table: str, conn_id: str) -> bool:
+    """Say whether a form names this table of this connection."""
+    several = form.get("tables")
+    tables = [form.get("table"), *(several if isinstance(several, list) else ())]
+    names = (one.get("table") if isinstance(one, dict) else one for one in tables)
+    where = form.get("paimon_conn_id") or PaimonHook.default_conn_name
+    return where == conn_id and any(isinstance(one, str) and _names(one, table) for one in names)
+
+
+def _names(text: str, table: str) -> bool:
     try:
-        named = parse_identifier(conf["table"])
+        named = parse_identifier(text)
     except InvalidInputError:
         return False
-    where = conf.get("paimon_conn_id") or PaimonHook.default_conn_name
-    return f"{named.database}.{named.table}" == table and where == conn_id
+    return f"{named.database}.{named.table}" == table
 
 
 def _tasks(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, str]]:
@@ -120,8 +180,14 @@ def _tasks(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str,
     ).all()
     out: dict[tuple[str, str], dict[str, str]] = {}
     for dag_id, run_id, task_id, state in rows:
-        out.setdefault((dag_id, run_id), {})[task_id] = str(getattr(state, "value", state) or "")
+        tasks, now = out.setdefault((dag_id, run_id), {}), str(getattr(state, "value", state) or "")
+        tasks[task_id] = min(now, tasks.get(task_id, now), key=_weight)
     return out
+
+
+def _weight(state: str) -> int:
+    """Order the states of a mapped task's parts: one that failed, or has not ended, tells more than one that has."""
+    return 0 if state == "failed" else {"success": 2, "skipped": 3, "removed": 4}.get(state, 1)
 
 
 def _said(

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.runbooks.form import in_form_words, request_for
+from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import made_branch
 from airflow_paimon.runbooks.pages import page_address
 
@@ -135,10 +136,11 @@ def how_to_remove(params: Mapping[str, Any], main: Table, planned: Mapping[str, 
     reach, note = _reach(params, planned)
     job = "python -m airflow_paimon job"
     commands = [f"{job} delete_branch {reach} --branch {planned['branch']} --if-missing skip"] if branch else []
+    by_dag = dag_for(Kind.CLEANUP, planned["owner"])
     on = "" if main.branch_name == MAIN else f" --branch {main.branch_name}"
     commands += [f"{job} delete_tag {reach}{on} --tag {planned['tag']} --if-missing skip"] if tag else []
     return [
-        "To remove what this run made: trigger data_correction_cleanup for this table, or in a shell:",
+        f"To remove what this run made: trigger {by_dag} for this table, or in a shell:",
         *commands,
         *note,
     ]

@@ -13,6 +13,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
+from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import made_branch, own_publishes, run_digest, run_tag
 from airflow_paimon.runbooks.markdown import counted, escape, sql_block
 
@@ -475,7 +476,7 @@ def verify_published(
     found = verify_table(params, planned, published)
     if not published["changed"]:
         return found
-    hint = undo_hint(corrected_table(planned), found["properties"]["undo-tag"], params["undo_retention"])
+    hint = undo_hint(planned, found["properties"]["undo-tag"], params["undo_retention"])
     return {**found, "lines": [found["lines"][0], *hint, *found["lines"][1:]]}
 
 
@@ -514,10 +515,11 @@ def _stale_lines(planned: Mapping[str, Any], details: Mapping[str, Any]) -> list
     return [f"Full partitions that are stale now: {named}. nightly_chain_maintenance builds them again:", again]
 
 
-def undo_hint(table: str, tag: str, within: str | None = None) -> list[str]:
-    """Say how to undo a publish: a sentence, and the form's JSON."""
+def undo_hint(planned: Mapping[str, Any], tag: str, within: str | None = None) -> list[str]:
+    """Say how to undo a publish of a run: a sentence, and the form's JSON."""
     until = f" within {within}" if within else ""
-    return [f"To undo{until}: trigger data_correction_undo with", json.dumps({"table": table, "tag": tag})]
+    asked = {"table": corrected_table(planned), "tag": tag}
+    return [f"To undo{until}: trigger {dag_for(Kind.UNDO, planned['owner'])} with", json.dumps(asked)]
 
 
 def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -530,10 +532,10 @@ def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list
         lines = [f"Undone: {outcome}"]
     elif published and published[-1].is_part:
         outcome = f"{onto} holds some partitions of the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published in part: {outcome}", *undo_hint(main.label, published[-1].undo_tag)]
+        lines = [f"Published in part: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     elif published:
         outcome = f"{onto} holds the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published: {outcome}", *undo_hint(main.label, published[-1].undo_tag)]
+        lines = [f"Published: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     else:
         outcome = f"{onto} of {main.name} is untouched"
         whose = "Main" if onto == MAIN else f"Branch {onto}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.markdown import counted
 from airflow_paimon.task_run import commit_user_prefix
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 RUN_TAG_PREFIX = "before_correction_"
 _RUN_TAG = re.compile(rf"{RUN_TAG_PREFIX}[0-9a-f]{{8}}")
-CORRECTING_DAGS = ("data_correction", "pipeline_correction")
-"""The DAGs whose runs make branches and tags."""
 CORRECTING_TASKS = ("correct", "replay")
 """The tasks whose commits on a run's branch are the run's own."""
 PUBLISHING_TASKS = ("merge", "fast_forward", "publish")
@@ -208,7 +207,8 @@ def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
     try:
         remove(params, leftover)
     except PaimonError as error:
-        return f"Not cleaned up: {leftover.label}: {error.message}. Trigger data_correction_cleanup later"
+        later = dag_for(Kind.CLEANUP, leftover.owner or "")
+        return f"Not cleaned up: {leftover.label}: {error.message}. Trigger {later} later"
     return f"Cleaned up: {leftover.label} deleted"
 
 
@@ -234,7 +234,7 @@ def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
         run_operation(found)
 
 
-# -- data_correction_cleanup -----------------------------------------------------------------------------------------
+# -- the DAG for cleaning up -----------------------------------------------------------------------------------------
 
 InUse = Callable[[str | None], bool]
 """Whether the run of this owner has not ended; for None: whether any correction has not."""

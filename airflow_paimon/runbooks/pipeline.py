@@ -145,8 +145,8 @@ def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
     main = open_main({**params, "table": one.table}).require()
     if is_chain_main(TableOptions(main.schema().options), main.branch_name):
         raise InvalidInputError(
-            f"{main.name} is a chain table, whose rows are in its branches: correct them with data_correction (Branch "
-            f"of a chain table)"
+            f"{main.name} is a chain table, whose rows are in its branches: correct them by the DAG for a single "
+            f"table (Branch of a chain table)"
         )
     require_committable(main)
     check_writable(main.schema(), table=main.name, branch="a branch", by_buckets=one.correct is not None)

@@ -11,6 +11,7 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.plugin.urls import table_page_url
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
+from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
 from airflow_paimon.runbooks.markdown import counted, escape, sql_block, table, where_it_ran
 
@@ -165,7 +166,11 @@ def undo_hint(planned: Sequence[Mapping[str, Any]], within: str | None = None) -
     """Say how to undo the publishes of a run: a sentence, and the form's JSON."""
     asked = {"tables": [one["table"] for one in planned], "branch": planned[0]["branch"]}
     until = f" within {within}" if within else ""
-    return [f"To undo all tables{until}: trigger pipeline_correction_undo with", json.dumps(asked)]
+    return [f"To undo all tables{until}: trigger {_undo_dag(planned)} with", json.dumps(asked)]
+
+
+def _undo_dag(planned: Sequence[Mapping[str, Any]]) -> str:
+    return dag_for(Kind.PIPELINE_UNDO, planned[0]["owner"])
 
 
 # -- what stands after a failure ---------------------------------------------------------------------------------------
@@ -179,8 +184,8 @@ def describe_outcomes(params: Mapping[str, Any], planned: Sequence[Mapping[str, 
         outcomes.append(f"{one['table']}: {outcome}")
         lines += [f"-- {one['table']}", *about]
     if half := _half_published(params, planned):
-        lines += ["Only some of the tables are published. To take those back: trigger pipeline_correction_undo with",
-                  *undo_hint(half)[1:]]  # fmt: skip
+        first = f"Only some of the tables are published. To take those back: trigger {_undo_dag(planned)} with"
+        lines += [first, *undo_hint(half)[1:]]
     return "; ".join(outcomes), lines
 
 
@@ -219,8 +224,8 @@ def next_steps(
     # A Clear after other failures publishes the rest, or takes back what stands.
     if error and error["kind"] in (*REFUSALS, "corrupt") and _half_published(params, planned):
         first = (
-            "first take back what is published, with pipeline_correction_undo and the form above (if that is refused, "
-            "its message says what else helps)"
+            f"first take back what is published, with {_undo_dag(planned)} and the form above (if that is refused, its "
+            f"message says what else helps)"
         )
         helps = f"{first}. Then {helps}" if helps else first
     lines = advice.what_helps(helps)

@@ -135,8 +135,8 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
             return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
         case "unsafe" if failed.partition("[")[0] == "check":
             return advice.what_helps(
-                "a check that the table requires doesn't hold for what would come back. Correct the rows with "
-                "data_correction instead, or trigger this DAG again with Skip checks on"
+                "a check that the table requires doesn't hold for what would come back. Correct the rows by a new "
+                "correction instead, or trigger this DAG again with Skip checks on"
             )
         case "invalid-input" | "not-found" | "already-exists" | "unsafe" | "corrupt":
             return advice.what_helps(advice.against(error, failed))

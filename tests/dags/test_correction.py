@@ -19,7 +19,7 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.dags import correction_dag, text
+from airflow_paimon.dags import correction_dag, correction_undo_dag, text
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.airflow.conftest import Run
 from tests.core.tables import alter_table, files
@@ -148,6 +148,7 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     with appender(warehouse, tmp_path, pause=0.2) as committed:
         with answering("Approve", OWN) as questions:
             asked = {"ticket": "OPS-17", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"}
+            correction_undo_dag("own_undo")
             run = run_made(own_dag(), asked)
         assert run.state == "success" and len(questions) == 1
         said = {name: state for name, state in states(run).items() if state != "success"}
@@ -155,7 +156,8 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
         assert run.xcom("before") == ["OPS-17", "d.t", questions[0]["subject"]]
         assert table.branch_names() == []
         published = values()
-        undone = run_dag("data_correction_undo", {"table": "d.t", "approval": False})
+        assert any(line.startswith("To undo within 7 d: trigger own_undo with") for line in run.xcom("verify")["lines"])
+        undone = run_made(correction_undo_dag("own_undo"), {"table": "d.t", "approval": False})
         assert undone.state == "success"
     appended = dict.fromkeys(range(FIRST, FIRST + committed()), "appended")
     assert len(appended) > 20

@@ -30,6 +30,7 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.dags import correction_cleanup_dag, correction_dag
 from airflow_paimon.dags.correction_cleanup import in_use
 from airflow_paimon.data import write_arrow
 from airflow_paimon.rule_text import rules_as_json
@@ -670,13 +671,14 @@ def test_the_cleanup_keeps_what_is_in_use_unpublished_or_not_of_a_run(warehouse:
         listed(main, branches=["mine"], drop_unpublished=True)
 
 
-@pytest.mark.parametrize("running", ["data_correction", "pipeline_correction", "correct_orders", None])
+@pytest.mark.parametrize("running", ["data_correction", "pipeline_correction", "correct_orders", "beside", None])
 def test_a_tag_alone_is_in_use_while_any_correction_runs(running: str | None) -> None:
     class Runs:
         def get_dr_count(self, dag_id: str, run_ids: Any, states: Any) -> int:
             return int(dag_id == running and run_ids is None)
 
-    context: Any = {"ti": Runs()}
+    correction_dag("beside")
+    context: Any = {"ti": Runs(), "dag": correction_cleanup_dag("own_cleanup")}
     assert in_use(context, ["correct_orders"])(None) == (running is not None)
 
 

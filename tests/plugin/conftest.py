@@ -30,7 +30,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     operate(table, "create_tag", tag="before", time_retained="7 d")
     who = {"owner": "me", "reason": "wrong rate", "retention": "2 h", "protected": True}
     operate(table, "create_branch", branch="fix", tag="before", **who)
-    operate(table, "create_branch", branch="done", tag="before", owner="data_correction/published", reason="wrong day")
+    operate(table, "create_branch", branch="done", tag="before", owner="own_fix/published", reason="wrong day")
     append(table.branch("done"), "1", rows=7)
     operate(table, "merge_branch", branch="done", approved_by="ann", operation_id="publish-1")
     append(table, "3", rows=5)

@@ -13,14 +13,18 @@ import pytest
 
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.dags import correction_dag, correction_undo_dag, erasure_dag, pipeline_dag
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overlap, waits_for
+from tests.airflow.conftest import airflow_home, register
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get
 from tests.plugin.test_page import texts
 
 pytestmark = pytest.mark.airflow
+__all__ = ["airflow_home"]
 
+OWN = "own_fix"
 RUNNING: dict[str, Any] = {"state": "running", "conf": {"partitions": ["dt=1"]}}
 
 
@@ -85,17 +89,23 @@ def test_what_became_of_a_run(run: RunView, expected: str) -> None:
 
 
 @pytest.fixture
-def runs(server: Any) -> Iterator[None]:
+def runs(server: Any, airflow_home: Path) -> Iterator[None]:
     """Rows as Airflow writes them: a published correction, one that waits for an approval, and foreign ones."""
-    from airflow.models.dag import DagModel
     from airflow.models.dag_version import DagVersion
-    from airflow.models.dagbundle import DagBundleModel
     from airflow.models.dagrun import DagRun
     from airflow.models.hitl import HITLDetail
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
-    from sqlalchemy import delete, insert, select, update
+    from sqlalchemy import delete, insert, select
 
+    for dag in (
+        correction_dag(OWN, tags=["mine"]),
+        correction_dag("own_locked", locked={"table": "d.t", "paimon_conn_id": "lake"}),
+        correction_undo_dag("own_undo"),
+        erasure_dag("own_erasure"),
+        pipeline_dag("own_pipeline"),
+    ):
+        register(dag)
     now = datetime.now(UTC)
     ours = {"table": "d.t", "paimon_conn_id": "lake"}
     made = [
@@ -117,32 +127,18 @@ def runs(server: Any) -> Iterator[None]:
         ),
         ("wrong", "failed", {**ours, "table": "undone.t"}, {"correct": "failed", "how_to_go_on": "failed"}),
     ]
-    version = uuid4()
+    others = [("own_locked", "by_itself", {}), ("own_pipeline", "of_a_pipeline", {**ours, "table": None, "tables": [
+        {"table": "d.raw", "correct": "..."}, {"table": "d.t", "replay": "..."}]})]  # fmt: skip
     with create_session() as session:
-        session.execute(insert(DagBundleModel).values(name="page"))
-        names = {"data_correction", "data_correction_undo", "row_erasure"}
-        known = set(session.scalars(select(DagModel.dag_id).where(DagModel.dag_id.in_(names))))
-        added = names - known
-        # Other tests in this database may have left them as DAGs that no file has any more.
-        session.execute(update(DagModel).where(DagModel.dag_id.in_(known)).values(is_stale=False))
-        for dag_id in added:
+        version = session.scalars(select(DagVersion.id).where(DagVersion.dag_id == OWN)).first()
+        for dag_id, run_id, conf in others:
             session.execute(
-                insert(DagModel).values(
-                    dag_id=dag_id,
-                    is_stale=False,
-                    bundle_name="page",
-                    max_active_tasks=1,
-                    max_consecutive_failed_dag_runs=0,
-                    has_task_concurrency_limits=False,
-                )
-            )
-        session.execute(
-            insert(DagVersion).values(id=version, dag_id="data_correction", version_number=4711, bundle_name="page",
-                                      created_at=now, last_updated=now)
-        )  # fmt: skip
+                insert(DagRun).values(dag_id=dag_id, run_id=run_id, state="success", conf=conf, run_after=now,
+                                      run_type="scheduled", start_date=now, log_template_id=1, clear_number=0)
+            )  # fmt: skip
         for run_id, state, conf, tasks in made:
             session.execute(
-                insert(DagRun).values(dag_id="data_correction", run_id=run_id, state=state, conf=conf, run_after=now,
+                insert(DagRun).values(dag_id=OWN, run_id=run_id, state=state, conf=conf, run_after=now,
                                       run_type="manual", start_date=now, triggering_user_name="bob", log_template_id=1,
                                       clear_number=0)
             )  # fmt: skip
@@ -150,7 +146,7 @@ def runs(server: Any) -> Iterator[None]:
                 ti = uuid4()
                 session.execute(
                     insert(TaskInstance).values(
-                        id=ti, dag_id="data_correction", run_id=run_id, task_id=task_id, map_index=-1, state=task_state,
+                        id=ti, dag_id=OWN, run_id=run_id, task_id=task_id, map_index=-1, state=task_state,
                         try_number=1, max_tries=0, pool="default_pool", pool_slots=1, custom_operator_name="",
                         queue="default", dag_version_id=version, priority_weight=1,
                     )
@@ -161,14 +157,10 @@ def runs(server: Any) -> Iterator[None]:
                                                   params_input={}, created_at=now - timedelta(hours=3))
                     )  # fmt: skip
     yield
-    mine = [run_id for run_id, *_ in made]
     with create_session() as session:
         session.execute(delete(HITLDetail).where(HITLDetail.subject == "Publish?"))
-        session.execute(delete(TaskInstance).where(TaskInstance.dag_version_id == version))
-        session.execute(delete(DagRun).where(DagRun.dag_id == "data_correction", DagRun.run_id.in_(mine)))
-        session.execute(delete(DagVersion).where(DagVersion.id == version))
-        session.execute(delete(DagModel).where(DagModel.dag_id.in_(added)))
-        session.execute(delete(DagBundleModel).where(DagBundleModel.name == "page"))
+        session.execute(delete(TaskInstance).where(TaskInstance.dag_id == OWN))
+        session.execute(delete(DagRun).where(DagRun.dag_id.in_([OWN, "own_locked", "own_pipeline"])))
 
 
 @pytest.mark.usefixtures("runs")
@@ -181,12 +173,12 @@ def test_how_far_a_job_is_stands_beside_what_the_run_waits_for_and_where_it_ran_
     with create_session() as session:
         run = session.scalars(select(DagRun.id).where(DagRun.run_id == "working")).one()
         session.execute(
-            insert(XComModel).values(dag_run_id=run, dag_id="data_correction", run_id="working", task_id="correct",
+            insert(XComModel).values(dag_run_id=run, dag_id=OWN, run_id="working", task_id="correct",
                                      map_index=-1, key="paimon_progress", value='"42 % of step 1"')
         )  # fmt: skip
         done = session.scalars(select(DagRun.id).where(DagRun.run_id == "published")).one()
         session.execute(
-            insert(XComModel).values(dag_run_id=done, dag_id="data_correction", run_id="published", task_id="correct",
+            insert(XComModel).values(dag_run_id=done, dag_id=OWN, run_id="published", task_id="correct",
                                      map_index=-1, key="paimon_ran_on", value='"spark"')
         )  # fmt: skip
     try:
@@ -205,9 +197,11 @@ def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
     shown = texts(page)
     assert re.search(r"waiting correction \S+ \S+ bob running an approval waits, asked 3 h ago \S+ - - dt=1", shown)
     assert re.search(r"published correction .* published(, by Spark)? - - done snapshot 2 <b>why", shown)
-    assert "elsewhere" not in shown
+    assert re.search(r"by_itself correction ", shown), "the DAG names the table, its form doesn't"
+    assert re.search(r"of_a_pipeline pipeline ", shown)
+    assert "elsewhere" not in shown and "by_itself" not in texts(get("/paimon/lake/d/c?tab=corrections").text)
     assert "runs/other" not in page
-    assert 'href="/dags/data_correction/runs/waiting/tasks/approve/required_actions" data-airflow-link' in page
+    assert 'href="/dags/own_fix/runs/waiting/tasks/approve/required_actions" data-airflow-link' in page
 
 
 @pytest.mark.usefixtures("runs")
@@ -218,6 +212,9 @@ def test_the_forms_are_given_what_they_want(get: Get) -> None:
         {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1"},
     ]
     assert {"table": "d.t", "paimon_conn_id": "lake", "where": "k = ..."} in forms, "the form of row_erasure"
+    page = texts(get("/paimon/lake/d/t?tab=corrections").text)
+    assert "Open own_fix Open own_locked" in page and "does not have the DAGs data_correction_cleanup:" in page
+    assert "own_locked" not in texts(get("/paimon/lake/d/c?tab=corrections").text)
 
 
 @pytest.fixture
@@ -226,7 +223,7 @@ def undone(lake: Path) -> Iterator[Table]:
     table = make_table(lake, "undone.t")
     append(table, "1", rows=1200)
     operate(table, "create_tag", tag="before")
-    operate(table, "create_branch", branch="fix", tag="before", owner="data_correction/taken_back")
+    operate(table, "create_branch", branch="fix", tag="before", owner="own_fix/taken_back")
     append(table.branch("fix"), "1", rows=7)
     operate(table, "merge_branch", branch="fix", operation_id="publish-1")
     operate(table, "rollback_to", tag=last_publish(table).undo_tag, keep_later=True, operation_id="undo-1")
@@ -243,7 +240,7 @@ def test_a_publish_that_was_undone_is_not_offered_to_be_undone_again(get: Get, u
     page = get("/paimon/lake/undone/t?tab=corrections").text
     shown = texts(page)
     assert re.search(r"taken_back correction .* published, undone since .* fix undone by snapshot 3", shown)
-    assert "Undo this rollback data_correction_undo Snapshot 3 went back to snapshot 1" in shown
+    assert "Undo this rollback own_undo Snapshot 3 went back to snapshot 1" in shown
     tags = [form.get("tag") for form in forms_of(page) if "tag" in form]
     assert tags == ["airflow-paimon-undo-undo-1"]
 
@@ -251,10 +248,8 @@ def test_a_publish_that_was_undone_is_not_offered_to_be_undone_again(get: Get, u
 @pytest.mark.usefixtures("runs", "undone")
 def test_the_state_of_a_run_leads_to_the_log_that_explains_it(get: Get) -> None:
     page = get("/paimon/lake/undone/t?tab=corrections").text
-    assert re.search(
-        r'href="/dags/data_correction/runs/wrong/tasks/how_to_go_on" data-airflow-link>failed: correct', page
-    )
-    assert re.search(r'href="/dags/data_correction/runs/taken_back/tasks/verify" data-airflow-link>published', page)
+    assert re.search(r'href="/dags/own_fix/runs/wrong/tasks/how_to_go_on" data-airflow-link>failed: correct', page)
+    assert re.search(r'href="/dags/own_fix/runs/taken_back/tasks/verify" data-airflow-link>published', page)
 
 
 @pytest.mark.usefixtures("runs")

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.publish.undo_statement import undo_statement
+from airflow_paimon.plugin.runs import KnownDag
 from airflow_paimon.plugin.tabs import audit as audit_tab
 from airflow_paimon.plugin.urls import TABS
+from airflow_paimon.runbooks.kinds import Kind
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
@@ -220,7 +222,11 @@ def test_the_audit_says_who_approved_and_can_be_downloaded(get: Get) -> None:
 
 
 def test_the_audit_previews_what_an_undo_would_keep(get: Get, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_tab, "_known_dags", lambda context: {"data_correction", "data_correction_undo"})
+    dags = [
+        KnownDag(dag_id=f"own_{kind}", kind=kind, stale=False, form={}, locked=())
+        for kind in (Kind.CORRECTION, Kind.UNDO)
+    ]
+    monkeypatch.setattr(audit_tab, "visible_dags", lambda context: dags)
     page = get(f"{T}?tab=audit").text
     assert "Undo publish" not in page
     (href,) = re.findall(r'href="(\?[^"]*at=main%3A3[^"]*)#undo"', page)
@@ -229,10 +235,10 @@ def test_the_audit_previews_what_an_undo_would_keep(get: Get, lake: Path, monkey
     assert "Undo publish 3 of branch done 1 partition of main gets back what it held before: 1 file with" in shown
     assert "1 later commit stays." in shown
     assert "What came later, and stays" in shown
-    form = json.loads(html.unescape(re.findall(r'<pre id="undo-1">(.*?)</pre>', page, re.DOTALL)[0]))
+    form = json.loads(html.unescape(re.findall(r'<pre id="form-1">(.*?)</pre>', page, re.DOTALL)[0]))
     assert form == {"table": "d.t", "paimon_conn_id": "lake", "tag": "airflow-paimon-undo-publish-1",
                     "keep_later": True}  # fmt: skip
-    assert "Open data_correction_undo" in shown
+    assert "Open own_data_correction_undo" in shown
     assert get(T + html.unescape(href), "viewer").status_code == 403
 
     table = make_table(lake, "e.again")
@@ -243,7 +249,7 @@ def test_the_audit_previews_what_an_undo_would_keep(get: Get, lake: Path, monkey
     append(table, "1", seq=2)
     page = get("/paimon/lake/e/again?tab=audit&at=main:2").text
     assert "Not by bucket: dt=1/bucket-0 changed again after it" in texts(page)
-    form = json.loads(html.unescape(re.findall(r'<pre id="undo-1">(.*?)</pre>', page, re.DOTALL)[0]))
+    form = json.loads(html.unescape(re.findall(r'<pre id="form-1">(.*?)</pre>', page, re.DOTALL)[0]))
     assert form["sql"] == undo_statement(table.schema())
     assert form["views"] == ["before=e.again@airflow-paimon-undo-two", "published=e.again@2"]
     assert 'id="undo"' not in get("/paimon/lake/e/again?tab=audit&at=main:99").text

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_paimon.core.streaming.replays import ReplayRecord, record_replay
 from airflow_paimon.plugin.urls import plan_page_url
+from airflow_paimon.runbooks.kinds import Kind
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get
@@ -51,7 +52,7 @@ def dags(server: Any, get: Get) -> Iterator[None]:
         DagScheduleAssetReference,
         TaskOutletAssetReference,
     )
-    from airflow.models.dag import DagModel
+    from airflow.models.dag import DagModel, DagTag
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
     from sqlalchemy import delete, insert, select, update
@@ -68,6 +69,8 @@ def dags(server: Any, get: Get) -> Iterator[None]:
                                         is_paused=dag_id == "plan_alias", max_active_tasks=1,
                                         max_consecutive_failed_dag_runs=0, has_task_concurrency_limits=False)
             )  # fmt: skip
+        for kind in {Kind.CORRECTION, Kind.PIPELINE} & set(added):
+            session.execute(insert(DagTag).values(dag_id=kind, name=kind.tag))
         uris = ("paimon://lake/plans/t", "paimon://lake/plans/daily", "paimon://other/plans/elsewhere")
         mine, daily, elsewhere = assets = [AssetModel(name=uri, uri=uri, group="asset") for uri in uris]
         alias = AssetAliasModel(name="plan_alias", group="asset")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,8 +15,7 @@ from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_ROW, UndoPrev
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.plugin import runs
+from airflow_paimon.plugin.forms import form_card, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
 from airflow_paimon.plugin.sheet import (
@@ -33,6 +31,7 @@ from airflow_paimon.plugin.sheet import (
     text,
     without_empty,
 )
+from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.markdown import counted
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/markdown"}
@@ -131,15 +130,9 @@ def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
     preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
     if isinstance(preview, str):
         return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None}
-    known = _known_dags(context)
-    forms = [f for f in _forms(context, preview) if f["dag_id"] in known]
     later = Sheet(title="What came later, and stays", columns=_LATER, total=preview.later_count,
                   rows=[_commit(context, s) for s in preview.later], empty="Nothing came later")  # fmt: skip
-    return {"title": _title(record), "lines": _lines(preview), "forms": forms, "later": later}
-
-
-def _known_dags(context: PageContext) -> set[str]:
-    return context.reader.get(("dags",), runs.known_dags, until=context.until, fresh=FRESH_SECONDS)
+    return {"title": _title(record), "lines": _lines(preview), "forms": _forms(context, preview), "later": later}
 
 
 def _preview(main: Table, snapshot: int) -> UndoPreview | str:
@@ -171,7 +164,7 @@ def _lines(preview: UndoPreview) -> list[str]:
         return [
             f"Not by bucket: {where or 'its buckets'} changed again after it, in what came later (below).",
             "By row: a MERGE gives each row that still is as the publish left it its values from before, and leaves "
-            "the rows alone that somebody has changed since. data_correction runs it on a branch; its diff counts the "
+            "the rows alone that somebody has changed since. A correction runs it on a branch; its diff counts the "
             "rows before anybody is asked, and nothing later is lost.",
         ]
     return [f"It can't be undone this way: {preview.why}", *([f"Changed again: {where}"] if where else [])]
@@ -188,21 +181,16 @@ def _commit(context: PageContext, snapshot: Snapshot) -> list[Cell]:
     ]
 
 
-def _forms(context: PageContext, preview: UndoPreview) -> list[dict[str, str]]:
+def _forms(context: PageContext, preview: UndoPreview) -> list[dict[str, Any]]:
     """What the fitting trigger form wants to be given."""
-    table: dict[str, Any] = {"table": context.main.name}
-    if context.conn_id != PaimonHook.default_conn_name:
-        table["paimon_conn_id"] = context.conn_id
+    table, dags = of_table(context), visible_dags(context)
     if preview.way == BY_BUCKET:
-        dag_id, conf = runs.UNDO, {**table, "tag": preview.tag, "keep_later": True}
-    elif preview.way == BY_ROW:
+        return form_card(context, dags, Kind.UNDO, "Undo", {**table, "tag": preview.tag, "keep_later": True})
+    if preview.way == BY_ROW:
         reason = f"take back snapshot {preview.snapshot}"
         conf = {**table, "sql": preview.statement, "views": list(preview.views), "reason": reason}
-        dag_id = runs.CORRECT
-    else:
-        return []
-    shown = json.dumps(conf, indent=2, ensure_ascii=False)
-    return [{"dag_id": dag_id, "conf": shown, "href": f"{context.airflow}/dags/{dag_id}"}]
+        return form_card(context, dags, Kind.CORRECTION, "Undo row by row", conf)
+    return []
 
 
 def _made(record: AuditRecord) -> str:

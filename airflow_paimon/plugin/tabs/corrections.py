@@ -1,11 +1,7 @@
-"""The tab Corrections: runs about the table, and what to give the trigger forms. The page itself starts nothing.
-
-Airflow 3.3 has no address that opens a trigger form filled in, so the page shows the form's JSON to be copied.
-"""
+"""The tab Corrections: runs about the table, and what to give the trigger forms."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -14,19 +10,20 @@ from urllib.parse import quote
 
 from airflow_paimon.core.publish.published import Published, publishes, undone_by
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.plugin import auth, runs
+from airflow_paimon.plugin.forms import form_card, known_dags, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.runs import CLEAN_UP, CORRECT, DAGS, ERASE, UNDO, TableRun
+from airflow_paimon.plugin.runs import TableRun
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, moment, text
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
-from airflow_paimon.runbooks.leftovers import is_of_a_run, run_digest
+from airflow_paimon.runbooks.kinds import CORRECTING, Kind
+from airflow_paimon.runbooks.leftovers import PUBLISHING_TASKS, is_of_a_run, run_digest
 
 _APPROVE = "approve"
 _MOST_POINTS = 20
 _EXPLAINS = ("how_to_go_on", "rejected", "is_complete", "verify", "remove", "find")
-_WRITES = ("correct", "erase")
+_WRITES = ("correct", "replay", "erase")
 """The tasks that write rows."""
 _COLUMNS = (
     Column("Run"),
@@ -41,36 +38,40 @@ _COLUMNS = (
     Column("Reason", roomy=True),
     Column("Partitions", roomy=True),
 )
-_PURPOSES = {CORRECT: "correction", UNDO: "undo", CLEAN_UP: "clean-up", ERASE: "erasure"}
+_PURPOSES = {
+    Kind.CORRECTION: "correction", Kind.UNDO: "undo", Kind.CLEANUP: "clean-up", Kind.ERASURE: "erasure",
+    Kind.PIPELINE: "pipeline", Kind.PIPELINE_UNDO: "undo of a pipeline",
+}  # fmt: skip
+_EXPECTED = (Kind.CORRECTION, Kind.UNDO, Kind.CLEANUP, Kind.ERASURE)
 
 
 def show(context: PageContext) -> Panel:
     """Show the runs that the user may read, and the forms."""
-    allowed = tuple(d for d in DAGS if auth.may_read_runs(context.user, d))
+    known = known_dags(context)
+    allowed = [dag for dag in known if auth.may_read_runs(context.user, dag.dag_id)]
     name, conn_id = context.main.name, context.conn_id
-    known = context.reader.get(("dags",), runs.known_dags, until=context.until, fresh=FRESH_SECONDS)
-    found = context.reader.get(
-        ("runs", name, conn_id, allowed), partial(runs.runs_of, name, conn_id, allowed), until=context.until, fresh=1.0
-    )
+    key = ("runs", name, conn_id, *(dag.dag_id for dag in allowed))
+    found = context.reader.get(key, partial(runs.runs_of, name, conn_id, allowed), until=context.until, fresh=1.0)
     points = context.reader.get(
         (context.uri, "undo points"), partial(publishes, context.main), until=context.until, fresh=FRESH_SECONDS
     )
-    views = {run.run_id: _view(run) for run in found}
-    flying = [v for v in views.values() if v.state not in ("success", "failed")]
+    views = {_owner(run): _view(run) for run in found}
+    flying = [views[_owner(r)] for r in found if r.kind in CORRECTING and r.state not in ("success", "failed")]
     of_run, undone = {(p.branch, p.branch_owner): p for p in points}, undone_by(points)
     rows = [
-        _row(context, run, views[run.run_id], flying, point, undone.get(point.undo_tag) if point else None)
+        _row(context, run, views[_owner(run)], flying, point, undone.get(point.undo_tag) if point else None)
         for run in found
         for point in [of_run.get((_branch(run), _owner(run))) if _has_published(run) else None]
     ]
     sheet = Sheet(title="Runs", columns=_COLUMNS, rows=rows, total=len(rows), empty=_EMPTY)
-    notes = [] if len(allowed) == len(DAGS) else ["Runs of DAGs that you may not read are not shown."]
-    missing = [d for d in DAGS if d not in known]
+    notes = [] if len(allowed) == len(known) else ["Runs of DAGs that you may not read are not shown."]
+    missing = [kind for kind in _EXPECTED if kind not in {dag.kind for dag in known if not dag.stale}]
     if missing:
         names = ", ".join(missing)
         notes.append(f"This Airflow does not have the DAGs {names}: Documentation, Runbook says how to add them.")
-    forms = [f for f in _forms(context, points, undone) if f["dag_id"] in known]
-    return Panel(template="corrections.html", sheets=[sheet], notes=notes, data={"forms": forms})
+    return Panel(
+        template="corrections.html", sheets=[sheet], notes=notes, data={"forms": _forms(context, points, undone)}
+    )
 
 
 _ERASES = "A person's rows go from all branches and from the files, for good; the approver sees what else ends"
@@ -95,11 +96,11 @@ def _row(
     address = f"{context.airflow}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}"
     became, mark = outcome(view)
     branch = _branch(run)
-    rivals = [v for v in flying if run.dag_id == CORRECT]
+    rivals = flying if run.kind in CORRECTING else ()
     waiting = waits_for(view, rivals)
     return [
         Cell(run.run_id, href=address, airflow=True),
-        Cell(_PURPOSES[run.dag_id], title=run.dag_id),
+        Cell(_PURPOSES[run.kind], title=run.dag_id),
         _moment(run.began, context.now_ms),
         text(run.by),
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
@@ -136,7 +137,7 @@ def _state(became: str, mark: str, run: TableRun, address: str) -> Cell:
 def _branch(run: TableRun) -> str:
     """The branch of a correction: the form's, or the one that check_params makes up."""
     given = run.conf.get("branch")
-    return "" if run.dag_id != CORRECT else str(given or f"fix_{run_digest(_owner(run))}")
+    return "" if run.kind not in CORRECTING else str(given or f"fix_{run_digest(_owner(run))}")
 
 
 def _owner(run: TableRun) -> str:
@@ -161,21 +162,19 @@ def _undo(context: PageContext, point: Published | None, undone: Published | Non
         return text(None)
     if undone is not None:
         return Cell(f"undone by snapshot {undone.snapshot.id}", mark="muted")
-    link = f"{context.asked.href(q=point.undo_tag)}#{CORRECT}"
+    link = f"{context.asked.href(q=point.undo_tag)}#start"
     return Cell(f"snapshot {point.before.id}", title=f"Tag {point.undo_tag}", href=link)
 
 
 def _has_published(run: TableRun) -> bool:
-    return any(run.tasks.get(task) == "success" for task in ("merge", "fast_forward"))
+    return any(run.tasks.get(task) == "success" for task in PUBLISHING_TASKS)
 
 
 def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[str, Published]) -> list[dict[str, Any]]:
     """What each trigger form wants to be given for this table. What was undone is not offered to be undone again."""
-    table = {"table": context.main.name}
-    if context.conn_id != PaimonHook.default_conn_name:
-        table["paimon_conn_id"] = context.conn_id
+    table, dags = of_table(context), visible_dags(context)
     hint = "The tab Plan says first what it would touch, and who is downstream."
-    forms = [form_card(context, CORRECT, "Correct this table", {**table, "sql": skeleton(context)}, hint)]
+    forms = form_card(context, dags, Kind.CORRECTION, "Correct this table", {**table, "sql": skeleton(context)}, hint)
     asked = [p for p in points if p.undo_tag == context.asked.q]
     rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]
     for point in [*asked, *rest][:_MOST_POINTS]:
@@ -185,13 +184,13 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
             f"Snapshot {point.snapshot.id} {about}, {when}: its partitions get back what they held in {point.before.id}"
         )
         title = "Undo this publish" if point.branch else "Undo this rollback"
-        forms.append(form_card(context, UNDO, title, {**table, "tag": point.undo_tag}, hint))
-    forms.append(form_card(context, ERASE, "Erase rows", {**table, "where": _condition(context)}, _ERASES))
+        forms += form_card(context, dags, Kind.UNDO, title, {**table, "tag": point.undo_tag}, hint)
+    forms += form_card(context, dags, Kind.ERASURE, "Erase rows", {**table, "where": _condition(context)}, _ERASES)
     if context.branches:
         name = context.view.branch_name
         chosen = [name] if name != MAIN and is_of_a_run(context.main, name) else []
         conf = {**table, **({"branches": chosen} if chosen else {})}
-        forms.append(form_card(context, CLEAN_UP, "Remove what corrections left", conf, ""))
+        forms += form_card(context, dags, Kind.CLEANUP, "Remove what corrections left", conf)
     return forms
 
 
@@ -214,12 +213,6 @@ def _condition(context: PageContext) -> str:
 
 def _named(column: str) -> str:
     return column if column.isidentifier() else "`" + column.replace("`", "``") + "`"
-
-
-def form_card(context: PageContext, dag_id: str, title: str, conf: dict[str, Any], hint: str) -> dict[str, Any]:
-    """Return a form filled in, as ``cards.html`` shows it."""
-    shown = json.dumps(conf, indent=2, ensure_ascii=False)
-    return {"dag_id": dag_id, "title": title, "hint": hint, "conf": shown, "href": f"{context.airflow}/dags/{dag_id}"}
 
 
 def _listed(partitions: Any) -> str:

@@ -11,7 +11,8 @@ from airflow_paimon.core.table.partition_text import parse_partition_text
 
 _ENDED = ("success", "failed")
 _BECAME = {
-    "merge": "published", "fast_forward": "published", "undo": "undone", "remove": "cleaned up", "erase": "erased",
+    "merge": "published", "fast_forward": "published", "publish": "published",
+    "undo": "undone", "remove": "cleaned up", "erase": "erased",
 }  # fmt: skip
 
 
@@ -31,7 +32,7 @@ def waits_for(run: RunView, others: Sequence[RunView]) -> str:
     if run.state in _ENDED:
         return ""
     parts = [_own_wait(run)]
-    rivals = [o.run_id for o in others if o.run_id != run.run_id and overlap(run.conf, o.conf)]
+    rivals = [o.run_id for o in others if o is not run and overlap(run.conf, o.conf)]
     if rivals:
         parts.append(f"corrects the same partitions as {', '.join(rivals)}: the one that publishes later is refused")
     return "; ".join(p for p in parts if p)

@@ -21,17 +21,17 @@ from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
-from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.plugin import auth, consumers, runs
+from airflow_paimon.plugin import auth, consumers
 from airflow_paimon.plugin.catalog import without_secrets_of
+from airflow_paimon.plugin.forms import form_card, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
-from airflow_paimon.plugin.tabs.corrections import form_card, skeleton
+from airflow_paimon.plugin.tabs.corrections import skeleton
 from airflow_paimon.runbooks.downstream import ask_backend
 from airflow_paimon.runbooks.form import in_form_words
+from airflow_paimon.runbooks.kinds import Kind
 
-PIPELINE = "pipeline_correction"
 MODES = ("overwrite", "upsert")
 _SERVES_SECONDS = 60.0
 """A plan reads manifests and other branches, so it is shown for longer than other tabs."""
@@ -40,7 +40,7 @@ _COLUMNS = (
     Column("Who"),
     Column("Kind"),
     Column("Known by", roomy=True),
-    Column("Makes", help="Tables of this connection: the form of pipeline_correction below names them", roomy=True),
+    Column("Makes", help="Tables of this connection: the form of a pipeline below names them", roomy=True),
 )
 
 
@@ -57,7 +57,7 @@ class _Correction:
         return self.sql or ("SELECT * FROM branch" if self.partitions else "")
 
     def as_form(self, skeleton: str) -> dict[str, Any]:
-        """Return what the form of ``data_correction`` gets, and takes: partitions and mode are for a SELECT alone."""
+        """Return what the form of a correction gets, and takes: partitions and mode are for a SELECT alone."""
         if statement_kind(self.planned_sql) or not self.planned_sql:
             return {"sql": self.sql or skeleton}
         more = {"partitions": list(self.partitions)} if self.partitions else {}
@@ -187,15 +187,12 @@ def _dag(context: PageContext, one: consumers.Consumer) -> list[Cell]:
 
 
 def _forms(context: PageContext, correction: _Correction, tables: Sequence[str]) -> list[dict[str, Any]]:
-    known = context.reader.get(
-        ("dags", PIPELINE), partial(runs.known_dags, (*runs.DAGS, PIPELINE)), until=context.until, fresh=FRESH_SECONDS
-    )
-    conn_id = None if context.conn_id == PaimonHook.default_conn_name else context.conn_id
-    own = {"table": context.main.name, **({"paimon_conn_id": conn_id} if conn_id else {})}
-    form = correction.as_form(skeleton(context))
-    forms = [form_card(context, runs.CORRECT, "Correct this table", {**own, **form}, "")]
+    if context.view.branch_name != MAIN:
+        return []
+    dags, table, form = visible_dags(context), of_table(context), correction.as_form(skeleton(context))
+    forms = form_card(context, dags, Kind.CORRECTION, "Correct this table", {**table, **form})
     if tables:
-        made = pipeline_form(context.main.name, form, tables, conn_id)
+        made = pipeline_form(context.main.name, form, tables, table.get("paimon_conn_id"))
         hint = "Complete each replay: what the table is made by. Upstream tables come first."
-        forms.append(form_card(context, PIPELINE, "Correct it, and make the tables downstream again", made, hint))
-    return [one for one in forms if one["dag_id"] in known] if context.view.branch_name == MAIN else []
+        forms += form_card(context, dags, Kind.PIPELINE, "Correct it, and make the tables downstream again", made, hint)
+    return forms

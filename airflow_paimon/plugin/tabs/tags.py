@@ -58,7 +58,7 @@ def _row(context: PageContext, tag: Tag) -> list[Cell]:
     at = context.asked.href(tab="history", at=f"{context.view.branch_name}:{tag.snapshot.id}", q="", page=1)
     return [
         Cell(tag.name),
-        Cell(what, href=link, title="Undo with data_correction_undo") if link else text(what),
+        Cell(what, href=link, title="How to undo this publish") if link else text(what),
         Cell(str(tag.snapshot.id), href=at),
         moment(tag.snapshot.time_millis, context.now_ms),
         number(tag.snapshot.total_record_count),
