@@ -57,6 +57,8 @@ def write_arrow(
     partition: PartitionSpec | None = None,
     operation_id: str | None = None,
     on_stale: str | None = None,
+    *,
+    writers_stopped: bool = False,
 ) -> dict[str, Any]:
     """Write rows with one commit and return the operation's result (docs/design.md, One result).
 
@@ -71,9 +73,13 @@ def write_arrow(
     (``refuse``, the default of ``append``), or done, and the full partitions that become stale are listed in
     ``details["stale"]`` (``record``, the default of the other modes) for ``compact_chain_table --pending``.
 
+    ``writers_stopped`` confirms that no job of another engine writes what is overwritten (docs/howto/flink-tables.md,
+    Open writers).
+
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
-        UnsafeOperationError: a required anchor of a chain table would be dropped, or rows would be invisible.
+        UnsafeOperationError: a required anchor of a chain table would be dropped, or rows would be invisible; or a
+            running job may have open what would be overwritten.
         UnsupportedFeatureError: the table has a feature that this engine does not write.
         ConflictError: other writers kept changing the same buckets.
     """
@@ -98,9 +104,11 @@ def write_arrow(
             properties={OPERATION_PROPERTY: OPERATION},
             partitions=partitions_of_rows(data, table.store, table.label),
             buckets=buckets_of_rows(data, table.label),
+            writers_stopped=writers_stopped,
         ),
         lambda landed: report_write(table, landed),
         content=None if operation_id is None else content_digest(data),
+        writers_stopped=writers_stopped,
     )
     return _result(table, mode, written, data.num_rows, started)
 
@@ -132,6 +140,7 @@ def write_once(
     *,
     content: str | None = None,
     run: RunTasks = run_here,
+    writers_stopped: bool = False,
 ) -> Written:
     """Write, or find the commit of an earlier try with this operation id; ``report_on`` is called after the commit.
 
@@ -152,7 +161,7 @@ def write_once(
         before = landed.id - 1 or None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     report = report_on(receipt.snapshot)
-    compacted = compact_written(table, receipt.snapshot, run)
+    compacted = compact_written(table, receipt.snapshot, run, writers_stopped=writers_stopped)
     warnings = [text for text in (receipt.warning, compacted.warning) if text is not None]
     if warnings:
         report = {**report, "warnings": [*report.get("warnings", ()), *warnings]}
@@ -191,6 +200,7 @@ def commit_in_tries(
     properties: Mapping[str, str] | None = None,
     partitions: PartitionsOfRows = lambda schema: None,
     buckets: BucketsOfRows = lambda schema: None,
+    writers_stopped: bool = False,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
@@ -210,6 +220,7 @@ def commit_in_tries(
                 *(table, write, messages, mode, partition, identity, on_stale),
                 only_planned=read_head(),
                 properties=properties,
+                writers_stopped=writers_stopped,
             )
         except REFUSALS as error:
             discard_files(write, messages)
@@ -242,6 +253,7 @@ def commit_write(
     *,
     only_planned: bool = False,
     properties: Mapping[str, str] | None = None,
+    writers_stopped: bool = False,
 ) -> Receipt:
     """Commit the files of a write, according to its mode. ``only_planned``: overwrite no commit after the planned one.
     ``properties``: of the snapshot.
@@ -251,7 +263,11 @@ def commit_write(
     """
     guard = ChainOptions(on_stale=on_stale)
     options = CommitOptions(
-        identity=identity, properties=properties or {}, guard_options=guard, written_with=write.schema
+        identity=identity,
+        properties=properties or {},
+        guard_options=guard,
+        written_with=write.schema,
+        writers_stopped=writers_stopped,
     )
     if mode == "append":
         return commit_append(table, messages, options, planned_on=write.planned_on)

@@ -277,7 +277,9 @@ class Compacted:
     warning: str | None = None
 
 
-def compact_written(table: Table, landed: Snapshot | None, run: RunTasks = run_here) -> Compacted:
+def compact_written(
+    table: Table, landed: Snapshot | None, run: RunTasks = run_here, *, writers_stopped: bool = False
+) -> Compacted:
     """Compact the buckets in which a write has added files of level 0, if its readers wait for that.
 
     ``landed``: the snapshot of the write, or of an earlier try of it; None = it has written nothing. A bucket that has
@@ -289,13 +291,13 @@ def compact_written(table: Table, landed: Snapshot | None, run: RunTasks = run_h
     if landed is None or not waits_for_compaction(table.schema(), table.branch_name):
         return Compacted()
     try:
-        return _compact(table, landed, run)
+        return _compact(table, landed, run, writers_stopped=writers_stopped)
     except PaimonError as error:
         error.details.setdefault("done", [landed.id])
         raise
 
 
-def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
+def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: bool) -> Compacted:
     delta = selected_entries(table, read_delta_lists(table, [landed]), None)
     new = [e for e in delta if e.kind == FileKind.ADD and e.file.level == 0]
     if not new:
@@ -305,7 +307,8 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
     selection = StoredPartitions(table.schema()).those({e.partition for e in new})
     for _ in range(_TRIES):
         planned = plan_buckets(
-            table, selection, lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files)
+            *(table, selection, lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files)),
+            writers_stopped=writers_stopped,
         )
         if not planned.groups and planned.left_open:
             warning = (
@@ -319,7 +322,10 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks) -> Compacted:
         files = {f.file_name for g in planned.groups for f in g.bucket.files}
         if landed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
             planned = replace(planned, changelog=None)
-        done = _commit(table, planned, run, identity)
+        options = CommitOptions(
+            identity=identity, properties={OPERATION_PROPERTY: "compact"}, writers_stopped=writers_stopped
+        )
+        done = _commit(table, planned, run, options)
         if done is not None:
             return done
     warning = (
@@ -339,11 +345,10 @@ def _earlier(table: Table, identity: CommitIdentity, landed: Snapshot) -> int | 
     return None if found is None else found.id
 
 
-def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, identity: CommitIdentity) -> Compacted | None:
+def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, options: CommitOptions) -> Compacted | None:
     """Merge the buckets and commit them; None = another commit has changed one."""
     outputs = _outputs(planned, run(planned.works(planned.groups)))
     messages = [m for o in outputs for m in o.messages]
-    options = CommitOptions(identity=identity, properties={OPERATION_PROPERTY: "compact"})
     try:
         receipt = planned.commit(table, planned.groups, messages, options)
     except REFUSALS as error:

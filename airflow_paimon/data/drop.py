@@ -24,18 +24,20 @@ def drop_partitions(
     partitions: Sequence[Mapping[str, Any] | str] | Mapping[str, Any] | str,
     operation_id: str | None = None,
     on_stale: str | None = None,
+    *,
+    writers_stopped: bool = False,
 ) -> dict[str, Any]:
     """Drop partitions and return the operation's result.
 
     Each is a dict (typed values or their texts, None = null) or a text such as ``dt=2026-11-18/region=eu``; may be
     partial.
 
-    ``operation_id`` and ``on_stale`` are those of ``write_arrow``. If there are no such partitions, nothing is
-    committed.
+    ``operation_id``, ``on_stale`` and ``writers_stopped`` are those of ``write_arrow``. If there are no such
+    partitions, nothing is committed.
 
     Raises:
         InvalidInputError: no partition is given, or one has an unknown column.
-        UnsafeOperationError: a required anchor of a chain table would be dropped.
+        UnsafeOperationError: a required anchor of a chain table would be dropped; or a running job may have one open.
     """
     started = time.monotonic()
     check_table(table)
@@ -47,7 +49,8 @@ def drop_partitions(
     asked = digest_of({"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy})
 
     def drop(identity: CommitIdentity) -> tuple[Receipt, Sequence[commit_files.CommitMessage]]:
-        options = CommitOptions(identity=identity, guard_options=ChainOptions(on_stale=policy))
+        guard = ChainOptions(on_stale=policy)
+        options = CommitOptions(identity=identity, guard_options=guard, writers_stopped=writers_stopped)
         return commit_files.drop_partitions(table, specs, options), ()
 
     written = write_once(table, OPERATION, asked, operation_id, drop, lambda landed: report_write(table, landed))

@@ -90,7 +90,7 @@ log = logging.getLogger(__name__)
 NAME = "airflow_paimon"
 OPTIONS = (
     "warehouse", "table", "path", "branch", "version", "timestamp", "columns", "where", "mode", "partition",
-    "operation-id", "storage-options", "gap-policy", "chain-read", "on-stale", "scan.branch",
+    "operation-id", "storage-options", "gap-policy", "chain-read", "on-stale", "writers-stopped", "scan.branch",
 )  # fmt: skip
 NAMING = ("warehouse", "table", "path", "branch", "scan.branch", "storage-options")
 SCAN_POINTS = ("scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp", "scan.timestamp-millis")
@@ -179,6 +179,7 @@ class PaimonDataSource(DataSource):
             self._partition(),
             self._get("operation-id"),
             self._get("on-stale"),
+            writers_stopped=flag(self.options, "writers-stopped"),
         )
 
     def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
@@ -419,6 +420,8 @@ class PaimonWriter(DataSourceArrowWriter):
         tried: Attempt,
         on_stale: OnStale | None,
         landed: Snapshot | None = None,
+        *,
+        writers_stopped: bool = False,
     ) -> None:
         self._table = table
         self._write = write
@@ -428,6 +431,7 @@ class PaimonWriter(DataSourceArrowWriter):
         self._identity = tried.identity(NAME)
         self._on_stale = on_stale
         self._landed = landed
+        self._writers_stopped = writers_stopped
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         write = self._write
@@ -448,7 +452,8 @@ class PaimonWriter(DataSourceArrowWriter):
             try:
                 files = completed(self._table, self._write, files, self._mode, self._partition)
                 receipt = commit_write(
-                    self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale
+                    *(self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale),
+                    writers_stopped=self._writers_stopped,
                 )
             except REFUSALS:
                 discard_files(self._write, files)
@@ -457,7 +462,7 @@ class PaimonWriter(DataSourceArrowWriter):
             if receipt.replayed:  # another try of the operation was faster and wrote its own files
                 discard_files(self._write, files)
             landed = receipt.snapshot
-        compact_written(self._table, landed)
+        compact_written(self._table, landed, writers_stopped=self._writers_stopped)
         for name, report in report_write(self._table, landed).items():
             log.warning("%s: %s: %s", self._table.label, name, report)
 
@@ -472,6 +477,8 @@ def _plan_writer(
     partition: PartitionSpec | None,
     operation_id: str | None,
     on_stale: str | None,
+    *,
+    writers_stopped: bool,
 ) -> PaimonWriter:
     table.require()
     check_mode(table, mode, partition)
@@ -487,4 +494,4 @@ def _plan_writer(
     with attempt(table, operation_id, table.branch_name, asked) as tried:
         landed = tried.landed(NAME)
         write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
-    return PaimonWriter(table, write, mode, partition, tried, policy, landed)
+    return PaimonWriter(table, write, mode, partition, tried, policy, landed, writers_stopped=writers_stopped)

@@ -57,15 +57,16 @@ def write_table(
     storage_options: Mapping[str, Any] | None = None,
     on_stale: str | None = None,
     *,
+    writers_stopped: bool = False,
     path: str | None = None,
 ) -> dict[str, Any]:
     """Write the rows of a DataFrame with one commit and return the operation's result (docs/design.md, One result).
 
-    Modes, ``partition``, ``_row_kind``, ``operation_id`` and ``on_stale`` are those of ``write_arrow``. Columns are
-    matched by name; none may be unknown or of another type, nor missing but as in ``write_arrow``. If two rows of the
-    DataFrame have the same key,
-    either may win unless ``sequence.field`` decides. Task retries and speculation may leave unreferenced files, never
-    duplicate rows. If another writer changes the same buckets meanwhile, the DataFrame is computed and written again.
+    Modes, ``partition``, ``_row_kind``, ``operation_id``, ``on_stale`` and ``writers_stopped`` are those of
+    ``write_arrow``. Columns are matched by name; none may be unknown or of another type, nor missing but as in
+    ``write_arrow``. If two rows of the DataFrame have the same key, either may win unless ``sequence.field`` decides.
+    Task retries and speculation may leave unreferenced files, never duplicate rows. If another writer changes the same
+    buckets meanwhile, the DataFrame is computed and written again.
 
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.
@@ -101,9 +102,11 @@ def write_table(
             _TRIES,
             tasks=cores_of(frame.sparkSession),
             properties={OPERATION_PROPERTY: OPERATION},
+            writers_stopped=writers_stopped,
         ),
         lambda landed: report_write(table, landed),
         run=in_tasks_if_large(frame.sparkSession, table.name),
+        writers_stopped=writers_stopped,
     )
     return _result(table, mode, written, started)
 

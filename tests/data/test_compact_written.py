@@ -143,8 +143,8 @@ def test_rows_that_can_not_be_compacted_are_committed(tmp_path: Path, monkeypatc
     """The table is altered after each plan. The result says so, and a retry compacts."""
     table = keyed(tmp_path, **VECTORS)
 
-    def late(*args: Any) -> Any:
-        planned = plan_buckets(*args)
+    def late(*args: Any, **more: Any) -> Any:
+        planned = plan_buckets(*args, **more)
         set_options(table, {"comment": f"{planned.scan.schema.id}"})
         return planned
 
@@ -162,8 +162,8 @@ def test_a_bucket_that_moved_is_planned_again(tmp_path: Path, monkeypatch: pytes
     table = keyed(tmp_path, "aggregation", **VECTORS, changelog_producer="lookup")
     others = iter([("x", 1, 10, "other"), ("x", 3, 1, "other")])
 
-    def late(*args: Any) -> Any:
-        planned = plan_buckets(*args)
+    def late(*args: Any, **more: Any) -> Any:
+        planned = plan_buckets(*args, **more)
         if (row := next(others, None)) is not None:
             put(table, row)
         return planned
@@ -288,7 +288,7 @@ def test_what_another_writer_adds_to_an_overwrite_is_told(tmp_path: Path, monkey
     table = keyed(tmp_path, changelog_producer="lookup")
     put(table, ("x", 1, 1, "old"))
 
-    def late(*args: Any) -> Any:
+    def late(*args: Any, **more: Any) -> Any:
         write = plan_write(table)
         if levels(table) == [0]:
             ready = conform_rows(arrow([("x", 2, 2, "other")]), write.schema, table.label)

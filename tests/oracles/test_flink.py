@@ -17,7 +17,7 @@ from airflow_paimon import compact, create_branch, erase_rows, merge_branch, ope
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.spark import sql
 from tests.flink_cluster import Flink
 
@@ -213,6 +213,17 @@ def test_compactions_statements_and_erasures_leave_open_buckets_alone(flink: Fli
         sql(spark, str(flink.warehouse), update.format("d1"))
     with refused():
         erase_rows(table, "dt = 'd1' AND id = 3")
+    one = pa.Table.from_pylist([{"dt": "d1", "id": 1, "v": 0, "w": 0}])
+    with refused():
+        write_arrow(table, one, mode="dynamic_overwrite")
+    with refused():
+        drop_partitions(table, "dt=d1")
+    for statement in (
+        "INSERT OVERWRITE {0} PARTITION (dt = 'd1') VALUES (1, 0, 0)",
+        "ALTER TABLE {0} DROP PARTITION (dt = 'd1')",
+    ):
+        with refused():
+            sql(spark, str(flink.warehouse), statement.format(table.name))
     sql(spark, str(flink.warehouse), update.format("d0"))
     found = compact(table)
     assert {one["bucket"] for one in found.details["open_buckets"]} <= {"dt=d1/bucket-0", "dt=d2/bucket-0"}
@@ -224,3 +235,6 @@ def test_compactions_statements_and_erasures_leave_open_buckets_alone(flink: Fli
     rows += [("d1", n, n, n) for n in range(2000) if n != 1] + [("d1", 1, 12, 12), ("d2", 1, 1, 1), ("d2", 2, 2, 2)]
     assert rows_of(table) == sorted(rows, key=repr) == flink.query(f"SELECT * FROM {table.name}")
     sql(spark, str(flink.warehouse), update.format("d1"), writers_stopped=True)
+    write_arrow(table, one, mode="overwrite", partition={"dt": "d1"}, writers_stopped=True)
+    sql(spark, str(flink.warehouse), f"ALTER TABLE {table.name} DROP PARTITION (dt = 'd2')", writers_stopped=True)
+    assert rows_of(table) == sorted([row for row in rows if row[0] == "d0"] + [("d1", 1, 0, 0)], key=repr)

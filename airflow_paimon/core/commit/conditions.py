@@ -21,6 +21,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
+from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import KEYS_PROPERTY
@@ -234,7 +235,7 @@ class BucketsAreClosed:
 
     def check(self, at: HeadState) -> None:
         """Raise ``UnsafeOperationError`` if it doesn't hold."""
-        if at.head is not None:
+        if at.head is not None and remembers_replaced_rows(at.schema):
             form = at.stored.canonical
             replaced = {BucketKey(form(r.partition), r.bucket) for r in self.replaced}
             refuse_open(at.table, at.schema, replaced, at.head, time.time_ns() // 1_000_000, "written")

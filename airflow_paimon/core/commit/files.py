@@ -9,6 +9,7 @@ from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import (
     BucketsAreAsRead,
     BucketsAreAssigned,
+    BucketsAreClosed,
     Condition,
     HeadIs,
     HeadState,
@@ -91,8 +92,10 @@ def commit_overwrite(
     Raises:
         InvalidInputError: a spec names an unknown partition column, or a message lies outside the specs.
         ConflictError: the branch has another snapshot than ``read``.
+        UnsafeOperationError: a running job may have a bucket open whose files are replaced.
     """
     added = [e for m in messages for e in m.entries()]
+    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         hit = _overwritten(table, at.schema, messages, partitions)
@@ -108,7 +111,7 @@ def commit_overwrite(
             index_entries=[*(index or []), *new] if new else index,
             schema=at.schema,
             operation=Operation.OVERWRITE,
-            conditions=() if read is None else (read,),
+            conditions=[*([] if read is None else [read]), *([] if stopped else [BucketsAreClosed(replaced=gone)])],
         )
 
     return commit_at(table, draft, options, early=True)

@@ -78,7 +78,7 @@ def _drop_partitions(asked: Asked, plan: Any) -> dict[str, Any]:
                     f"{ALTER}: {table.label} has no partition {partition_text(partition)}; DROP IF EXISTS drops what "
                     f"is there"
                 )
-    result = drop_partitions(table, wanted, asked.operation_id)
+    result = drop_partitions(table, wanted, asked.operation_id, writers_stopped=asked.writers_stopped)
     details = {"statement": f"{ALTER} DROP PARTITION", **result["details"]}
     return {**result, "operation": OPERATION, "details": details}
 

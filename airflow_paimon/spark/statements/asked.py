@@ -29,6 +29,7 @@ class Asked:
     operation_id: str | None
     all_rows: bool
     storage_options: Mapping[str, Any] | None
+    writers_stopped: bool = False
 
     @property
     def database(self) -> str | None:

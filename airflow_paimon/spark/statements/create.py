@@ -233,6 +233,7 @@ def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, st
             *(table, mode, None, identity, None, files, TRIES),
             tasks=cores_of(asked.spark),
             properties=made_of(table, asked.statement),
+            writers_stopped=asked.writers_stopped,
         )
         if not receipt.replayed:
             found.update(figures_of(table, receipt.before, receipt.snapshot))
@@ -246,7 +247,9 @@ def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, st
     run = in_tasks_if_large(asked.spark, table.name)
     views = {name: view if isinstance(view, str) else "DataFrame" for name, view in asked.views.items()}
     said = digest_of({"statement": asked.statement, "views": views})
-    written = write_once(table, OPERATION, said, asked.operation_id, write, report, run=run)
+    written = write_once(
+        *(table, OPERATION, said, asked.operation_id, write, report), run=run, writers_stopped=asked.writers_stopped
+    )
     schema = table.schema()
     details = {"statement": kind, "schema_id": schema.id, **found, **written.report, **_warnings(schema)}
     details |= {"replayed": True} if written.replayed else {}

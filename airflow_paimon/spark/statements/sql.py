@@ -93,8 +93,8 @@ def sql(
         on_stale: On the delta branch of a chain table: ``record`` lists the full partitions that become stale as
             ``details["stale"]``; ``refuse`` refuses such a statement. By default an INSERT INTO is refused where a full
             partition would hide its rows, and other statements are recorded.
-        writers_stopped: Confirms that no job of another engine writes the rows that an UPDATE, DELETE or MERGE changes
-            (docs/howto/flink-tables.md, Open writers).
+        writers_stopped: Confirms that no job of another engine writes the rows that a statement changes or overwrites,
+            or the partitions that it drops (docs/howto/flink-tables.md, Open writers).
         all_rows: Confirms an UPDATE or DELETE without WHERE, an INSERT OVERWRITE of the whole table, REPLACE TABLE of
             one that exists, and DROP TABLE.
 
@@ -114,7 +114,7 @@ def sql(
         others = {"views": views, "all_rows": all_rows, "on_stale": on_stale}
         return run_call(spark, warehouse, statement, operation_id, storage_options, database=database, **others)
     statement = spark_text(statement)
-    asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options)
+    asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options, writers_stopped)
     shown = parse_show_list(statement)
     if shown is not None:
         return show_list(asked, shown)
@@ -168,7 +168,10 @@ def _change(
         return report_write(table, landed)
 
     run = in_tasks_if_large(spark, table.name)
-    written = write_once(table, OPERATION, digest_of(asked), operation_id, write, report, run=run)
+    said = digest_of(asked)
+    written = write_once(
+        *(table, OPERATION, said, operation_id, write, report), run=run, writers_stopped=writers_stopped
+    )
     details = {"statement": parsed.kind, **figures, **written.report}
     details |= {"replayed": True} if written.replayed else {}
     return write_result(table, OPERATION, written, details, started)
@@ -218,7 +221,7 @@ def _run(
     writers_stopped: bool,
 ) -> tuple[Receipt, Mapping[str, Any]]:
     if statement.insert is not None:
-        return _insert(spark, statement, table, tables, identity, on_stale)
+        return _insert(spark, statement, table, tables, identity, on_stale, writers_stopped)
     made = made_of(table, statement.text)
 
     def described(outcome: Outcome) -> Mapping[str, str]:
@@ -238,6 +241,7 @@ def _insert(
     tables: NamedTables,
     identity: CommitIdentity,
     policy: OnStale | None,
+    writers_stopped: bool,
 ) -> tuple[Receipt, Mapping[str, Any]]:
     mode, partition = overwritten(statement, table.schema(), is_dynamic(spark))
 
@@ -254,6 +258,7 @@ def _insert(
         *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own),
         tasks=cores_of(spark),
         properties=made_of(table, statement.text),
+        writers_stopped=writers_stopped,
     )
     if receipt.replayed:
         return receipt, {}
