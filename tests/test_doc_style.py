@@ -43,7 +43,6 @@ PENDING = {
     "docs/howto/replace-main.md",
     "docs/limits.md",
     "docs/page.md",
-    "docs/reference/spark.md",
 }
 
 
