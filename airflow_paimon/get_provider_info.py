@@ -57,7 +57,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     )
 }
 """The options of the section [paimon] of Airflow's configuration; `airflow_paimon.settings` reads them."""
-_LINKS = ("ApprovalLink", "AssetLink", "SparkLink", "TableLink", "UndoLink")
+_LINKS = ("ApprovalLink", "AssetLink", "FlinkLink", "SparkLink", "TableLink", "UndoLink")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -83,6 +83,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.hooks.spark_connect_job",
                 "airflow_paimon.hooks.local_job",
                 "airflow_paimon.hooks.sql",
+                "airflow_paimon.hooks.flink",
             )
         ],
         "triggers": [
@@ -90,6 +91,7 @@ def get_provider_info() -> dict[str, Any]:
                 "airflow_paimon.triggers.snapshot",
                 "airflow_paimon.triggers.spark_job",
                 "airflow_paimon.triggers.table_set",
+                "airflow_paimon.triggers.flink",
             )
         ],
         "task-decorators": [
@@ -97,7 +99,7 @@ def get_provider_info() -> dict[str, Any]:
             for name in ("paimon_correct", "paimon_sql")
         ],
         "extra-links": [f"airflow_paimon.links.{name}" for name in _LINKS],
-        "connection-types": [_connection_type()],
+        "connection-types": [_connection_type(), _flink_connection_type()],
         "config": {
             "paimon": {
                 "description": "Defaults of the operators, sensors, triggers and forms for Apache Paimon tables.",
@@ -133,6 +135,28 @@ def _connection_type() -> dict[str, Any]:
         },
         "conn-fields": {**_storage_fields(), **_job_fields()},
     }
+
+
+def _flink_connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "paimon_flink",
+        "hook-class-name": "airflow_paimon.hooks.flink.FlinkHook",
+        "hook-name": "Apache Flink (REST)",
+        "ui-field-behaviour": {
+            "hidden-fields": ["schema", "extra"],
+            "relabeling": {"host": "JobManager", "port": "REST port"},
+            "placeholders": {
+                "host": "flink-jobmanager.example; https:// may stand before it",
+                "port": "8081",
+                "login": "Where a proxy asks for one",
+            },
+        },
+        "conn-fields": {
+            "gateway": _field("SQL gateway", "Its address, such as http://flink-gateway.example:8083; empty = port "
+                              "8083 of the JobManager's host"),
+            "any_sql": _field("Any SQL", "true: what trigger forms say may be in the SQL of tasks; empty = false"),
+        },
+    }  # fmt: skip
 
 
 def _storage_fields() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.paths import MAIN
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["ApprovalLink", "AssetLink", "SparkLink", "TableLink", "UndoLink", "store_links"]
+__all__ = ["ApprovalLink", "AssetLink", "FlinkLink", "SparkLink", "TableLink", "UndoLink", "store_links"]
 
 
 class TableLink(BaseOperatorLink):
@@ -62,6 +62,16 @@ class SparkLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address; empty when the task has submitted nothing, or nowhere that has a UI."""
         return str(operator.spark_url or "")
+
+
+class FlinkLink(BaseOperatorLink):
+    """The job's page in Flink."""
+
+    name = "Flink job"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """Return the address; empty when the task knows no job yet."""
+        return str(operator.flink_url or "")
 
 
 class ApprovalLink(BaseOperatorLink):

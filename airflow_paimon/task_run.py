@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
@@ -67,6 +67,15 @@ def airflow_error(error: PaimonError) -> AirflowException:
     if error.details:
         message += f" | {json.dumps(error.details)[:_LONGEST_MESSAGE]}"
     return AirflowException(message) if error.retryable else AirflowFailException(message)
+
+
+def answer_of(event: dict[str, Any], awaited: str) -> dict[str, Any]:
+    """Return what a trigger waited for, or raise its error."""
+    if "error" in event:
+        text = f"{event['error']['kind']}: {event['error']['message']}"
+        raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
+    found: dict[str, Any] = event[awaited]
+    return found
 
 
 @contextmanager

@@ -173,8 +173,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)  # stable: the order within a file stays
 
 
-# Folders whose files share something that is slow to start, so one worker gets all of them.
-_ONE_WORKER = ("tests/live/",)
+# Folders, and beginnings of names, whose files share something that is slow to start, so one worker gets all of them.
+_ONE_WORKER = ("tests/live/", "tests/oracles/test_flink")
 # What needs the same things that are slow to start goes to one worker as long as there is some: what waits much of its
 # time, for Airflow, a cluster or an approval; what asks the oracles; what computes in Spark. Workers without any of
 # their own take what needs none of these, and then the rest.

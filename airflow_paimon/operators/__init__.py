@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from airflow_paimon.operators.check import *  # noqa: F403
     from airflow_paimon.operators.correction import *  # noqa: F403
     from airflow_paimon.operators.erasure import *  # noqa: F403
+    from airflow_paimon.operators.flink import *  # noqa: F403
     from airflow_paimon.operators.maintenance import *  # noqa: F403
     from airflow_paimon.operators.pipeline import *  # noqa: F403
     from airflow_paimon.operators.replay import *  # noqa: F403
@@ -52,6 +53,10 @@ MODULES = {
     "erasure": (
         "EraseRowsOperator",
         "FindRowsOperator",
+    ),
+    "flink": (
+        "FlinkSqlOperator",
+        "FlinkStopOperator",
     ),
     "maintenance": (
         "AlterTableOperator",

@@ -13,6 +13,7 @@ from airflow_paimon.hooks.paimon import PaimonHook
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_paimon._compat import BaseOperator
     from airflow_paimon.operators._base import PaimonOperator
 
 
@@ -20,16 +21,20 @@ def defer_until_over(operator: PaimonOperator, context: Context, job: Submission
     """Leave the worker; never returns. The task's ``execution_timeout`` goes on counting from its start."""
     from airflow_paimon.triggers.spark_job import SparkJobTrigger
 
-    limit, started = operator.execution_timeout, context["ti"].start_date
-    deadline = None if limit is None or started is None else (started + limit).timestamp()
     trigger = SparkJobTrigger(
         job=job.to_json(),
         paimon_conn_id=operator.paimon_conn_id,
         spark_conn_id=spark_conn_id,
         poll_interval=float(operator.poll_interval),
-        deadline=deadline,
+        deadline=deadline_of(operator, context),
     )
     operator.defer(trigger=trigger, method_name="execute_complete")
+
+
+def deadline_of(operator: BaseOperator, context: Context) -> float | None:
+    """Return when the ``execution_timeout`` of a task has passed, in epoch seconds; None without one."""
+    limit, started = operator.execution_timeout, context["ti"].start_date
+    return None if limit is None or started is None else (started + limit).timestamp()
 
 
 def collect(operator: PaimonOperator, event: Mapping[str, Any]) -> dict[str, Any]:

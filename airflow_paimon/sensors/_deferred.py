@@ -22,15 +22,6 @@ def failing_as_a_poke(sensor: BaseSensorOperator) -> Iterator[None]:
         raise
 
 
-def answer_of(event: dict[str, Any], awaited: str) -> dict[str, Any]:
-    """Return what a trigger waited for, or raise its error."""
-    if "error" in event:
-        text = f"{event['error']['kind']}: {event['error']['message']}"
-        raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
-    found: dict[str, Any] = event[awaited]
-    return found
-
-
 def given(name: str, value: Any) -> Any:
     """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
     if value is not None and is_blank(value):

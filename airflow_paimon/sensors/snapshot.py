@@ -12,8 +12,8 @@ from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.links import AssetLink, TableLink, store_links
-from airflow_paimon.sensors._deferred import answer_of, failing_as_a_poke, given
-from airflow_paimon.task_run import airflow_error
+from airflow_paimon.sensors._deferred import failing_as_a_poke, given
+from airflow_paimon.task_run import airflow_error, answer_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,8 +11,8 @@ from airflow_paimon._compat import BaseSensorOperator, PokeReturnValue
 from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version, parse_set_condition
-from airflow_paimon.sensors._deferred import answer_of, failing_as_a_poke, given
-from airflow_paimon.task_run import airflow_error
+from airflow_paimon.sensors._deferred import failing_as_a_poke, given
+from airflow_paimon.task_run import airflow_error, answer_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -73,17 +73,18 @@ def test_every_public_module_is_named() -> None:
 
 
 def test_the_connection_form_requires_the_warehouse() -> None:
-    (connection_type,) = get_provider_info()["connection-types"]
+    connection_type, _ = get_provider_info()["connection-types"]
     name, field = next(iter(connection_type["conn-fields"].items()))
     assert (name, field["schema"]["type"]) == ("warehouse", "string")
 
 
 def test_every_extra_is_a_field_of_the_form_with_a_help_text_and_documented() -> None:
-    (connection_type,) = get_provider_info()["connection-types"]
-    fields = connection_type["conn-fields"]
-    assert set(fields) == EXTRAS - {"key", "secret"}  # for them the form has login and password
+    paimon, flink = (one["conn-fields"] for one in get_provider_info()["connection-types"])
+    assert set(paimon) == EXTRAS - {"key", "secret"}  # for them the form has login and password
+    fields = paimon | flink
     assert all(field["label"] and field["description"] for field in fields.values())
     page = (Path(__file__).parents[2] / "docs/reference/connection.md").read_text()
+    assert [name for name in flink if f"`{name}`" not in page] == []
     assert [name for name in EXTRAS if f"`{name}`" not in page] == []
     assert [field["label"] for field in fields.values() if field["label"] not in page] == []
 

@@ -89,7 +89,7 @@ def surface() -> dict[str, Any]:
     """Return the names that users may rely on: flags by job, arguments by class, fields of the connection."""
     info = get_provider_info()
     modules = [m for kind in ("operators", "sensors", "triggers") for e in info[kind] for m in e["python-modules"]]
-    (connection_type,) = info["connection-types"]
+    connection_type, *_ = info["connection-types"]
     return {
         "jobs": {name: _flags(name) for name in job_names()},
         "classes": {f"{m}.{c}": _arguments(m, c) for m in modules for c in importlib.import_module(m).__all__},
