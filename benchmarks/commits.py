@@ -2,7 +2,9 @@
 
 A third of the commits overwrites the process's partition. Data files are tiny placeholders: the benchmark measures the
 commit, not the writing of rows. ``s3``: on SeaweedFS, with 20 ms more a request; ``far``: in a folder in memory where
-each request takes 20 ms, so that no server shares the cores: what the order of requests allows.
+each request takes 20 ms, so that no server shares the cores: what the order of requests allows. ``java``: each commit
+writes a file of one row, first by us and then, to the same table, by as many processes of Paimon's Java engine
+(``make oracles``). In a folder in memory, as Java syncs nothing. Of its renames some replace each other's snapshots.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +23,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_paimon.core.commit.lost_races import lost_races
+from airflow_paimon.core.table.table import Table, open_table
 from benchmarks._delay import Delay
+from tests.core.tables import append, overwrite
 from tests.stores import _Wrapper
 
 PROCESSES, COMMITS = 8, 200
@@ -29,25 +35,68 @@ DELAY_MS = 20
 _WORKER = """
 import json, sys, time
 from airflow_paimon.core.table.table import Table, open_table
-from benchmarks.commits import Slow
-from tests.core.tables import append, overwrite
-me, count = "p" + sys.argv[3], int(sys.argv[4])
+from benchmarks.commits import Slow, commit_one
+me, count, kind = "p" + sys.argv[3], int(sys.argv[4]), sys.argv[5]
 table = open_table(path=sys.argv[1], storage_options=json.loads(sys.argv[2]))
-if sys.argv[5] == "far":
+if kind == "far":
     table = Table(Slow(table.store), table.name)
 table.store.before_create()
-append(table, me)  # modules are loaded on the first commit
+commit_one(kind, table, me, 0)  # modules are loaded on the first commit
 print("ready", flush=True)
 sys.stdin.readline()
 attempts, files, started = 0, 1, time.process_time()
 for i in range(count):
-    if i % 3 == 2:
-        receipt, files = overwrite(table, me, seq=i), 1
-    else:
-        receipt, files = append(table, me, seq=i), files + 1
-    attempts += receipt.attempts
+    attempts += commit_one(kind, table, me, i)
+    files = 1 if i % 3 == 2 else files + 1
 print(json.dumps({"attempts": attempts, "files": files, "cpu": time.process_time() - started}))
 """
+
+
+def commit_one(kind: str, table: Table, me: str, number: int) -> int:
+    """Make one commit to a partition, every third one overwrites it; return how many attempts it took."""
+    replaces = number % 3 == 2
+    if kind != "java":
+        return (overwrite if replaces else append)(table, me, seq=number).attempts
+    import pyarrow as pa
+
+    from airflow_paimon.data import write_arrow
+
+    before, rows = lost_races(), pa.table({"k": pa.array([number], pa.int64()), "v": ["v"], "dt": [me]})
+    write_arrow(table, rows, **({"mode": "overwrite", "partition": {"dt": me}} if replaces else {}))
+    return 1 + lost_races() - before
+
+
+def commit_in_java(place: Place, processes: int, commits: int) -> None:
+    """Commit side by side by processes of Java, and print the figures."""
+    import pyarrow as pa
+
+    from tests.oracles.java_driver import JavaOracle
+
+    def work(java: JavaOracle, me: str) -> None:
+        java.open_session(place.warehouse, "s")
+        for number in range(-1, commits):
+            if number == 0:  # the first one has loaded classes
+                start.wait()
+            rows = pa.table({"k": pa.array([number], pa.int64()), "v": ["v"], "dt": [me]})
+            how = {"mode": "overwrite", "partition": {"dt": me}} if number % 3 == 2 else {}
+            java.write(place.warehouse, "d.t", rows, session="s", **how)
+
+    start = threading.Barrier(processes + 1)
+    table = open_table(place.warehouse, "d.t")
+    with tempfile.TemporaryDirectory() as scratch:
+        engines = [JavaOracle(Path(scratch) / str(n)) for n in range(processes)]
+        threads = [threading.Thread(target=work, args=(java, f"p{n}")) for n, java in enumerate(engines)]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        began, before = time.perf_counter(), len(table.snapshot_ids())
+        for thread in threads:
+            thread.join()
+        seconds, landed = time.perf_counter() - began, len(table.snapshot_ids()) - before
+        for java in engines:
+            java.close()
+    total = processes * commits
+    print(f"the same by as many of Java: {total / seconds:.1f} commits per second; lost: {total - landed}")
 
 
 class Slow(_Wrapper):
@@ -111,7 +160,8 @@ def measure(kind: str, place: Place, where: str, processes: int, commits: int) -
     from airflow_paimon.core.schema.tables import create_table
     from tests.core.tables import COLUMNS, names
 
-    table = create_table(place.warehouse, "d.t", COLUMNS, partition_keys=["dt"], options={"bucket": "-1"},
+    options = {"bucket": "-1", "commit.max-retries": "1000"}  # Java gives up after 10
+    table = create_table(place.warehouse, "d.t", COLUMNS, partition_keys=["dt"], options=options,
                          storage_options=place.options or None)  # fmt: skip
     given = [f"{place.warehouse}/d.db/t", json.dumps(dict(place.options))]
     pipe = subprocess.PIPE
@@ -152,6 +202,10 @@ def main(kind: str = "local", processes: int = PROCESSES, commits: int = 0) -> N
     if kind == "s3":
         with remote_s3() as place:
             measure(kind, place, f"S3 with {DELAY_MS} ms more a request", processes, commits or COMMITS // 5)
+    elif kind == "java":
+        with local_folder("/dev/shm") as place:
+            measure(kind, place, "a folder in memory", processes, commits or COMMITS // 4)
+            commit_in_java(place, processes, commits or COMMITS // 4)
     elif kind == "far":
         with local_folder("/dev/shm") as place:
             measure(kind, place, f"{DELAY_MS} ms a request", processes, commits or COMMITS // 2)

@@ -53,8 +53,6 @@ def messages(table: Table) -> Iterator[CommitMessage]:
 class Quick(StoreOver):
     """A folder that only this process writes, so that it need not read what it wrote last, nor sync anything."""
 
-    shared = False
-
     def __init__(self, inner: Store, folder: str) -> None:
         super().__init__(inner)
         self.folder = folder

@@ -174,12 +174,6 @@ class Far(CountingStore):
     remote = True
 
 
-class Alone(CountingStore):
-    """A writer that takes no turns, as one of another machine."""
-
-    shared = False
-
-
 class RivalledStore(CountingStore):
     """Lets somebody else commit right before each of the first ``times`` snapshots that are put."""
 

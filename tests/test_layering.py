@@ -23,7 +23,9 @@ STORAGE_LIBRARIES = (
 )  # fmt: skip
 # The hook asks it, too, where Java is; a test below holds that it brings no Spark with it.
 JAVA_SEARCH = "airflow_paimon.spark.java"
-MUTATIONS = {"create", "replace", "delete", "delete_same", "delete_empty", "delete_tree"}
+MUTATIONS = {
+    "create", "create_many", "delete", "delete_empty", "delete_same", "delete_tree", "hint", "open_output", "replace",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.store.base import Put, Store
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.table.scan import data_file_path, plan_snapshot, read_lists
 from airflow_paimon.core.table.table import Table
@@ -113,19 +112,13 @@ def die_at(method: str, part: str, done: bool) -> None:
             real(self, path, *arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def many(self: LocalStore, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
+    def many(self: LocalStore, files: Mapping[str, bytes]) -> None:
         for path, data in files.items():
             call(self, path, data)
-
-    prepare = LocalStore.get_ready
-
-    def get_ready(self: LocalStore, files: Mapping[str, bytes], path: str, data: bytes) -> Put:
-        return Store.get_ready(self, files, path, data) if files else prepare(self, files, path, data)
 
     setattr(LocalStore, method, call)
     if method == "create":
         LocalStore.create_many = many  # type: ignore[method-assign]
-        LocalStore.get_ready = get_ready  # type: ignore[method-assign]
     if method == "replace":
         LocalStore.hint = call  # type: ignore[method-assign]
 

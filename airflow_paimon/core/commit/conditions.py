@@ -61,15 +61,6 @@ class HeadState:
             self._schema = self.table.schema()
         return self._schema
 
-    def has_newest_schema(self) -> bool:
-        """Whether the branch was neither altered nor made anew since ``schema`` was read."""
-        if self._schema is None:
-            return True
-        try:
-            return self.table.schema() == self._schema
-        except NotFoundError:
-            return False
-
     @property
     def stored(self) -> StoredPartitions:
         if self._stored is None:
@@ -98,11 +89,6 @@ class HeadState:
     def since(self, planned: Snapshot | None, selection: Selection) -> Iterable[ManifestEntry]:
         """Return entries committed after ``planned``; all live entries when a snapshot in between has expired."""
         return self.seen.since(planned, self.head, selection) if self.head is not None else ()
-
-    def on(self, head: Snapshot | None) -> HeadState:
-        """Return the state of a newer head, with the same schema."""
-        same = _identity(head) == _identity(self.head)
-        return self if same else HeadState(self.table, head, self.seen, self._schema, self._stored)
 
     def buckets(self, partitions: Iterable[bytes]) -> Mapping[Place, list[ManifestEntry]]:
         """Return the live files of some partitions, by bucket."""

@@ -70,7 +70,7 @@ def commit_append(
             conditions=conditions,
         )
 
-    return commit_at(table, draft, options, early=True)
+    return commit_at(table, draft, options)
 
 
 def commit_overwrite(
@@ -114,7 +114,7 @@ def commit_overwrite(
             conditions=[*([] if read is None else [read]), *([] if stopped else [BucketsAreClosed(replaced=gone)])],
         )
 
-    return commit_at(table, draft, options, early=True)
+    return commit_at(table, draft, options)
 
 
 def drop_partitions(table: Table, specs: Sequence[PartitionSpec], options: CommitOptions | None = None) -> Receipt:
@@ -229,7 +229,7 @@ def commit_buckets(
             conditions=conditions,
         )
 
-    return commit_at(table, draft, options, early=True)
+    return commit_at(table, draft, options)
 
 
 def _net_changelog(changed: Sequence[CommitMessage]) -> list[ManifestEntry] | None:
@@ -265,7 +265,7 @@ def commit_partition(
             conditions=conditions,
         )
 
-    return commit_at(table, draft, options, early=True)
+    return commit_at(table, draft, options)
 
 
 def _with_hash_indexes_of(

@@ -34,23 +34,17 @@ _READ_AT_ONCE = 64
 BEING_CHANGED = "its branch is being renamed or deleted, or was recreated"
 
 
-def find_landed(
-    table: Table,
-    identity: CommitIdentity,
-    after: int,
-    head: Snapshot | None = None,
-    known: Mapping[int, Snapshot] | None = None,
-) -> Snapshot | None:
+def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapshot | None = None) -> Snapshot | None:
     """Search the snapshots with an id greater than ``after`` for a commit of this identity, the newest first.
 
-    ``head``: the newest snapshot, if the caller has read it; ``known``: others by id.
+    ``head``: the newest snapshot, if the caller has read it.
 
     Raises:
         OutcomeUnknownError: some of them are expired or rolled back, the commit is not among the others, and another
             try of the operation may have made it (``CommitIdentity.retry_mark``).
     """
     newest = table.latest_snapshot_id() or 0 if head is None else head.id
-    known = {**(known or {}), **({} if head is None else {head.id: head})}
+    known = {} if head is None else {head.id: head}
     lost: int | None = None
     for stop in range(newest, after, -_READ_AT_ONCE):
         ids = list(range(stop, max(stop - _READ_AT_ONCE, after), -1))

@@ -15,12 +15,9 @@ from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing
 from airflow_paimon.core.table.table import Table
 
 
-def is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool | None:
-    """Whether the head is there, and before the first snapshot the schema; None: no snapshot has its id."""
-    if head is None:
-        return _has_schema(table, draft.schema)
-    now = table.find_snapshot(head.id)
-    return None if now is None else is_same(now, head)
+def is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
+    """Whether the head is there, and before the first snapshot the schema."""
+    return _has_schema(table, draft.schema) if head is None else still_follows(table, head)
 
 
 def still_follows(table: Table, head: Snapshot | None) -> bool:

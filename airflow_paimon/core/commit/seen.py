@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry, ManifestFile
-from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import net_change, never_added
 from airflow_paimon.core.table.partitions import Selection, selection_key
@@ -28,46 +26,21 @@ _Live = Mapping[FileId, ManifestEntry]
 
 @dataclass(eq=False, slots=True)
 class Seen:
-    """``history``: consecutive snapshots by id, each based on the one before; ``_lists``: manifest lists by name, which
-    are never written again, and ``_told`` the content of more of them; ``_live``: of some selections, the live files,
-    and of which snapshot.
+    """``_history``: consecutive snapshots by id, each based on the one before; ``_lists``: manifest lists by name, as
+    they never change; ``_live``: of some selections, the live files, and of which snapshot.
     """
 
     table: Table
-    history: dict[int, Snapshot] = field(default_factory=dict)
+    _history: dict[int, Snapshot] = field(default_factory=dict)
     _lists: dict[str, Sequence[ManifestFile]] = field(default_factory=dict)
-    _told: dict[str, bytes] = field(default_factory=dict)
     _live: dict[Any, tuple[Snapshot, _Live]] = field(default_factory=dict)
     _before: tuple[Snapshot, str | None] | None = None
 
-    def add(self, snapshots: Sequence[Snapshot], lists: Mapping[str, bytes] | None = None) -> None:
-        """Note consecutive snapshots, as they are now, and the content of manifest lists by name. What was known and
-        doesn't fit them is forgotten.
-
-        That a snapshot has the id after a known one doesn't say that it is based on it: another engine may have rolled
-        the branch back, and replaced the known one, in between. So that one is looked at again.
-        """
-        self._told.update(lists or {})
-        if not snapshots:
-            return
-        first, known = snapshots[0], self.history
-        fits = any(s.id in known and is_same(known[s.id], s) for s in snapshots) or self._stands(first.id - 1)
-        if not fits or any(s.id in known and not is_same(known[s.id], s) for s in snapshots):
-            known.clear()
-        known.update({s.id: s for s in snapshots})
-
     def forget(self) -> None:
         """Forget all snapshots: it is not certain that they are there."""
-        self.history.clear()
+        self._history.clear()
         self._live.clear()
         self._before = None
-
-    def _stands(self, number: int) -> bool:
-        """Whether a known snapshot is still there."""
-        if number not in self.history:
-            return False
-        now = self.table.find_snapshot(number)
-        return now is not None and is_same(now, self.history[number])
 
     def before(self, head: Snapshot | None) -> str | None:
         """Return the identity of the snapshot with the id before, whether the head is based on it or not; None: it is
@@ -75,8 +48,6 @@ class Seen:
         """
         if head is None or head.id == 1:
             return None
-        if head.id - 1 in self.history and is_same(self.history.get(head.id, head), head):
-            return self.history[head.id - 1].identity
         if self._before is None or not is_same(self._before[0], head):
             self._before = head, self._identity_of(head.id - 1)
         return self._before[1]
@@ -100,15 +71,39 @@ class Seen:
         base, delta = self._read([_base_list(head), _delta_list(head)])
         return [*base, *delta]
 
-    def between(self, before: Snapshot | None, head: Snapshot | None) -> Sequence[Snapshot] | None:
-        """Return the snapshots after ``before``, up to ``head``; None: they are not all known."""
-        if before is None or head is None or before.id > head.id:
+    def between(self, before: Snapshot | None, head: Snapshot) -> Sequence[Snapshot] | None:
+        """Return the snapshots after ``before`` (None: all) up to ``head``, each based on the one before; None: one of
+        them has expired, or ``before`` was rolled back.
+
+        They are read after ``head``, which a commit looks at again right before its put: so nobody has replaced one of
+        them in between.
+        """
+        found = self._chain(1 if before is None else before.id, head)
+        if found is None or before is None:
+            return found
+        return found[1:] if found and is_same(found[0], before) else None
+
+    def _chain(self, first: int, head: Snapshot) -> Sequence[Snapshot] | None:
+        """Return the snapshots with the ids from ``first`` to that of ``head``; None: one is gone."""
+        known, newest = self._history, max(self._history, default=0)
+        if known and not is_same(known[newest], head):
+            later = self._snapshots(newest, head.id)
+            if later and is_same(later[0], known[newest]):
+                known.update({s.id: s for s in later})
+            else:
+                known.clear()
+        known[head.id] = head
+        earlier = self._snapshots(first, min(known))
+        if earlier is None:
             return None
-        if not all(s.id in self.history and is_same(self.history[s.id], s) for s in (before, head)):
-            return [] if is_same(before, head) else None
-        steps = [self.history.get(number) for number in range(before.id + 1, head.id + 1)]
-        found = [s for s in steps if s is not None]
-        return found if len(found) == len(steps) else None
+        known.update({s.id: s for s in earlier})
+        return [known[number] for number in range(first, head.id + 1)]
+
+    def _snapshots(self, first: int, end: int) -> Sequence[Snapshot] | None:
+        try:
+            return self.table.snapshots(list(range(first, end)))
+        except NotFoundError:
+            return None
 
     def live(self, head: Snapshot | None, selection: Selection | None) -> _Live:
         """Return the live files of a snapshot, of the selected partitions only (None: all); raises as
@@ -120,7 +115,7 @@ class Seen:
         if key is None:
             return live_entries(self.table, head, selection)
         before, found = self._live.get(key, (None, {}))
-        steps = self.between(before, head)
+        steps = None if before is None else self.between(before, head)
         if steps is None:
             found = self._merged({}, self.manifests(head), selection, head)
         elif steps:
@@ -132,15 +127,7 @@ class Seen:
         """Return entries committed after ``planned``; all live entries when a snapshot in between has expired."""
         steps = self.between(planned, head)
         if steps is None:
-            first = planned.id if planned is not None else 1
-            try:
-                found = [*self.table.snapshots(list(range(first, head.id))), head]
-            except NotFoundError:
-                return self.live(head, selection).values()
-            if planned is not None and (head.id <= planned.id or not is_same(found[0], planned)):
-                return self.live(head, selection).values()
-            self.add(found)
-            steps = found if planned is None else found[1:]
+            return self.live(head, selection).values()
         return selected_entries(self.table, self.deltas(steps), selection)
 
     def deltas(self, snapshots: Sequence[Snapshot]) -> list[ManifestFile]:
@@ -158,9 +145,6 @@ class Seen:
         return change.added
 
     def _read(self, wanted: Sequence[NamedList]) -> list[Sequence[ManifestFile]]:
-        for name in [w.name for w in wanted if w.name in self._told and w.name not in self._lists]:
-            with suppress(PaimonError):  # then it is read
-                self._lists[name] = read_manifest_list(self._told.pop(name), name=name)
         new = [w for w in wanted if w.name not in self._lists]
         if new:
             self._lists.update(zip([w.name for w in new], read_named_lists(self.table, new), strict=True))

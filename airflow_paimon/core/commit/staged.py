@@ -1,6 +1,6 @@
 """The files of a commit, written under unique names: nobody sees them before a snapshot names them.
 
-Most of them don't depend on the head, so they are written before a turn is awaited, and again only for another draft.
+Most of them don't depend on the head, so they are written once, and again only for another draft.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import WRITER, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
-from airflow_paimon.core.store.base import Put, side_by_side
+from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_manifest_format
 from airflow_paimon.core.table.older_files import older_files_property
 from airflow_paimon.core.table.options import TableOptions
@@ -114,47 +114,19 @@ def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
     return max(draft.next_row_id or 0, (head.next_row_id if head else None) or 0)
 
 
-def reads_of_head(seen: Seen, head: Snapshot | None, draft: Draft) -> list[Callable[[], object]]:
-    """Return calls that read what a draft needs of a head, none of them twice; ``seen`` keeps it."""
-    if head is None:
-        return []
-    before: list[Callable[[], object]] = [partial(seen.before, head)] if draft.only_new else []
-    return [*before, partial(seen.manifests, head)] if draft.base is None and not draft.rewrite_base else before
-
-
 def stage(
     seen: Seen, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, *, stamp: str
 ) -> Staged:
     """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
     files: dict[str, bytes] = {}
-    side_by_side(seen.table.store, reads_of_head(seen, head, draft))
+    reads: list[Callable[[], object]] = [partial(seen.before, head)] if draft.only_new else []
+    if draft.base is None and not draft.rewrite_base:
+        reads.append(partial(seen.manifests, head))
+    side_by_side(seen.table.store, reads)  # ``seen`` keeps it
     base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
     snapshot = _snapshot(seen, head, draft, given, changes, base_list)
     return Staged(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
-
-
-def get_ready(
-    table: Table, staged: Staged, *, written: bool, beside: Sequence[Callable[[], Any]] = ()
-) -> tuple[Put, list[Any]]:
-    """Write what a snapshot needs, so that it can be put. ``written``: the changes are there already.
-
-    ``beside`` are calls that don't depend on it, made at the same time; it returns what they return. After an error
-    nothing stays but the changes.
-    """
-    snapshot = staged.snapshot
-    files = staged.files if written else {**staged.changes.files, **staged.files}
-    new = {manifest_path(name): data for name, data in files.items()}
-    put = partial(table.store.get_ready, new, table.paths.snapshot(snapshot.id), staged.data)
-    ready: list[Put] = []
-    try:
-        _, *others = _beside(table, lambda: ready.append(put()), beside)
-    except PaimonError:
-        for one in ready:
-            one.discard()
-        discard(table, staged.files)
-        raise
-    return ready[0], others
 
 
 def _snapshot(
@@ -193,29 +165,23 @@ def _snapshot(
     )
 
 
-def write(table: Table, files: Mapping[str, bytes], beside: Sequence[Callable[[], Any]] = ()) -> list[Any]:
-    """Write files that no snapshot names yet, and make other calls at the same time; return what they return.
-
-    They are durable when ``get_ready`` returns, which always puts a base list beside them.
+def write(table: Table, files: Mapping[str, bytes], beside: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Write files that no snapshot names yet, and make other calls, at the same time on a remote storage; return what
+    those return.
 
     Raises:
         PaimonError: of one of the calls, or a file could not be written. Nothing was published.
     """
 
-    new = {manifest_path(name): data for name, data in files.items()}
-    return _beside(table, partial(table.store.create_many, new, lasting=False), beside)[1:]
-
-
-def _beside(table: Table, put: Callable[[], None], others: Sequence[Callable[[], Any]]) -> list[Any]:
-    def checked() -> None:
+    def put() -> None:
         try:
-            put()
+            table.store.create_many({manifest_path(name): data for name, data in files.items()})
         except OutcomeUnknownError as error:  # of an unreferenced manifest: the snapshot was not put yet
             raise StorageError(
                 f"{table.label}: a manifest could not be written, nothing was published ({error.message})"
             ) from error
 
-    return side_by_side(table.store, [checked, *others])
+    return side_by_side(table.store, [put, *beside])[1:]
 
 
 def discard(table: Table, names: Iterable[str]) -> None:

@@ -40,27 +40,6 @@ class Part(NamedTuple):
     end: int
 
 
-class Put:
-    """An object that is ready to be put if absent. Either ``put`` and then ``settle`` are called, or ``discard``."""
-
-    __slots__ = ("_data", "_path", "_store")
-
-    def __init__(self, store: Store, path: str, data: bytes) -> None:
-        self._store, self._path, self._data = store, path, data
-
-    def put(self) -> None:
-        """Do what ``create`` does; until ``settle`` returns, a power failure may take the object away again, but only
-        together with all that are put into its folder later.
-        """
-        self._store.create(self._path, self._data)
-
-    def settle(self) -> None:
-        """Make what was put durable. ``OutcomeUnknownError``: it is there, but perhaps not after a power failure."""
-
-    def discard(self) -> None:
-        """Forget it; nothing was put."""
-
-
 @runtime_checkable
 class Store(Protocol):
     """Bytes under one root (a table folder or a warehouse). Every ``path`` is relative to it, with ``/``.
@@ -190,20 +169,14 @@ class Store(Protocol):
         """Put if absent: whole content or nothing, exactly one winner. ``AlreadyExistsError`` for the losers."""
         ...
 
-    def create_many(self, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
+    def create_many(self, files: Mapping[str, bytes]) -> None:
         """Put new files under names that nobody else uses (uuids), before anything refers to them, at once if faster.
 
-        All are durable when it returns; if not ``lasting``, when a later call that puts files into the same folders
-        does. On an error some of them are there, perhaps cut short where it was killed.
+        All are durable when it returns. On an error some of them are there, perhaps cut short where it was killed.
         """
         if files:
             self.before_create()
             side_by_side(self, [partial(self.create, path, data) for path, data in files.items()])
-
-    def get_ready(self, files: Mapping[str, bytes], path: str, data: bytes) -> Put:
-        """Put new files as ``create_many`` does, and get an object ready that refers to them."""
-        self.create_many(files)
-        return Put(self, path, data)
 
     def hint(self, path: str, data: bytes) -> None:
         """Write a hint, as ``replace`` does; but after a power failure it may be an older one, empty or gone."""

@@ -23,7 +23,6 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.store.base import (
     FileInfo,
     Part,
-    Put,
     Store,
     folder_name,
     hidden_beside,
@@ -225,11 +224,15 @@ class LocalStore(Store):
         return sorted(found, key=lambda info: info.name)
 
     def create(self, path: str, data: bytes) -> None:
-        put = self.get_ready({}, path, data)
-        put.put()
-        put.settle()
+        target = self._object(path)
+        temp = self._write_temp(target, path, data)
+        try:
+            self._link(temp, target, path)
+        finally:
+            _unlink_quietly(temp)
+        self._sync_folder(os.path.dirname(target), path)
 
-    def create_many(self, files: Mapping[str, bytes], *, lasting: bool = True) -> None:
+    def create_many(self, files: Mapping[str, bytes]) -> None:
         targets = {self._object(path): path for path in files}
         for target, path in targets.items():
             try:
@@ -242,16 +245,8 @@ class LocalStore(Store):
             except BaseException:
                 _unlink_quietly(target)
                 raise
-        if not lasting:
-            return
         for folder, path in {os.path.dirname(target): path for target, path in targets.items()}.items():
             self._sync_folder(folder, path)
-
-    def get_ready(self, files: Mapping[str, bytes], path: str, data: bytes) -> Put:
-        """Write and sync the files, and the object under another name."""
-        target = self._object(path)
-        self.create_many(files)
-        return _LocalPut(self, self._write_temp(target, path, data), target, path)
 
     def hint(self, path: str, data: bytes) -> None:
         self._replace(path, data, durable=False)
@@ -446,28 +441,6 @@ class LocalStore(Store):
             ) from error
         except OSError as error:
             raise from_os_error(error, "writing", join(self.uri, path), applied=True) from error
-
-
-class _LocalPut(Put):
-    """A temporary file, which gets its name by ``link(2)``."""
-
-    __slots__ = ("_local", "_target", "_temp")
-
-    def __init__(self, store: LocalStore, temp: str, target: str, path: str) -> None:
-        super().__init__(store, path, b"")
-        self._local, self._temp, self._target = store, temp, target
-
-    def put(self) -> None:
-        try:
-            self._local._link(self._temp, self._target, self._path)
-        finally:
-            self.discard()
-
-    def settle(self) -> None:
-        self._local._sync_folder(os.path.dirname(self._target), self._path)
-
-    def discard(self) -> None:
-        _unlink_quietly(self._temp)
 
 
 def _no_link(file: str, flags: int) -> int:

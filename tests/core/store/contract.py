@@ -102,20 +102,6 @@ class StoreContract:
             store.create_many({"manifest/m3": b"other"})
         assert store.read("manifest/m3") == files["manifest/m3"]
 
-    def test_an_object_that_is_ready_is_put_later_and_once(self, store: Store) -> None:
-        store.create("snapshot/snapshot-1", b"first")
-        puts = [store.get_ready({f"manifest/m{n}": b"m"}, "snapshot/snapshot-2", b"%d" % n) for n in range(3)]
-        assert not store.exists("snapshot/snapshot-2")
-        assert store.read("manifest/m2") == b"m"
-        puts[0].discard()
-        puts[1].put()
-        assert store.read("snapshot/snapshot-2") == b"1"
-        with pytest.raises(AlreadyExistsError, match="snapshot-2"):
-            puts[2].put()
-        puts[1].settle()
-        assert sorted(store.names("snapshot")) == ["snapshot-1", "snapshot-2"]
-        assert store.read("snapshot/snapshot-2") == b"1"
-
     def test_a_hint_is_replaced(self, store: Store) -> None:
         for text in (b"10", b"9"):
             store.hint("snapshot/LATEST", text)
