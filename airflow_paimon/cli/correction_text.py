@@ -32,6 +32,7 @@ def figure_lines(details: Mapping[str, Any]) -> list[str]:
         f"snapshots that have them expire",
         _time(details["estimate"]),
         _sentence(details["streaming_readers"]["note"]),
+        *filter(None, [_sentence(details["open_writers"]["note"])]),
     ]
     if details["changed_on_main_count"]:
         where = _listed(details["changed_on_main"], details["changed_on_main_count"])

@@ -37,6 +37,7 @@ from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable, is_chain_main, is_chain_part
 from airflow_paimon.core.table.history import publish_target
+from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
@@ -96,6 +97,9 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         "other_tables": {name: asdict(amount) for name, amount in others.items()},
         "estimate": {**asdict(foreseen), "bytes": total},
         "streaming_readers": _streams(target, scan, work),
+        "open_writers": describe_writers(
+            *(target.home, target.home.schema(), work.touched.buckets, target.home.latest_snapshot(), context.now_ms)
+        ),
         **_conflicts(target, request, work),
         **_replays(context.table),
         "notes": list(work.notes),

@@ -420,7 +420,7 @@ def corrected_table(planned: Mapping[str, Any]) -> str:
 
 def publish_facts(publish: str, branch: str, plan: Mapping[str, Any], onto: str = MAIN) -> str:
     """Say what a publish replaces, and what streaming readers see of it. ``onto``: the branch that gets it."""
-    note = plan["streaming_readers"]["note"]
+    notes = filter(None, (plan["streaming_readers"]["note"], plan.get("open_writers", {}).get("note")))
     appended, compactions = plan.get("appended_on_main"), plan.get("compactions_taken_back")
     kept = (
         f" {counted(appended['rows'], 'row')} that {onto} got meanwhile in "
@@ -434,7 +434,7 @@ def publish_facts(publish: str, branch: str, plan: Mapping[str, Any], onto: str 
         f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
         f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
         f"{kept}{taken} "
-        f"{escape(note[:1].upper() + note[1:])}."
+        f"{' '.join(f'{escape(note[:1].upper() + note[1:])}.' for note in notes)}"
     )
 
 

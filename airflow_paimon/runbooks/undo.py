@@ -107,10 +107,10 @@ def describe_plan(
         f"{counted(details['rows_deleted'], 'row')} out, {counted(details['files_added'], 'file')} with "
         f"{counted(details['rows_added'], 'row')} in. {kept}"
     )
-    note = details["streaming_readers"]["note"]
+    notes = filter(None, (details["streaming_readers"]["note"], details.get("open_writers", {}).get("note")))
     about = [
         *(escape(line) for line in planned["lines"]),
-        f"{escape(note[:1].upper() + note[1:])}.",
+        *(f"{escape(note[:1].upper() + note[1:])}." for note in notes),
         f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
         f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]

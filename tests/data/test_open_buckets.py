@@ -11,10 +11,21 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon import check_table, compact, create_branch, open_table, repair_table, rollback_to
+from airflow_paimon import (
+    check_table,
+    compact,
+    create_branch,
+    diff_branches,
+    merge_branch,
+    open_table,
+    plan_correction,
+    repair_table,
+    rollback_to,
+)
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.data.tables import rows_of
@@ -33,7 +44,7 @@ def table(tmp_path: Path) -> Table:
 
 def pretend(table: Table, **fields: Any) -> None:
     """Let the commits of a table look like those of a job."""
-    for path in Path(table.store.uri.removeprefix("file://")).rglob("snapshot-[0-9]"):
+    for path in Path(table.store.uri.removeprefix("file://")).rglob("snapshot-[0-9]*"):
         found = json.loads(path.read_text())
         found |= {"commitUser": "flink", "commitIdentifier": (found["id"] + 1) // 2, "writerVersion": "1.4.2"}
         path.write_text(json.dumps(found | fields))
@@ -84,3 +95,36 @@ def test_a_key_that_is_twice_in_a_bucket_is_found_and_repaired(tmp_path: Path, e
     pretend(table, timeMillis=0)
     assert repair_table(table, finding=[found["id"]]).changed
     assert checked(table)["ok"] and rows(table) == [("a", 1, None, "y"), ("a", 2, None, "x")]
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_plans_diffs_and_publishes_say_who_may_have_the_buckets_open(tmp_path: Path, vectors: str) -> None:
+    """Where that is wrong, the publish is refused; else the job will restart, and the result says so."""
+    table = keyed(tmp_path, bucket="1", deletion_vectors__enabled=vectors, write_only="false")
+    for number in range(5):
+        upsert(table, (f"p{number}", 1, "x"))
+    pretend(table)
+    table = open_table(str(tmp_path), table.name)
+    head = table.latest_snapshot()
+    assert head is not None
+    for partition, is_open in (("p4", True), ("p0", False)):
+        create_branch(table, partition, snapshot=head.id)
+        data = rows_of(COLUMNS, [dict(zip(COLUMNS, (partition, 1, None, "y"), strict=True))])
+        write_arrow(table.branch(partition), data, mode="dynamic_overwrite")
+        asked = {"branch": partition, "sql": f"UPDATE branch SET v = 'y' WHERE p = '{partition}'"}
+        effect = ("refused" if vectors == "true" else "restart") if is_open else None
+        told = [
+            plan_correction(table, **asked).details["open_writers"],
+            diff_branches(table, branch=partition, against="base").details["open_writers"],
+            merge_branch(table, branch=partition, dry_run=True).details["open_writers"],
+        ]
+        assert all(one == told[0] for one in told) and told[0]["effect"] == effect
+        (job,) = told[0]["jobs"]
+        assert (job["commit_user"], job["snapshot"]) == ("flink", head.id)
+        assert (told[0]["quiet_since"] is None) == is_open == bool(told[0]["open_buckets"])
+        if effect == "refused":
+            with pytest.raises(UnsafeOperationError, match=r"p=p4/bucket-0 open"):
+                merge_branch(table, branch=partition)
+            continue
+        warnings = merge_branch(table, branch=partition).details.get("warnings", [])
+        assert ["File deletion conflicts detected" in w for w in warnings] == ([True] if is_open else [])

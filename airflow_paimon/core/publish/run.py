@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import (
     drop_held,
@@ -60,6 +61,8 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_known
+from airflow_paimon.core.table.open_writers import describe_writers
+from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table
 
@@ -161,10 +164,12 @@ def _landed_before(own: _Try, landed: Snapshot) -> OperationResult:
 def _execute(own: _Try, decide: Decide) -> OperationResult:
     request, marks = own.request, own.marks
     seen: list[Publication] = []
+    writers: dict[str, Any] = {}
 
     def draft(head: Snapshot | None) -> Draft | None:
         planned = publication(request, decide(head), writes_rows=own.changelog.write is not None)
         check_known([head, planned.decision.wanted], table=own.target.name)
+        writers.update(writers or _writers(own, planned.decision))
         seen[:] = [planned]
         own.columns |= planned.decision.new_schemas_pending
         if not planned.decision.changes_anything or request.dry_run:
@@ -191,7 +196,20 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     elif not request.dry_run:
         own.leave_nothing()
         marks.tried.forget()
+    if writers:
+        summary = {**seen[0].summary, "open_writers": writers}
+        if writers["effect"]:
+            summary["warnings"] = [*summary.get("warnings", ()), writers["note"]]
+        seen[:] = [replace(seen[0], summary=summary)]
     return _receipt(own, seen[0], receipt, warnings)
+
+
+def _writers(own: _Try, d: Decision) -> dict[str, Any]:
+    """Describe the running jobs that may have the replaced buckets open: for a plan, and where a job will restart."""
+    schema, buckets = d.target.schema(), {c.bucket for c in d.changes if c.delete}
+    if not buckets or (remembers_replaced_rows(schema) and not own.request.dry_run):
+        return {}  # such a publish is refused
+    return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
 
 
 def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: bool = False) -> list[str]:

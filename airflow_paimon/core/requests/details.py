@@ -107,6 +107,7 @@ class _OnMain(_Change, total=False):
     undo_tag: str
     attempts: int
     streaming_readers: dict[str, str]
+    open_writers: dict[str, Any]
     operation: str
     operation_id: str
 
@@ -167,6 +168,7 @@ class DiffDetails(Details, total=False):
     buckets: dict[str, int | None]
     files_not_visible: dict[str, int]
     appended_on_main: Any
+    open_writers: dict[str, Any]
     notes: list[str]
     about: dict[str, Any]
     checks: dict[str, Any]
@@ -290,6 +292,7 @@ class PlanCorrectionDetails(Details, total=False):
     other_tables: dict[str, dict[str, int]]
     estimate: dict[str, Any]
     streaming_readers: dict[str, Any] | None
+    open_writers: dict[str, Any]
     conflicts: Rows
     changed_on_main: list[str]
     changed_on_main_count: int

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.store.base import batches, side_by_side
 from airflow_paimon.core.table.history import greatest_shared, snapshots_there, touched
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.open_writers_plan import WATCHED_MS, remembers_replaced_rows, running_writers
+from airflow_paimon.core.table.open_writers_plan import (
+    CLOSED_AFTER,
+    LOOKED_BACK,
+    WATCHED_MS,
+    WriterAtBuckets,
+    remembers_replaced_rows,
+    running_writers,
+    writer_at,
+)
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
@@ -37,9 +46,7 @@ class OpenBucket:
 
     def to_json(self, name: str) -> dict[str, Any]:
         """Return it as JSON values, with the bucket's name for people and the time of the commit in UTC."""
-        last = self.last
-        time = None if last is None else datetime.fromtimestamp(last.time_millis / 1000, UTC).isoformat()
-        return {"bucket": name, "commit_user": self.user, "snapshot": last.id if last else None, "time": time}
+        return {"bucket": name, "commit_user": self.user, **_commit_json(self.last)}
 
 
 def open_buckets(
@@ -52,27 +59,109 @@ def open_buckets(
     """
     if not buckets or not remembers_replaced_rows(schema):
         return []
-    snapshots, is_cut = _recent(view, head, now_ms)
-    write_only = TableOptions(schema.options).flag("write-only")
-    found: dict[tuple[BucketKey, str], OpenBucket] = {}
-    for writer in running_writers(snapshots, now_ms=now_ms, is_cut=is_cut, write_only=write_only):
-        if not writer.is_complete:
-            found |= {(b, writer.user): OpenBucket(bucket=b, user=writer.user, last=None) for b in buckets}
-        for snapshot in writer.newest:
-            changed = touched(view, [snapshot])
-            for bucket in buckets if changed is None else changed.intersection(buckets):
-                found[bucket, writer.user] = OpenBucket(bucket=bucket, user=writer.user, last=snapshot)
-    return sorted(found.values(), key=lambda b: (b.bucket, b.user))
+    return _opened(_writers(view, schema, buckets, head, now_ms, look_back=CLOSED_AFTER))
 
 
-def _recent(view: Table, head: Snapshot, now_ms: int) -> tuple[list[Snapshot], bool]:
-    """Read the branch's own snapshots of the last day; and whether earlier ones of that time have expired."""
+def describe_writers(
+    view: Table, schema: TableSchema, buckets: Collection[BucketKey], head: Snapshot | None, now_ms: int
+) -> dict[str, Any]:
+    """Say, as JSON values, which running jobs may have some buckets open whose files are to be replaced, and what that
+    means; or since when (at least) they have left these alone. Reads snapshots and some of their changes.
+
+    ``effect``: ``refused`` (see ``refuse_open``), ``restart`` (the job's next compaction fails), or None. ``note``: a
+    sentence for people, empty if no job is running. ``now_ms``: epoch milliseconds.
+    """
+    writers = [] if head is None else _writers(view, schema, buckets, head, now_ms, look_back=LOOKED_BACK)
+    found, names = _opened(writers), _namer(schema)
+    users = [w.user for w in writers if w.open]
+    if not schema.primary_keys and TableOptions(schema.options).bucket == -1:
+        users = [w.user for w in writers]  # its job looks at the files of all partitions, and remembers them
+    harm = "refused" if remembers_replaced_rows(schema) else "restart"
+    quiet = max((w.quiet_since_ms or 0 for w in writers), default=0) if not users else 0
+    return {
+        "effect": harm if users else None,
+        "note": _note(harm, users, sorted({names(b.bucket) for b in found}), writers, quiet),
+        "quiet_since": _utc(quiet) if quiet else None,
+        "jobs": [
+            {"commit_user": w.user, **_commit_json(w.newest)}
+            | {"quiet_since": None if w.quiet_since_ms is None else _utc(w.quiet_since_ms)}
+            for w in writers
+        ],
+        "open_buckets": [b.to_json(names(b.bucket)) for b in found[:_LISTED]],
+        "open_bucket_count": len({b.bucket for b in found}),
+    }
+
+
+def _note(
+    harm: str, users: Sequence[str], names: Sequence[str], writers: Sequence[WriterAtBuckets], quiet_ms: int
+) -> str:
+    if not writers:
+        return ""
+    if not users:
+        jobs = first_few(sorted(w.user for w in writers), _LISTED)
+        return f"running jobs (commit user {jobs}) have left these buckets alone since {_utc(quiet_ms)}, or longer"
+    who, what = first_few(sorted(users), _LISTED), first_few(names, _LISTED) if names else "these files"
+    if harm == "refused":
+        return (
+            f"a running job (commit user {who}) may have {what} open: as long as it does, their files can't be "
+            f"replaced, unless it is stopped (writers_stopped)"
+        )
+    return (
+        f"a running job (commit user {who}) may have {what} open: its next compaction fails with 'File deletion "
+        f"conflicts detected', and it restarts from its last checkpoint. Nothing is lost, but it needs a restart "
+        f"strategy. With the table option write-only and a separate batch compaction that does not happen"
+    )
+
+
+def _opened(writers: Sequence[WriterAtBuckets]) -> list[OpenBucket]:
+    found = (OpenBucket(bucket=b, user=w.user, last=last) for w in writers for b, last in w.open.items())
+    return sorted(found, key=lambda b: (b.bucket, b.user))
+
+
+def _commit_json(snapshot: Snapshot | None) -> dict[str, Any]:
+    time = None if snapshot is None else _utc(snapshot.time_millis)
+    return {"snapshot": snapshot.id if snapshot else None, "time": time}
+
+
+def _utc(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _namer(schema: TableSchema) -> Callable[[BucketKey], str]:
+    text = StoredPartitions(schema).text
+    return lambda b: f"{text(b.partition)}/bucket-{b.bucket}".lstrip("/")
+
+
+def _writers(
+    view: Table,
+    schema: TableSchema,
+    buckets: Collection[BucketKey],
+    head: Snapshot,
+    now_ms: int,
+    *,
+    look_back: int,
+) -> list[WriterAtBuckets]:
+    """``look_back``: of how many commits of each job the changes are read."""
+    snapshots, is_cut = _recent(view, head, now_ms, whole=remembers_replaced_rows(schema))
+    write_only = TableOptions(schema.options).write_only
+    running = running_writers(snapshots, now_ms=now_ms, is_cut=is_cut, write_only=write_only)
+    looked_at = [s for writer in running for commits in writer.commits[:look_back] for s in commits]
+    changes = side_by_side(view.store, [partial(touched, view, [s]) for s in looked_at])
+    changed = dict(zip((s.id for s in looked_at), changes, strict=True))
+    return [writer_at(writer, buckets, changed) for writer in running]
+
+
+def _recent(view: Table, head: Snapshot, now_ms: int, *, whole: bool) -> tuple[list[Snapshot], bool]:
+    """Read the branch's own snapshots of the last day; and whether earlier ones of that time have expired.
+
+    Not ``whole``: some of the newest, where a job that is overlooked does no harm.
+    """
     began = began_with(view)
     ids = [i for i in view.snapshot_ids() if began < i <= head.id]
     found: list[Snapshot] = []
     for some in batches(sorted(ids, reverse=True), _READ_AT_ONCE):
         found += snapshots_there(view, list(some))
-        if any(s.time_millis < now_ms - WATCHED_MS for s in found):
+        if not whole or any(s.time_millis < now_ms - WATCHED_MS for s in found):
             return found, False
     return found, min((s.id for s in found), default=began + 1) > began + 1
 
@@ -100,8 +189,8 @@ def refuse_open(
     found = open_buckets(view, schema, buckets, head, now_ms)
     if not found:
         return
-    text = StoredPartitions(schema).text
-    names = {b.bucket: f"{text(b.bucket.partition)}/bucket-{b.bucket.bucket}".lstrip("/") for b in found}
+    name = _namer(schema)
+    names = {b.bucket: name(b.bucket) for b in found}
     users = first_few(sorted({b.user for b in found}), _LISTED)
     listed = first_few(sorted(names.values()), _LISTED)
     raise UnsafeOperationError(

@@ -7,17 +7,20 @@ on from the files that it knew, whatever has replaced them. Measured with Flink 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
 
 CLOSED_AFTER = 2
 """Commits of a job without rows of a bucket, after which its writer of the bucket is closed."""
+LOOKED_BACK = 10
+"""Commits of a job that tell since when it has left a bucket alone."""
 ENDED_AFTER_INTERVALS = 10
 ENDED_AFTER_MS = 10 * 60_000
 """A job that has not committed for ten of its intervals, and for ten minutes, has ended."""
@@ -27,14 +30,57 @@ WATCHED_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterCommits:
-    """A streaming writer that may be running, and its newest commits: ``newest`` may still be open.
+    """A streaming writer that may be running, and its commits, one tuple for each identifier, the newest first.
 
-    ``is_complete``: earlier ones are known, so it has no other open bucket than those that ``newest`` changed.
+    What the first ``CLOSED_AFTER`` of them changed may still be open. ``is_complete``: as many are known, or there are
+    no others, so nothing else is.
     """
 
     user: str
-    newest: tuple[Snapshot, ...]
+    commits: tuple[tuple[Snapshot, ...], ...]
     is_complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterAtBuckets:
+    """A running job, and some buckets.
+
+    ``open``: those of them that it may have open, with its last commit that changed each; None: that has expired.
+    ``quiet_since_ms``: no later than then it had closed all of them (epoch milliseconds); None: it has not.
+    """
+
+    user: str
+    newest: Snapshot
+    open: Mapping[BucketKey, Snapshot | None]
+    quiet_since_ms: int | None
+
+
+def writer_at(
+    writer: WriterCommits, buckets: Collection[BucketKey], changed: Mapping[int, Collection[BucketKey] | None]
+) -> WriterAtBuckets:
+    """Return which of some buckets a job may have open.
+
+    ``changed``: the buckets that its commits changed, by snapshot id, None where that can't be known: of
+    ``CLOSED_AFTER`` identifiers at least, and of those before that are to tell since when it left the buckets alone.
+    """
+    wanted = frozenset(buckets)
+
+    def touched(snapshot: Snapshot) -> frozenset[BucketKey]:
+        found = changed[snapshot.id]
+        return wanted if found is None else wanted.intersection(found)
+
+    known = [commits for commits in writer.commits if all(s.id in changed for s in commits)]
+    still_open: dict[BucketKey, Snapshot | None] = {} if writer.is_complete else dict.fromkeys(wanted)
+    for snapshot in sorted((s for commits in known[:CLOSED_AFTER] for s in commits), key=lambda s: s.id):
+        still_open |= dict.fromkeys(touched(snapshot), snapshot)
+    last = next((n for n, commits in enumerate(known) if any(map(touched, commits))), len(known))
+    closed = max(s.time_millis for s in known[max(0, last - CLOSED_AFTER)])
+    return WriterAtBuckets(
+        user=writer.user,
+        newest=max(writer.commits[0], key=lambda s: s.id),
+        open=still_open,
+        quiet_since_ms=None if still_open else closed,
+    )
 
 
 def remembers_replaced_rows(schema: TableSchema) -> bool:
@@ -49,7 +95,7 @@ def remembers_replaced_rows(schema: TableSchema) -> bool:
 def running_writers(
     snapshots: Iterable[Snapshot], *, now_ms: int, is_cut: bool, write_only: bool = False
 ) -> list[WriterCommits]:
-    """Return the streaming writers of other engines that may be running, with the commits that may be open.
+    """Return the streaming writers of other engines that may be running, with their commits.
 
     A batch writer (identifier 2^63 - 1) has closed its buckets with its commit, and so has this package. A streaming
     job over a source with an end commits its last rows so, too (Java's ``END_INPUT_CHECKPOINT_ID``): it has ended.
@@ -70,10 +116,10 @@ def running_writers(
     for user, own in by_user.items():
         if _has_ended(own, now_ms) or (write_only and all(s.commit_kind != CommitKind.COMPACT for s in own)):
             continue
-        identifiers = sorted({s.commit_identifier for s in own}, reverse=True)[:CLOSED_AFTER]
-        newest = tuple(s for s in own if s.commit_identifier in identifiers)
-        is_complete = len(identifiers) == CLOSED_AFTER or not is_cut
-        found.append(WriterCommits(user=user, newest=newest, is_complete=is_complete))
+        identifiers = sorted({s.commit_identifier for s in own}, reverse=True)
+        commits = tuple(tuple(s for s in own if s.commit_identifier == i) for i in identifiers[:LOOKED_BACK])
+        is_complete = len(identifiers) >= CLOSED_AFTER or not is_cut
+        found.append(WriterCommits(user=user, commits=commits, is_complete=is_complete))
     return found
 
 

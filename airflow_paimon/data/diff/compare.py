@@ -11,8 +11,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.required_checks import outcomes_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.masking import Masks, hidden_in, masks_of
+from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
@@ -245,11 +248,23 @@ def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]])
     return out
 
 
+def _open_writers(context: Context, plan: DiffPlan) -> dict[str, Any]:
+    """Describe who may have the differing buckets open on the branch that this one would be published onto."""
+    branch = plan.after.scan.table
+    if branch.branch_name == MAIN or plan.before.name not in (MAIN, BASE):
+        return {}
+    target = publish_target(context.table, branch)
+    form = StoredPartitions(plan.before.scan.schema).canonical
+    buckets = {BucketKey(form(s.partition), s.bucket) for s in plan.before.scan.splits}
+    found = describe_writers(target, target.schema(), buckets, target.latest_snapshot(), context.now_ms)
+    return {"open_writers": found}
+
+
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
     """Build the result, whose details ``runbooks.diff_markdown.render_markdown`` renders. A diff changes nothing."""
     record = read_lineage(context.table, plan.after.scan.table.branch_name)
     about = {"about": described(record)} if record is not None else {}
-    details = diff_details(plan, found, request, context.table.schema()) | about
+    details = diff_details(plan, found, request, context.table.schema()) | about | _open_writers(context, plan)
     snapshot = plan.after.scan.snapshot
     head = snapshot.id if snapshot is not None else None
     if snapshot is not None:

@@ -8,7 +8,8 @@ import pytest
 
 from airflow_paimon.core.commit.staged import WRITER_VERSION
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from airflow_paimon.core.table.open_writers_plan import WATCHED_MS, running_writers
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.open_writers_plan import CLOSED_AFTER, WATCHED_MS, running_writers, writer_at
 
 MINUTE = 60_000
 NOW = 100 * WATCHED_MS
@@ -29,7 +30,7 @@ def commit(number: int, user: str, identifier: int, age_ms: int, kind: CommitKin
 
 def open_ids(*snapshots: Snapshot, is_cut: bool = False, write_only: bool = False) -> dict[str, list[int]]:
     found = running_writers(snapshots, now_ms=NOW, is_cut=is_cut, write_only=write_only)
-    return {w.user: [s.id for s in w.newest] for w in found}
+    return {w.user: sorted(s.id for commits in w.commits[:CLOSED_AFTER] for s in commits) for w in found}
 
 
 def test_the_last_two_commits_of_a_running_job_are_open_with_their_compactions() -> None:
@@ -81,3 +82,30 @@ def test_what_expired_may_be_the_second_last_commit() -> None:
     for is_cut in (True, False):
         (one,) = running_writers([commit(9, "job", 7, 0)], now_ms=NOW, is_cut=is_cut)
         assert one.is_complete is not is_cut
+
+
+@pytest.mark.parametrize(
+    ("last", "is_open", "quiet_minutes"),
+    [(9, True, None), (8, True, None), (7, False, 1), (5, False, 3), (None, False, 6)],
+)
+def test_since_when_a_job_has_left_buckets_alone(last: int | None, is_open: bool, quiet_minutes: int | None) -> None:
+    """One commit a minute, the newest (9) a minute ago: two later ones have closed the bucket of commit 7 by then. What
+    was not looked at (before 4) may have changed it.
+    """
+    job = [commit(n, "job", n, (10 - n) * MINUTE) for n in range(1, 10)]
+    (writer,) = running_writers(job, now_ms=NOW, is_cut=False)
+    bucket, other = BucketKey(b"p", 0), BucketKey(b"p", 1)
+    changed = {n: {bucket, other} if n == last else {other} for n in range(3, 10)}
+    found = writer_at(writer, {bucket}, changed)
+    assert {b: s.id for b, s in found.open.items() if s is not None} == ({bucket: last} if is_open else {})
+    since = None if quiet_minutes is None else NOW - quiet_minutes * MINUTE
+    assert (found.newest.id, found.quiet_since_ms) == (9, since)
+
+
+def test_what_is_not_known_of_a_job_may_be_open() -> None:
+    bucket = BucketKey(b"p", 0)
+    (cut,) = running_writers([commit(9, "job", 7, 0)], now_ms=NOW, is_cut=True)
+    assert writer_at(cut, {bucket}, {9: set()}).open == {bucket: None}
+    (whole,) = running_writers([commit(9, "job", 7, 0)], now_ms=NOW, is_cut=False)
+    assert writer_at(whole, {bucket}, {9: set()}).quiet_since_ms == NOW
+    assert writer_at(whole, {bucket}, {9: None}).open[bucket] is not None
