@@ -269,9 +269,12 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         from airflow_paimon.assets import paimon_asset_uri
 
         events, extra = context["outlet_events"], dict(result)
-        declared = {outlet.uri: outlet for outlet in self._outlets if isinstance(outlet, Asset)}
         aliases = [o for o in self._outlets if isinstance(o, AssetAlias) and o not in self._own_aliases]
         written = {paimon_asset_uri(self.paimon_conn_id, result["table"], b) for b in branches_written(result)}
+        # By an alias the asset gets an event as well, so Airflow's own one would be the second of one commit.
+        twice = written if aliases else set()
+        self._outlets = [o for o in self._outlets if not (isinstance(o, Asset) and o.uri in twice)]
+        declared = {outlet.uri: outlet for outlet in self._outlets if isinstance(outlet, Asset)}
         for uri, asset in declared.items():
             if uri in written or uri not in self._told:  # of several tables each asset gets the result of its own
                 events[asset].extra = extra

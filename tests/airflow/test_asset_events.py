@@ -95,10 +95,13 @@ def test_an_event_reaches_the_asset_of_any_name_and_every_alias_once(warehouse: 
         register(reader)
     with DAG("writes", schedule=None, start_date=START, default_args={"table": "d.named"}) as dag:
         RollbackOperator(task_id="back", snapshot=1, outlets=[AssetAlias("changes")])
-    run = run_dag(dag)
-    assert run.state == "success", run.tasks
-    assert [uri for uri, _ in run.asset_events] == [uri]
-    assert _queued("reads_named", "reads_alias") == {("reads_named", "orders"), ("reads_alias", "orders")}
+    with DAG("writes_both", schedule=None, start_date=START, default_args={"table": "d.named"}) as both:
+        RollbackOperator(task_id="back", snapshot=2, outlets=[named, AssetAlias("changes")])
+    for writer in (dag, both):
+        run = run_dag(writer)
+        assert run.state == "success", run.tasks
+        assert [uri for uri, _ in run.asset_events] == [uri]
+        assert _queued("reads_named", "reads_alias") == {("reads_named", "orders"), ("reads_alias", "orders")}
 
 
 def _queued(*dag_ids: str) -> set[tuple[str, str]]:
