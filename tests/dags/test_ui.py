@@ -30,6 +30,7 @@ from tests.randomness import thorough
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 DAG = "data_correction"
+APPROVER = "ben"
 _PATIENCE_SECONDS = 400.0
 
 
@@ -88,11 +89,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[
     assert "nothing is left running" in rest
 
 
+def token_of(demo: Demo, user: str) -> str:
+    """Sign a token by the demo's own configuration, in a process of its own."""
+    code = f"import demo_ui; print(demo_ui.token_of({user!r}))"
+    home = {"AIRFLOW_HOME": str(demo.folder / "ui" / "airflow"), "PYTHONPATH": str(REPO_ROOT / "dags")}
+    made = subprocess.run([sys.executable, "-c", code], env={**os.environ, **home}, capture_output=True, check=True)
+    return made.stdout.decode().split()[-1]
+
+
 @pytest.fixture(scope="module")  # a new one would fetch and compile all of the user interface anew
 def page(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     chromium = find_chromium()
     assert chromium is not None
     with browser(chromium, tmp_path_factory.mktemp("browser") / "profile") as opened:
+        opened.call("Network.enable")
+        headers = {"Authorization": f"Bearer {token_of(demo, APPROVER)}"}
+        opened.call("Network.setExtraHTTPHeaders", headers=headers)
         yield opened
 
 
@@ -175,32 +187,6 @@ def test_the_connection_form_opens_on_the_warehouse_and_requires_it(demo: Demo, 
     assert "Results folder" not in said, "what few need is closed"
 
 
-@pytest.mark.part(few=2, group="pages of the interface")
-def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
-    page.open(f"{demo.address}/dags/{DAG}")
-    page.wait_for(DAG, "Trigger")
-    keep_picture(page, "dag")
-    page.click("Trigger")
-    said = page.wait_for("Table", "SQL", "Partitions", "Ask for approval", "More:")
-    keep_picture(page, "form")
-    assert "UPDATE, DELETE, MERGE or INSERT on" in said
-    assert "Spark settings" not in said, "what few need is closed"
-
-    page.fill("element_table", "demo.fligths")
-    page.fill("element_sql", "SELECT * FROM branch")
-    page.click("Trigger")
-    page.until(lambda: len(runs(demo)) == 2, "run that the form triggered")
-    (triggered,) = [run for run in runs(demo) if run["dag_run_id"] != demo.run_id]
-    assert triggered["conf"]["table"] == "demo.fligths"
-    assert triggered["conf"]["partitions"] is None
-    page.open("about:blank")  # a page of Airflow's is drawn and asked for anew all the time
-    states = demo.until(lambda tasks: tasks["how_to_go_on"] == "failed", run_id=triggered["dag_run_id"])
-    assert states["check_params"] == "failed"
-    lines = read_log(demo, page, "how_to_go_on", "What helps: ", run_id=triggered["dag_run_id"])
-    assert "check_params failed. Nothing was made, nothing was changed" in lines[0]
-    assert "There is no table demo.fligths" in lines[1]
-
-
 def in_frame(page: Page, *texts: str) -> str:
     """Wait until Airflow's frame of the page Paimon has loaded and shows all of these; gives all that it shows."""
     frame = "document.querySelector('iframe')?.contentDocument"
@@ -224,8 +210,6 @@ def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> Non
     """From the navigation to the table, what waits for whom, and from there to the approval, out of the frame."""
     page.open("about:blank")
     wait_until_parked(demo, 1)
-    address = f"{demo.address}/paimon/paimon_default/demo/flights?tab=corrections"
-    picture(page, "page-corrections", address, demo.run_id, "waits, asked", "Correct this table", size=(1280, 620))
     page.open(f"{demo.address}/plugin/paimon")
     in_frame(page, "paimon_default")
     for link in ("paimon_default", "demo"):
@@ -251,7 +235,7 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
     said = page.wait_for("Publish the correction of demo.flights (3 partitions)?", "Approve", "Reject")
     assert all(f"2013-07-{day}" in said for day in ("08", "09", "10"))
     assert f"Reason: {_flights().REASON}" in said
-    assert "Requested by: " in said
+    assert "Requested by: ann" in said
     assert all(line.strip() in said for line in _flights().CORRECTION.splitlines()), "the approver sees no SQL"
     assert page.run("document.querySelectorAll('table').length") > 0, "the diff is no table"
     picture(
@@ -271,7 +255,8 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
     page.open("about:blank")
     demo.until(lambda tasks: tasks["delete_tag"] == "success")
     (publish,) = publishes(table)
-    assert publish.snapshot.properties["airflow-paimon.approved-by"]
+    who = ("airflow-paimon.requested-by", "airflow-paimon.approved-by")
+    assert [publish.snapshot.properties[name] for name in who] == ["ann", APPROVER]
     assert table.branch_names() == []
     lines = read_log(demo, page, "verify", "2013-07-10: ")
     assert f"Verified: snapshot {publish.snapshot.id} of demo.flights holds the branch's files" in lines[0]
@@ -286,6 +271,21 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
     page.wait_for(demo.run_id, "how_to_go_on")
     keep_picture(page, "run")
+    show_corrections(demo, page)
+
+
+def show_corrections(demo: Demo, page: Page) -> None:
+    """For the documentation: a published correction, and below it nothing that failed; the next one waits."""
+    texts = [demo.run_id, f"Approve by {APPROVER}", "ann"]
+    if os.environ.get("AIRFLOW_PAIMON_PICTURES"):
+        sql = "UPDATE branch SET air_time = NULL WHERE flight_date = DATE '2013-07-12' AND dest = 'BOS'"
+        api = load_program("demo_ui").Api(int(demo.address.rpartition(":")[2]))
+        api.token = token_of(demo, "ann")
+        run_id = api.trigger({"table": "demo.flights", "sql": sql, "reason": "Air times to Boston are estimates"})
+        demo.until(lambda tasks: tasks["approve"] == "awaiting_input", run_id=run_id)
+        texts.append("waits, asked")
+    address = f"{demo.address}/paimon/paimon_default/demo/flights?tab=corrections"
+    picture(page, "page-corrections", address, *texts, size=(1280, 620))
 
 
 def reject_then_clear(demo: Demo, page: Page, table: Table) -> None:
@@ -306,6 +306,33 @@ def reject_then_clear(demo: Demo, page: Page, table: Table) -> None:
     wait_until_parked(demo, 2)
 
 
+@pytest.mark.part(few=2, group="pages of the interface")
+def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
+    before = [run["dag_run_id"] for run in runs(demo)]
+    page.open(f"{demo.address}/dags/{DAG}")
+    page.wait_for(DAG, "Trigger")
+    keep_picture(page, "dag")
+    page.click("Trigger")
+    said = page.wait_for("Table", "SQL", "Partitions", "Ask for approval", "More:")
+    keep_picture(page, "form")
+    assert "UPDATE, DELETE, MERGE or INSERT on" in said
+    assert "Spark settings" not in said, "what few need is closed"
+
+    page.fill("element_table", "demo.fligths")
+    page.fill("element_sql", "SELECT * FROM branch")
+    page.click("Trigger")
+    page.until(lambda: len(runs(demo)) > len(before), "run that the form triggered")
+    (triggered,) = [run for run in runs(demo) if run["dag_run_id"] not in before]
+    assert triggered["conf"]["table"] == "demo.fligths"
+    assert triggered["conf"]["partitions"] is None
+    page.open("about:blank")  # a page of Airflow's is drawn and asked for anew all the time
+    states = demo.until(lambda tasks: tasks["how_to_go_on"] == "failed", run_id=triggered["dag_run_id"])
+    assert states["check_params"] == "failed"
+    lines = read_log(demo, page, "how_to_go_on", "What helps: ", run_id=triggered["dag_run_id"])
+    assert "check_params failed. Nothing was made, nothing was changed" in lines[0]
+    assert "There is no table demo.fligths" in lines[1]
+
+
 def make_history(warehouse: Path) -> None:
     """A table with what the picture of a history can show: loads, a tag, a published branch and an open one."""
     table = make_table(warehouse, "demo.orders")
@@ -317,7 +344,14 @@ def make_history(warehouse: Path) -> None:
     overwrite(table.branch("fix_amounts"), "2026-11-12", rows=1012)
     overwrite(table.branch("fix_amounts"), "2026-11-13", rows=1013)
     append(table, "2026-11-17", rows=1200)
-    operate(table, "merge_branch", branch="fix_amounts", approved_by="ann", operation_id="correct_orders-1")
+    operate(
+        table,
+        "merge_branch",
+        branch="fix_amounts",
+        requested_by="ann",
+        approved_by="ben",
+        operation_id="correct_orders-1",
+    )
     operate(table, "create_branch", branch="next_fix", snapshot=8, owner="bob", reason="wrong currency")
     append(table, "2026-11-18", rows=1300)
     overwrite(table.branch("next_fix"), "2026-11-16", rows=1100)
