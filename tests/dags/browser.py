@@ -125,7 +125,7 @@ def browser(chromium: str, profile: Path) -> Iterator[Page]:
                f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        with connect(_page_address(process, profile), max_size=None, open_timeout=30) as connection:
+        with connect(_page_address(process, profile), max_size=None, open_timeout=30, ping_interval=None) as connection:
             page = Page(connection)
             page.call("Page.enable")
             yield page

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.publish.published import publishes
@@ -28,6 +27,7 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.pipeline import ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline, pipeline_report
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE, parse_tables
+from airflow_paimon.shown.listing import size_text
 from airflow_paimon.spark.jobs.replay_check import plan_replay
 from airflow_paimon.task_run import commit_user_prefix
 from tests.airflow.conftest import Run, set_connection
