@@ -41,11 +41,12 @@ CORE = Layer("core", frozenset({"core"}), AIRFLOW + SPARK)
 DATA = Layer("data", frozenset({"core", "data"}), AIRFLOW + SPARK)
 SPARK_LAYER = Layer("spark", frozenset({"core", "data", "spark"}), AIRFLOW)
 JOBS = Layer("spark_jobs", frozenset({"core", "data", "spark"}), AIRFLOW)
+SHOWN = Layer("shown", frozenset({"core", "shown"}), AIRFLOW + SPARK)
 # `bundled` finds the job scripts, which the command `job` runs.
-CLI = Layer("cli", frozenset({"core", "cli", "bundled"}), AIRFLOW + SPARK)
+CLI = Layer("cli", frozenset({"core", "shown", "cli", "bundled"}), AIRFLOW + SPARK)
 # Of the look-ups, only these read rows; the others, which the page shows as well, read metadata.
-CLI_ROWS = Layer("cli/rows", frozenset({"core", "cli", "data"}), AIRFLOW + SPARK)
-NOTEBOOK = Layer("notebook", frozenset({"core", "cli", "data", "notebook"}), AIRFLOW + SPARK)
+CLI_ROWS = Layer("cli/rows", frozenset({"core", "shown", "data"}), AIRFLOW + SPARK)
+NOTEBOOK = Layer("notebook", frozenset({"core", "shown", "cli", "data", "notebook"}), AIRFLOW + SPARK)
 # Rows for one hook of the Airflow layer, in the worker: a test below holds that nothing else of that layer reads any.
 SQL = Layer("sql", frozenset({"core", "data", "sql"}), AIRFLOW + SPARK)
 # The root imports nothing at all until `open_table` is asked for.
@@ -70,7 +71,9 @@ def layer_of(path: Path) -> Layer:
         return JOBS
     if path.parts[1:] == ("cli", "rows.py"):
         return CLI_ROWS
-    by_name = {layer.name: layer for layer in (CORE, DATA, SPARK_LAYER, CLI, NOTEBOOK, SQL)} | {"__main__.py": CLI}
+    by_name = {layer.name: layer for layer in (CORE, SHOWN, DATA, SPARK_LAYER, CLI, NOTEBOOK, SQL)} | {
+        "__main__.py": CLI
+    }
     if path.parts[1] == "__init__.py":
         return ROOT
     return by_name.get(path.parts[1]) or airflow_layer()
@@ -449,7 +452,7 @@ def test_the_layers_below_the_airflow_layer_import_without_airflow_and_spark() -
     out = run_python("""
         import importlib, pkgutil, sys
         sys.modules.update(airflow=None, pyspark=None)
-        for layer in ("core", "data", "cli", "notebook", "sql"):
+        for layer in ("core", "shown", "data", "cli", "notebook", "sql"):
             package = importlib.import_module(f"airflow_paimon.{layer}")
             for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
                 importlib.import_module(module.name)

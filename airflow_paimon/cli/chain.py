@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, limited
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
 from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.read_plan import GroupReport, PartitionRead, plan_chain_read
@@ -15,6 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.shown.listing import Listing, limited
 
 _NAMED = 4
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, counted, limited, size_text
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.health_plan import Reason, TableHealth
 from airflow_paimon.core.health.table_health import TableReport, read_healths
 from airflow_paimon.core.table.table import Table, matching_tables
+from airflow_paimon.shown.listing import Listing, counted, limited, size_text
 
 
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.cli.holders import holder_text
-from airflow_paimon.cli.listing import Listing, duration_text, limited, size_text, utc_time
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
@@ -23,6 +21,8 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
+from airflow_paimon.shown.holders import holder_text
+from airflow_paimon.shown.listing import Listing, duration_text, limited, size_text, utc_time
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.text_files import names_file, sql_text
+from airflow_paimon.shown.correction_text import plan_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

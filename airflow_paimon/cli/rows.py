@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.cli.listing import Listing
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.masking import masks_of
 from airflow_paimon.core.table.paths import MAIN
@@ -16,6 +15,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_read import count_rows, read_batches
 from airflow_paimon.data.diff.keyed import json_rows
 from airflow_paimon.data.where_text import where_argument
+from airflow_paimon.shown.listing import Listing
 
 
 def head(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_paimon.cli.listing import Listing, limited, utc_time
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.table.table import find_databases
 from airflow_paimon.core.table.table_set import TableSet
 from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
+from airflow_paimon.shown.listing import Listing, limited, utc_time
 
 
 def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, name: str | None = None) -> Listing:

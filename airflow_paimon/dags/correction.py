@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, BaseOperator, task
 
-from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
@@ -56,6 +55,7 @@ from airflow_paimon.runbooks.tasks import (
     unless_kept,
 )
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
+from airflow_paimon.shown.correction_text import plan_lines
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.cli.html import line_html
-from airflow_paimon.cli.listing import Listing
 from airflow_paimon.cli.lookups import tag_listing
 from airflow_paimon.core.errors import UnsupportedError
 from airflow_paimon.core.format.snapshot import Tag
@@ -19,6 +17,8 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_fits, diff_result
 from airflow_paimon.data.diff.scan import plan_diff
+from airflow_paimon.shown.html import line_html
+from airflow_paimon.shown.listing import Listing
 
 _PARTITIONS = 50
 _WITH_SAMPLES = 10

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.cli.html import facts_html
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.table import open_table as open_core_table
 from airflow_paimon.notebook.frames import copied, installed
+from airflow_paimon.shown.html import facts_html
 
 if TYPE_CHECKING:
     import duckdb
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from airflow_paimon.cli.listing import Listing
     from airflow_paimon.notebook.shown import Diff
+    from airflow_paimon.shown.listing import Listing
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from airflow_paimon.cli.listing import Listing
+    from airflow_paimon.shown.listing import Listing
 
 
 @dataclass(frozen=True, slots=True)

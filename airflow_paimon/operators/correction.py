@@ -17,7 +17,6 @@ from airflow.sdk.timezone import utcnow
 
 from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
 from airflow_paimon.arguments import StrictTemplates, as_list
-from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, PlanCorrection
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -33,6 +32,7 @@ from airflow_paimon.runbooks.notify import (
     send,
 )
 from airflow_paimon.settings import CONN_ID
+from airflow_paimon.shown.correction_text import plan_lines
 from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_user
 
 if TYPE_CHECKING:

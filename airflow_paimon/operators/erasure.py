@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import mask_secret
-from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.requests.requests import GRACE
 from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+from airflow_paimon.shown.listing import size_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_paimon.cli.holders import holder_text
-from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.requests.requests import GRACE, RETRY_WINDOW
 from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+from airflow_paimon.shown.holders import holder_text
+from airflow_paimon.shown.listing import size_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

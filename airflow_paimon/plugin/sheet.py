@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from airflow_paimon.cli.listing import size_text
+from airflow_paimon.shown.listing import size_text
 
 _DIGEST = re.compile(r"-[0-9a-f]{16,}(?=-|$)")
 _SPANS = ((86_400_000 * 365, "y"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))

@@ -340,7 +340,7 @@ def _whose(main: Table, branch: str) -> str:
 
 def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
     """List whom a publish concerns, for the approver: registered readers, open branches, replayed tables."""
-    from airflow_paimon.cli.correction_text import audience_lines
+    from airflow_paimon.shown.correction_text import audience_lines
 
     lines = audience_lines(foreseen) if foreseen is not None else []
     listed = "\n".join(f"- {escape(line)}" for line in lines)

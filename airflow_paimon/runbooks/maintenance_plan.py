@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import parse_duration, parse_size
+from airflow_paimon.shown.listing import size_text
 
 if TYPE_CHECKING:
     from airflow_paimon.core.health.health_plan import TableHealth

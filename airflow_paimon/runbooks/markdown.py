@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.cli.listing import counted as counted
+from airflow_paimon.shown.listing import counted as counted
 
 _ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

@@ -93,8 +93,8 @@ def _foresee(
 
     A replay is planned on main as it is now, for its sources as well: the run's branches are not there yet.
     """
-    from airflow_paimon.cli.correction_text import audience_lines, figure_lines
     from airflow_paimon.runbooks.downstream import ask_backend
+    from airflow_paimon.shown.correction_text import audience_lines, figure_lines
 
     sql, form = one.runs["sql"], _correction_form(params, one)
     statements = split_statements(sql) if one.replay is not None and sql is not None else [sql]

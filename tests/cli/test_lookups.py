@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.cli.listing import Listing, limited, size_text
 from airflow_paimon.cli.main import LOOKUPS, run
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import write_arrow
+from airflow_paimon.shown.listing import Listing, limited, size_text
 from tests.core.chain.tables import add, as_another_engine, make_stale_chain
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate

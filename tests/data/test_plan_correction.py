@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.cli.correction_text import plan_lines
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.streaming.replays import ReplayRecord, record_replay
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
+from airflow_paimon.shown.correction_text import plan_lines
 from tests.conftest import REPO_ROOT
 from tests.core.tables import run
 from tests.stores import CountingStore

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.cli.listing import size_text
 from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.plugin.live_files import LiveFiles, read_live_files, source_name
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, size, text
+from airflow_paimon.shown.listing import size_text
 
 _ROWS = 100
 _MANY_SMALL = 10

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from airflow.models.connection import Connection
 
-from airflow_paimon.cli.correction_text import figure_lines, reader_lines
 from airflow_paimon.cli.plan import plan_of
 from airflow_paimon.core.correction.sql_words import statement_kind
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
@@ -31,6 +30,7 @@ from airflow_paimon.plugin.tabs.corrections import skeleton
 from airflow_paimon.runbooks.downstream import ask_backend
 from airflow_paimon.runbooks.form import in_form_words
 from airflow_paimon.runbooks.kinds import Kind
+from airflow_paimon.shown.correction_text import figure_lines, reader_lines
 
 MODES = ("overwrite", "upsert")
 _SERVES_SECONDS = 60.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_paimon.cli.holders import holder_text
 from airflow_paimon.cli.lookups import totals_text
 from airflow_paimon.core.metadata_expiry.storage_usage import TableUsage, holder_json, read_usage
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, number, size, text
+from airflow_paimon.shown.holders import holder_text
 
 _ROWS = 100
 _SERVES_SECONDS = 60.0

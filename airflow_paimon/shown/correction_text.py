@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.cli.listing import counted, size_text
+from airflow_paimon.shown.listing import counted, size_text
 
 _SHOWN = 10
 

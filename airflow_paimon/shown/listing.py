@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_paimon.cli.html import line_html, table_html
 from airflow_paimon.core.requests.printed import printable
+from airflow_paimon.shown.html import line_html, table_html
 
 _NUMBERS = ("number", "size", "value number")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
