@@ -12,9 +12,7 @@ from airflow_paimon.core.audit.warehouse import moments, read_audits, records_of
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.table.paths import is_pattern
 from airflow_paimon.core.table.table import named_tables, open_table
-from airflow_paimon.shown.listing import Listing, limited, utc_time
-
-_SQL = 60
+from airflow_paimon.shown import lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ class Audit:
     def to_text(self) -> str:
         if self.form is not None:
             return render(self.records, self.form).rstrip("\n")
-        return listing(self.records, self.limit).to_text()
+        return lists.records(self.records).first(self.limit).to_text()
 
 
 def audit(
@@ -53,47 +51,3 @@ def audit(
     else:
         tables = [open_table(warehouse, name, storage_options=storage_options).require()]
     return Audit(records=records_of(read_audits(tables, first, end)), form=form, limit=limit)
-
-
-def listing(records: list[AuditRecord], limit: int) -> Listing:
-    """List the records, the newest first."""
-    several = len({r.table for r in records}) > 1
-    rows = [
-        (
-            *([r.table] if several else []),
-            utc_time(r.time_ms),
-            r.kind,
-            r.branch,
-            r.snapshot,
-            r.from_branch,
-            r.requested_by,
-            r.approved_by,
-            r.reason,
-            _made(r),
-            f"by {r.undone_by}" if r.undone_by is not None else None,
-        )
-        for r in reversed(records)
-    ]
-    shown, left = limited(rows, limit)
-    columns = (
-        *([("table", "text")] if several else []),
-        ("committed", "utc"),
-        ("what", "text"),
-        ("on", "text"),
-        ("snapshot", "number"),
-        ("branch", "text"),
-        ("asked by", "text"),
-        ("approved by", "text"),
-        ("reason", "text"),
-        ("made by", "text"),
-        ("undone", "text"),
-    )
-    return Listing(title="records", columns=columns, rows=shown, left=left)
-
-
-def _made(record: AuditRecord) -> str | None:
-    for change in record.changes:
-        text = " ".join(str(change.get("sql") or change.get("function") or "").split())
-        if text:
-            return text if len(text) <= _SQL else f"{text[:_SQL]}..."
-    return None

@@ -9,9 +9,10 @@ from typing import Any
 
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.health.gather import read_health
-from airflow_paimon.core.health.health_plan import Reason, TableHealth
+from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.health.table_health import TableReport, read_healths
 from airflow_paimon.core.table.table import Table, matching_tables
+from airflow_paimon.shown import lists
 from airflow_paimon.shown.listing import Listing, counted, limited, size_text
 
 
@@ -49,26 +50,7 @@ def _row(report: TableReport) -> list[Any]:
 def one(table: Table, limit: int) -> Listing:
     """List the reasons of a table's score, those that cost the most points first."""
     health = read_health(table, _now_ms())
-    shown, left = limited(health.reasons, limit)
-    rows = [[r.id, r.points, r.figure, r.limit, r.unit, job_of(r), r.cost_bytes, r.text] for r in shown]
-    columns = (
-        ("reason", "text"),
-        ("points", "number"),
-        ("figure", "number"),
-        ("limit", "number"),
-        ("unit", "text"),
-        ("job", "text"),
-        ("costs", "size"),
-        ("why", "text"),
-    )
-    return Listing(title="reasons", columns=columns, rows=rows, left=left, note=facts_text(health))
-
-
-def job_of(reason: Reason) -> str | None:
-    """Spell the job that mends it, as ``python -m airflow_paimon job`` takes it; None: no job does."""
-    if reason.operation is None or reason.branch == "main":
-        return reason.operation
-    return f"{reason.operation} --branch {reason.branch}"
+    return lists.reasons(health, facts_text(health)).first(limit)
 
 
 def facts_text(health: TableHealth) -> str:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.format.types import with_nullable
-from airflow_paimon.core.metadata_expiry.storage_usage import Totals, holder_json, read_usage
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.publish.replace_main import main_state, main_state_text
 from airflow_paimon.core.table.inspect import inspect
-from airflow_paimon.core.table.masking import shown_option
-from airflow_paimon.core.table.option_classes import OptionClass, class_of
-from airflow_paimon.core.table.option_names import default_of, is_known, unknown_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
-from airflow_paimon.shown.holders import holder_text
-from airflow_paimon.shown.listing import Listing, duration_text, limited, size_text, utc_time
+from airflow_paimon.shown import lists
+from airflow_paimon.shown.listing import Listing, limited, utc_time
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -129,79 +124,17 @@ def branches(table: Table, limit: int) -> Listing:
 
 def schema(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     """List the columns of the branch's newest schema or of a snapshot's, in their order."""
-    found = table.schema(None if at is None else at.schema_id)
-    rows = [
-        (
-            field.name,
-            str(with_nullable(field.type, True)),
-            "yes" if field.type.nullable else "no",
-            ", ".join(_roles(found, field.name)),
-            field.description,
-        )
-        for field in found.fields
-    ]
-    shown, left = limited(rows, limit)
-    columns = (("column", "text"), ("type", "text"), ("nullable", "text"), ("key", "text"), ("comment", "text"))
-    return Listing(title="columns", columns=columns, rows=shown, left=left)
+    return lists.columns(table.schema(None if at is None else at.schema_id)).first(limit)
 
 
 def options(table: Table, limit: int) -> Listing:
-    """List the options that are set on the branch, with Paimon's defaults; unknown ones first, with what was meant, and
-    why others have no effect here."""
-    found = table.schema().options
-    keys = sorted(found, key=lambda key: (is_known(key), key))
-    rows = [(key, shown_option(key, found[key]), default_of(key) or None, _option_remark(key)) for key in keys]
-    shown, left = limited(rows, limit)
-    columns = (("option", "text"), ("value", "text"), ("default", "text"), ("remark", "text"))
-    return Listing(title="options", columns=columns, rows=shown, left=left)
-
-
-def _option_remark(key: str) -> str | None:
-    if not is_known(key):
-        return unknown_text(key)
-    group = class_of(key)
-    return f"not used here: {group.why}" if group is not None and group.kind is OptionClass.NO_EFFECT else None
-
-
-def _roles(found: TableSchema, column: str) -> list[str]:
-    keys = (("partition", found.partition_keys), ("primary", found.primary_keys))
-    return [f"{kind} key {names.index(column) + 1}" for kind, names in keys if column in names]
+    """List the options that are set on the branch, with Paimon's defaults."""
+    return lists.options(table.schema().options).first(limit)
 
 
 def tags(table: Table, limit: int) -> Listing:
     """List the branch's tags, the newest snapshot first."""
-    return tag_listing(table.require().tags(), limit)
-
-
-def tag_listing(tags: Sequence[Tag], limit: int = 0) -> Listing:
-    """List tags, the last one first; 0 = all."""
-    found = [
-        (
-            t.name,
-            t.snapshot.id,
-            utc_time(t.snapshot.time_millis),
-            t.snapshot.total_record_count,
-            t.create_time,
-            _kept(t),
-        )
-        for t in reversed(tags)
-    ]
-    shown, left = limited(found, limit)
-    columns = (
-        ("tag", "text"),
-        ("snapshot", "number"),
-        ("committed", "utc"),
-        ("stored rows", "number"),
-        ("created", "time"),
-        ("kept", "text"),
-    )
-    return Listing(title="tags", columns=columns, rows=shown, left=left)
-
-
-def _kept(tag: Tag) -> str:
-    if tag.hold is not None:
-        return f"legal hold: {tag.hold}"
-    return "for ever" if tag.time_retained is None else duration_text(tag.time_retained)
+    return lists.tags(table.require().tags()).first(limit)
 
 
 def snapshots(table: Table, limit: int) -> Listing:
@@ -270,30 +203,7 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
 
 def storage(table: Table, limit: int) -> Listing:
     """List what holds files of the table, of all branches, with what its end would free, the most first."""
-    found = read_usage(table, int(time.time() * 1000))
-    holders = [holder_json(usage, found.roots) for usage in found.holders]
-    shown, left = limited(
-        [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in holders], limit
-    )
-    columns = (
-        ("held by", "text"),
-        ("snapshots", "number"),
-        ("size", "size"),
-        ("frees", "size"),
-        ("frees files", "number"),
-        ("way", "text"),
-    )
-    return Listing(title="holders", columns=columns, rows=shown, left=left, note=totals_text(found.totals))
-
-
-def totals_text(totals: Totals) -> str:
-    """Say in a line how large a table is."""
-    old = totals.unreferenced.bytes - totals.young.bytes
-    return (
-        f"{size_text(totals.total.bytes)} in {totals.total.files:,} files; main's newest state: "
-        f"{size_text(totals.live.bytes)}; referenced by nothing: {size_text(old)}, besides "
-        f"{size_text(totals.young.bytes)} younger than a day"
-    )
+    return lists.holders(read_usage(table, int(time.time() * 1000))).first(limit)
 
 
 def _elsewhere(table: Table) -> str:

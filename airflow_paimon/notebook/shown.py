@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.cli.lookups import tag_listing
 from airflow_paimon.core.errors import UnsupportedError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_fits, diff_result
 from airflow_paimon.data.diff.scan import plan_diff
+from airflow_paimon.shown import lists
 from airflow_paimon.shown.html import line_html
 from airflow_paimon.shown.listing import Listing
 
@@ -29,24 +28,20 @@ class Tags(list[Tag]):
     """The tags of a branch, by snapshot."""
 
     def __repr__(self) -> str:
-        return repr(tag_listing(self))
+        return repr(lists.tags(self))
 
     def _repr_html_(self) -> str:
-        return tag_listing(self).to_html("")
+        return lists.tags(self).to_html("")
 
 
 class Options(dict[str, str]):
     """The options that are set on a branch, as they are stored; what is shown hides those that may be secrets."""
 
-    def _listing(self) -> Listing:
-        rows = [(name, shown_option(name, value)) for name, value in sorted(self.items())]
-        return Listing(title="options", columns=(("option", "text"), ("value", "text")), rows=rows)
-
     def __repr__(self) -> str:
-        return repr(self._listing())
+        return repr(lists.options(self))
 
     def _repr_html_(self) -> str:
-        return self._listing().to_html("")
+        return lists.options(self).to_html("")
 
 
 @dataclass(frozen=True, slots=True)

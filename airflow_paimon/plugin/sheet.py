@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from airflow_paimon.shown.listing import size_text
+from airflow_paimon.shown.listing import Listing, size_text
 
-_DIGEST = re.compile(r"-[0-9a-f]{16,}(?=-|$)")
+_DIGEST = re.compile(r"[-_](?:[0-9a-f]{16,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?=-|$)")
 _SPANS = ((86_400_000 * 365, "y"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
@@ -19,7 +19,8 @@ _SPANS = ((86_400_000 * 365, "y"), (86_400_000, "d"), (3_600_000, "h"), (60_000,
 class Cell:
     """``mark``: how it is coloured (good, warn, bad, muted). ``airflow``: the link leads to Airflow's own pages.
 
-    ``folded``: all of a text of which ``text`` is the beginning; it unfolds on a click.
+    ``folded``: all of a text of which ``text`` is the beginning; it unfolds on a click. ``whole_words``: broken at
+    blanks alone, which a date is not by itself.
     """
 
     text: str
@@ -28,6 +29,7 @@ class Cell:
     mark: str = ""
     airflow: bool = False
     folded: str = ""
+    whole_words: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,35 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> 
     """Return ``columns`` and ``rows`` of a sheet, without optional columns in which no row says anything."""
     kept = [i for i, c in enumerate(columns) if not c.optional or any(row[i].mark != "muted" for row in rows)]
     return {"columns": [columns[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
+
+
+def columns_of(listing: Listing) -> list[Column]:
+    """Return the columns of a list; those of texts are left out where no row says anything, but for the first."""
+    return [
+        Column(
+            name[:1].upper() + name[1:] + (" (UTC)" if kind == "utc" else ""),
+            number=kind in ("number", "size"),
+            help=listing.help.get(name, ""),
+            roomy=kind == "sentence",
+            optional=place > 0 and kind in ("text", "name", "sql", "time"),
+        )
+        for place, (name, kind) in enumerate(listing.columns)
+    ]
+
+
+def cell_of(value: Any, kind: str, now_ms: int) -> Cell:
+    """Return what a list has in a column of some kind."""
+    if kind == "number":
+        return number(value)
+    if kind == "size":
+        return size(value)
+    if isinstance(value, datetime) and kind == "utc":
+        return moment(round(value.replace(tzinfo=UTC).timestamp() * 1000), now_ms)
+    if isinstance(value, datetime):
+        return Cell(value.strftime("%Y-%m-%d %H:%M"), title=str(value), whole_words=True)
+    if isinstance(value, (list, tuple)):
+        return text(", ".join(map(str, value)))
+    return folded(value) if kind == "sql" else shortened(value) if kind == "name" else text(value)
 
 
 def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:
@@ -127,7 +158,7 @@ def moment(millis: int | None, now_ms: int) -> Cell:
     """A time, with the exact one and its age on hovering."""
     if millis is None:
         return Cell("-", mark="muted")
-    return Cell(moment_text(millis), title=f"{exact_text(millis)}, {ago(millis, now_ms)}")
+    return Cell(moment_text(millis), title=f"{exact_text(millis)}, {ago(millis, now_ms)}", whole_words=True)
 
 
 def text(value: object) -> Cell:

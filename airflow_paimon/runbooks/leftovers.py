@@ -7,13 +7,12 @@ has a name that follows from the owner. Branches and tags of anybody else are le
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, RUN_TAG_PREFIX, is_run_tag
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.markdown import counted
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.lineage import Lineage
     from airflow_paimon.core.table.table import Table
 
-RUN_TAG_PREFIX = "before_correction_"
-_RUN_TAG = re.compile(rf"{RUN_TAG_PREFIX}[0-9a-f]{{8}}")
 CORRECTING_TASKS = ("correct", "replay")
 """The tasks whose commits on a run's branch are the run's own."""
 PUBLISHING_TASKS = ("merge", "fast_forward", "publish")
@@ -65,11 +62,6 @@ def run_digest(owner: str) -> str:
 def run_tag(owner: str) -> str:
     """Name the tag on the snapshot that a run starts from."""
     return RUN_TAG_PREFIX + run_digest(owner)
-
-
-def is_run_tag(name: str) -> bool:
-    """Whether a tag has such a name; somebody's own may begin with the same words."""
-    return _RUN_TAG.fullmatch(name) is not None
 
 
 def made_branch(main: Table, planned: Mapping[str, Any]) -> Lineage | None:

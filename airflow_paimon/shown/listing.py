@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,8 @@ from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.shown.html import line_html, table_html
 
 _NUMBERS = ("number", "size", "value number")
+_SQL = 60
+"""Characters of a statement that a table for people shows."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
@@ -18,9 +20,10 @@ _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time);
-    value or value number: a value of a row, under the column's own name.
+    name (of a user or a branch), sentence or sql: a text, which may be long; value or value number: a value of a row,
+    under the column's own name.
 
-    ``left``: rows that are not shown. ``note``: a line for people below the table.
+    ``left``: rows that are not shown. ``note``: a line for people below the table. ``help``: what a column means.
     """
 
     title: str
@@ -28,6 +31,12 @@ class Listing:
     rows: Sequence[Sequence[Any]]
     left: int = 0
     note: str = ""
+    help: Mapping[str, str] = field(default_factory=dict)
+
+    def first(self, limit: int) -> Listing:
+        """Return a list of the first rows; 0 = all."""
+        rows, left = limited(self.rows, limit)
+        return replace(self, rows=rows, left=left)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Give one object a row; sizes in bytes, times in ISO, in UTC where that is known."""
@@ -91,9 +100,12 @@ def size_text(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
-def utc_time(millis: int) -> datetime:
-    """Return a time for a column of kind ``utc``."""
-    return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
+def utc_time(millis: int) -> datetime | str:
+    """Return a time for a column of kind ``utc``; a text for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
+    except (OverflowError, ValueError, OSError):
+        return f"{millis} ms"
 
 
 def counted(count: int, noun: str) -> str:
@@ -128,7 +140,8 @@ def _shown(value: Any, kind: str) -> str:
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
-    return str(value).replace("\n", " ") or "-"
+    text = " ".join(str(value).split()) if kind == "sql" else str(value).replace("\n", " ")
+    return (f"{text[:_SQL]}..." if kind == "sql" and len(text) > _SQL else text) or "-"
 
 
 def _plain(value: Any, kind: str) -> Any:

@@ -368,7 +368,7 @@ def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, pa
     assert "undo point" in titles
     make_history(demo.folder / "ui" / "warehouse")
     framed = f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/orders"
-    picture(page, "page", framed, "publish of fix_amounts", "next_fix", size=(1280, 600), framed=True)
+    picture(page, "page", framed, "publish of fix_amounts", "next_fix", size=(1280, 700), framed=True)
     page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
     for tab in ("history", "branches", "audit"):
         page.open(f"{demo.address}/paimon/paimon_default/demo/orders?tab={tab}")

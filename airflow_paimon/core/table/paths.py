@@ -31,6 +31,9 @@ KEEP_TAG_PREFIX = "airflow-paimon-keep-"
 HOLD_TAG_PREFIX = "airflow-paimon-hold-"
 STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
 RESERVED_TAG_PREFIX = "airflow-paimon-"
+RUN_TAG_PREFIX = "before_correction_"
+"""Of the tag on the snapshot that a correction starts from."""
+_RUN_TAG = re.compile(rf"{RUN_TAG_PREFIX}[0-9a-f]{{8}}")
 LONGEST_NAME = 255
 """Longest name of a file or folder on file systems, in bytes; object stores allow more, but a table may move."""
 LATEST = "LATEST"
@@ -195,6 +198,11 @@ def protects(tag: str) -> str | None:
     """The branch that a protective tag belongs to, None for other tags."""
     found = parse_protective(tag)
     return None if found is None else found.branch
+
+
+def is_run_tag(name: str) -> bool:
+    """Whether a tag is one on which a correction starts; somebody's own may begin with the same words."""
+    return _RUN_TAG.fullmatch(name) is not None
 
 
 def check_branch_name(name: str) -> str:

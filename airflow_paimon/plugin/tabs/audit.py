@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from airflow_paimon.core.audit.audit_record import ERASURE, AuditRecord
+from airflow_paimon.core.audit.audit_record import AuditRecord
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import FORMATS, render
 from airflow_paimon.core.errors import PaimonError
@@ -22,37 +22,18 @@ from airflow_paimon.plugin.sheet import (
     Cell,
     Column,
     Sheet,
-    folded,
     moment,
-    number,
-    shortened,
     signed,
-    size,
     text,
-    without_empty,
 )
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.markdown import counted
+from airflow_paimon.shown import lists
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/markdown"}
 ENDINGS = {"json": "json", "csv": "csv", "markdown": "md"}
 _ROWS = 50
-_TEXT = 300
-_COLUMNS = (
-    Column("Snapshot", number=True),
-    Column("What"),
-    Column("On"),
-    Column("Committed (UTC)"),
-    Column("Branch"),
-    Column("Asked by", optional=True),
-    Column("Approved by", optional=True),
-    Column("Reason", optional=True),
-    Column("Made by", help="The newest statement or function that it brought"),
-    Column("Files", number=True, help="Put in"),
-    Column("Size", number=True, help="Put in"),
-    Column("Undone by", number=True, help="The snapshot that took it back", optional=True),
-    Column("Undo", help="What taking it back would do now"),
-)
+_MARKS = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "warn"}
 _LATER = (
     Column("Snapshot", number=True),
     Column("Committed (UTC)"),
@@ -81,35 +62,27 @@ def document(reader: Reader, main: Table, form: str, until: float) -> str:
 def show(context: PageContext) -> Panel:
     """Show the records, the newest first."""
     found = read_records(context.reader, context.main, context.until)[::-1]
-    page, pages, first, last = context.page_of(len(found), _ROWS)
-    rows = [_row(context, r) for r in found[first:last]]
-    sheet = Sheet(**without_empty(_COLUMNS, rows), total=len(found), page=page, pages=pages,
-                  empty="No publish, undo, erasure or correction")  # fmt: skip
+    by_place = {(r.branch, r.snapshot): r for r in found}
+
+    def history(row: Mapping[str, Any]) -> str:
+        at = f"{row['on']}:{row['snapshot']}"
+        return context.asked.href(tab="history", at=at, page=1) if by_place[row["on"], row["snapshot"]].is_there else ""
+
+    def preview(row: Mapping[str, Any]) -> str:
+        record = by_place[row["on"], row["snapshot"]]
+        return f"{context.asked.href(at=_at(record))}#undo" if _can_be_undone(record) else ""
+
+    sheet = context.sheet(
+        lists.records(found[::-1]),
+        empty="No publish, undo, erasure or correction",
+        size=_ROWS,
+        search=False,
+        links={"snapshot": history, "what": preview},
+        marks={"what": lambda row: _MARKS.get(row["what"], "")},
+    )
     links = [(form, context.asked.href(download=form, page=1, at="")) for form in FORMATS]
     undo = _undo(context, [r for r in found if _can_be_undone(r) and context.asked.at == _at(r)])
     return Panel(template="audit.html", sheets=[sheet], data={"links": links, "undo": undo})
-
-
-def _row(context: PageContext, record: AuditRecord) -> list[Cell]:
-    link = context.asked.href(tab="history", at=f"{record.branch}:{record.snapshot}", page=1) if record.is_there else ""
-    mark = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "warn"}.get(record.kind, "")
-    return [
-        Cell(str(record.snapshot), href=link),
-        Cell(record.kind, mark=mark),
-        Cell(record.branch),
-        moment(record.time_ms, context.now_ms),
-        shortened(record.from_branch),
-        shortened(record.requested_by),
-        shortened(record.approved_by),
-        text(record.reason),
-        folded(_made(record)),
-        number(record.figures.get("files_added")),
-        size(record.figures.get("bytes_added")),
-        number(record.undone_by),
-        Cell("preview", title="What taking it back would do", href=f"{context.asked.href(at=_at(record))}#undo")
-        if _can_be_undone(record)
-        else text(None),
-    ]
 
 
 def _at(record: AuditRecord) -> str:
@@ -191,10 +164,3 @@ def _forms(context: PageContext, preview: UndoPreview) -> list[dict[str, Any]]:
         conf = {**table, "sql": preview.statement, "views": list(preview.views), "reason": reason}
         return form_card(context, dags, Kind.CORRECTION, "Undo row by row", conf)
     return []
-
-
-def _made(record: AuditRecord) -> str:
-    made = next((str(c.get("sql") or c["function"]) for c in record.changes if "sql" in c or "function" in c), "")
-    if not made and record.kind == ERASURE:
-        return f"Condition with SHA-256 {record.changes[0]['condition_sha256']}"
-    return made if len(made) <= _TEXT else f"{made[:_TEXT]}..."

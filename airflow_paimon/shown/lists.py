@@ -1,0 +1,237 @@
+"""The lists that people look at, of values that somebody has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from airflow_paimon.core.audit.audit_record import ERASURE, AuditRecord
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Tag
+from airflow_paimon.core.format.types import with_nullable
+from airflow_paimon.core.health.health_plan import Reason, TableHealth
+from airflow_paimon.core.metadata_expiry.storage_usage import TableUsage, Totals, holder_json
+from airflow_paimon.core.table.masking import shown_option
+from airflow_paimon.core.table.option_classes import OptionClass, class_of
+from airflow_paimon.core.table.option_names import default_of, is_known, unknown_text
+from airflow_paimon.core.table.paths import (
+    HOLD_TAG_PREFIX,
+    KEEP_TAG_PREFIX,
+    UNDO_TAG_PREFIX,
+    is_run_tag,
+    protects,
+)
+from airflow_paimon.shown.holders import holder_text
+from airflow_paimon.shown.listing import Listing, duration_text, size_text, utc_time
+
+STORED_ROWS = "With earlier versions of rows and deletes; a reader may see fewer"
+
+
+def columns(schema: TableSchema) -> Listing:
+    """List the columns of a schema, in their order."""
+    rows = [
+        (
+            field.name,
+            str(with_nullable(field.type, True)),
+            "yes" if field.type.nullable else "no",
+            ", ".join(_roles(schema, field.name)),
+            field.description,
+        )
+        for field in schema.fields
+    ]
+    names = (("column", "text"), ("type", "text"), ("nullable", "text"), ("key", "text"), ("comment", "text"))
+    return Listing(title="columns", columns=names, rows=rows)
+
+
+def _roles(schema: TableSchema, column: str) -> list[str]:
+    keys = (("partition", schema.partition_keys), ("primary", schema.primary_keys))
+    return [f"{kind} key {names.index(column) + 1}" for kind, names in keys if column in names]
+
+
+def options(found: Mapping[str, str], main: Mapping[str, str] | None = None) -> Listing:
+    """List options with Paimon's defaults, unknown ones first; why others have no effect here. ``main``: main's, where
+    a branch is shown. Values that may be secrets are hidden.
+    """
+    keys = sorted(found.keys() | (main or {}).keys(), key=lambda key: (is_known(key), key))
+    rows = [
+        (
+            key,
+            _value(key, found),
+            default_of(key) or None,
+            *(() if main is None else ("the same" if found.get(key) == main.get(key) else _value(key, main),)),
+            _remark(key),
+        )
+        for key in keys
+    ]
+    on_main = () if main is None else (("on main", "text"),)
+    names = (("option", "text"), ("value", "text"), ("default", "text"), *on_main, ("remark", "text"))
+    return Listing(title="options", columns=names, rows=rows)
+
+
+def _value(key: str, found: Mapping[str, str]) -> str | None:
+    return shown_option(key, found[key]) if key in found else None
+
+
+def _remark(key: str) -> str | None:
+    if not is_known(key):
+        return unknown_text(key)
+    group = class_of(key)
+    return f"not used here: {group.why}" if group is not None and group.kind is OptionClass.NO_EFFECT else None
+
+
+def tags(found: Sequence[Tag]) -> Listing:
+    """List tags, the last one first."""
+    rows = [
+        (
+            tag.name,
+            _purpose(tag.name),
+            tag.snapshot.id,
+            utc_time(tag.snapshot.time_millis),
+            tag.snapshot.total_record_count,
+            tag.create_time,
+            _kept(tag),
+            tag.expires_at(),
+        )
+        for tag in reversed(found)
+    ]
+    names = (
+        ("tag", "text"),
+        ("what for", "text"),
+        ("snapshot", "number"),
+        ("committed", "utc"),
+        ("stored rows", "number"),
+        ("created", "time"),
+        ("kept", "text"),
+        ("expires", "time"),
+    )
+    return Listing(title="tags", columns=names, rows=rows, help={"stored rows": STORED_ROWS})
+
+
+def _purpose(name: str) -> str | None:
+    """Say what a tag is for, by its name; None for one that somebody made."""
+    if name.startswith(UNDO_TAG_PREFIX):
+        return "undo point"
+    if (branch := protects(name)) is not None:
+        return f"protects branch {branch}"
+    if name.startswith(KEEP_TAG_PREFIX):
+        return "keeps files that came back"
+    if name.startswith(HOLD_TAG_PREFIX):
+        return "held by a publish until it is done"
+    return "start of a correction" if is_run_tag(name) else None
+
+
+def _kept(tag: Tag) -> str:
+    if tag.hold is not None:
+        return f"legal hold: {tag.hold}"
+    return "for ever" if tag.time_retained is None else duration_text(tag.time_retained)
+
+
+def holders(usage: TableUsage) -> Listing:
+    """List what holds files of a table, of all branches, with what its end would free, the most first."""
+    found = [holder_json(one, usage.roots) for one in usage.holders]
+    rows = [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in found]
+    names = (
+        ("held by", "text"),
+        ("snapshots", "number"),
+        ("size", "size"),
+        ("frees", "size"),
+        ("frees files", "number"),
+        ("way", "sentence"),
+    )
+    help = {
+        "snapshots": "Snapshots, tags and changelogs that it stands for",
+        "size": "All that it refers to, shared files included",
+        "frees": "What nothing else refers to",
+    }
+    return Listing(title="holders", columns=names, rows=rows, note=_totals(usage.totals), help=help)
+
+
+def _totals(totals: Totals) -> str:
+    old = totals.unreferenced.bytes - totals.young.bytes
+    return (
+        f"{size_text(totals.total.bytes)} in {totals.total.files:,} files; main's newest state: "
+        f"{size_text(totals.live.bytes)}; referenced by nothing: {size_text(old)}, besides "
+        f"{size_text(totals.young.bytes)} younger than a day"
+    )
+
+
+def reasons(health: TableHealth, note: str) -> Listing:
+    """List the reasons of a table's score, those that cost the most points first. ``note``: what it is made of."""
+    rows = [
+        (r.id, r.points, r.figure, r.limit, r.unit, _job_of(r), r.cost_bytes or None, r.text) for r in health.reasons
+    ]
+    names = (
+        ("reason", "text"),
+        ("points", "number"),
+        ("figure", "number"),
+        ("limit", "number"),
+        ("unit", "text"),
+        ("job", "text"),
+        ("costs", "size"),
+        ("why", "sentence"),
+    )
+    help = {
+        "points": "What it takes off the score of 100",
+        "job": "The job that mends it; with none, a setting or a writer does",
+        "costs": "What that job reads and writes again at most",
+    }
+    return Listing(title="reasons", columns=names, rows=rows, note=note, help=help)
+
+
+def _job_of(reason: Reason) -> str | None:
+    """Spell the job that mends it, as ``python -m airflow_paimon job`` takes it; None: no job does."""
+    if reason.operation is None or reason.branch == "main":
+        return reason.operation
+    return f"{reason.operation} --branch {reason.branch}"
+
+
+def records(found: Sequence[AuditRecord]) -> Listing:
+    """List the records of an audit, the newest first."""
+    several = len({r.table for r in found}) > 1
+    rows = [
+        (
+            *([r.table] if several else []),
+            r.snapshot,
+            r.kind,
+            r.branch,
+            utc_time(r.time_ms),
+            r.from_branch,
+            r.requested_by,
+            r.approved_by,
+            r.reason,
+            _made(r),
+            r.figures.get("files_added"),
+            r.figures.get("bytes_added"),
+            r.undone_by,
+        )
+        for r in reversed(found)
+    ]
+    names = (
+        *([("table", "text")] if several else []),
+        ("snapshot", "number"),
+        ("what", "text"),
+        ("on", "text"),
+        ("committed", "utc"),
+        ("branch", "name"),
+        ("asked by", "name"),
+        ("approved by", "name"),
+        ("reason", "text"),
+        ("made by", "sql"),
+        ("files", "number"),
+        ("size", "size"),
+        ("undone by", "number"),
+    )
+    help = {
+        "what": "On the page its link previews what taking it back would do",
+        "made by": "The newest statement or function that it brought",
+        "files": "Put in",
+        "size": "Put in",
+        "undone by": "The snapshot that took it back",
+    }
+    return Listing(title="records", columns=names, rows=rows, help=help)
+
+
+def _made(record: AuditRecord) -> str | None:
+    made = next((str(c.get("sql") or c["function"]) for c in record.changes if "sql" in c or "function" in c), None)
+    if made is None and record.kind == ERASURE:
+        return f"Condition with SHA-256 {record.changes[0]['condition_sha256']}"
+    return made
