@@ -18,7 +18,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "spark_on_yarn",
             "Connection where jobs are submitted if neither the operator nor the Paimon connection names one.",
         ),
-        ("engine", "string", "embedded", "connector", "Who reads and writes rows: embedded or connector."),
         (
             "local_execution",
             "string",

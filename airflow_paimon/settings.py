@@ -12,13 +12,11 @@ import math
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.local_execution import LOCAL_EXECUTION as LOCAL
-from airflow_paimon.core.requests.requests import ENGINES
 from airflow_paimon.get_provider_info import SETTINGS
 
 __all__ = [
     "CONN_ID",
     "DEFERRABLE",
-    "ENGINE",
     "LINEAGE_CONN_ID",
     "LOCAL_EXECUTION",
     "MANIFEST_CACHE_MB",
@@ -50,12 +48,6 @@ def _refusal(name: str, what: str) -> InvalidInputError:
     )
 
 
-def _engine() -> str:
-    if _default("engine") not in ENGINES:
-        raise _refusal("engine", " or ".join(ENGINES))
-    return _default("engine")
-
-
 def _local_execution() -> str:
     if _default("local_execution") not in LOCAL:
         raise _refusal("local_execution", " or ".join(LOCAL))
@@ -82,7 +74,6 @@ def _number(name: str, of: str) -> int:
 CONN_ID = _default("conn_id")
 LINEAGE_CONN_ID = _default("lineage_conn_id")
 SPARK_CONN_ID = _default("spark_conn_id")
-ENGINE = _engine()
 LOCAL_EXECUTION = _local_execution()
 DEFERRABLE = _deferrable()
 POLL_INTERVAL = _seconds("poll_interval")

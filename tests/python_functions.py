@@ -18,8 +18,6 @@ from tests.conftest import REPO_ROOT
 
 PATH = REPO_ROOT / "airflow_paimon" / "notebook" / "functions.py"
 COMMON = tuple(f.name for f in dataclasses.fields(Request))
-WITHOUT = "engine"
-"""Metadata has one engine, and rows that Paimon's connector reads need Spark."""
 
 EXAMPLES = {
     "create_branch": ('create_branch(orders, "try", tag="before_fix", owner="ana").details["base_snapshot"]', "2"),

@@ -173,8 +173,9 @@ PARAMS = {
     ),
     "engine": choice(
         "Engine",
-        "Who reads and writes rows. connector: Paimon's own Spark connector, for tables that the embedded "
-        "engine refuses; name its jar in the Spark options of the Paimon connection (packages or jars).",
+        "Who runs the statement. connector: Paimon's own Spark connector, for tables that the embedded engine refuses: "
+        "one UPDATE, DELETE, MERGE or INSERT; name its jar in the Spark options of the Paimon connection (packages or "
+        "jars).",
         ["embedded", "connector"],
         section=MORE,
     ),
@@ -367,7 +368,6 @@ def _correct_and_compare() -> list[BaseOperator]:
         task_id="diff",
         branch=PLANNED % "branch",
         sample="{{ params.sample_rows }}",
-        engine="{{ params.engine }}",
         **SPARK,
     )
     return [tag_main, create_branch, correct, wait, check, diff]

@@ -80,13 +80,13 @@ def selection_for(asked: Asked, mode: str, choice: PartitionChoice, schema: Tabl
     return partitions_where(asked.predicate, schema)
 
 
-def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice, engine: str = "embedded") -> Work:
+def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice) -> Work:
     """Plan what a correction of the branch does, of the live files in ``scan``; no file is read.
 
     ``mode`` and ``choice``: of a SELECT or function, how and where its rows are written.
     """
     schema = scan.schema
-    found = _Found(scan, asked, embedded=engine == "embedded")
+    found = _Found(scan, asked)
     if asked.kind in _OF_ROWS:
         return _of_rows(scan, asked, found)
     if asked.kind == INSERT:
@@ -150,11 +150,9 @@ def _overwritten(asked: Asked, schema: TableSchema) -> PartitionChoice:
 class _Found:
     """The buckets that may hold rows of the condition: with all their files, and with those that may hold such rows."""
 
-    def __init__(self, scan: ScanPlan, asked: Asked, *, embedded: bool) -> None:
+    def __init__(self, scan: ScanPlan, asked: Asked) -> None:
         keyed = bool(scan.schema.primary_keys)
         try:
-            if not embedded:
-                raise UnsupportedError("the connector prunes by its own rules")
             _, read = plan_read(
                 scan, predicate=asked.predicate, time_travel=True, layered=True, chained=True, whole_buckets=keyed
             )

@@ -71,7 +71,7 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     """
     sql = _sql(request)
     target = _target(context.table, request)
-    texts = [] if sql is None else divided(sql, request.engine)
+    texts = [] if sql is None else divided(sql)
     several = [read_sql(text, target.schema) for text in texts] or [Asked(kind=FUNCTION)]
     asked = several[0]
     for at, text in enumerate(texts, 1):
@@ -83,7 +83,7 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         check_mode(target.schema, request.mode, request.partitions, target.view.label)
     selection = selection_for(asked, request.mode, target.choice, target.schema) if len(several) == 1 else None
     scan = plan_snapshot(target.view, target.head, target.schema, selection)
-    works = [work_of(scan, a, mode=request.mode, choice=target.choice, engine=request.engine) for a in several]
+    works = [work_of(scan, a, mode=request.mode, choice=target.choice) for a in several]
     work = works[0] if len(works) == 1 else together(works)
     relations = tuple(dict.fromkeys(name for one in several for name in one.relations))
     others = _others(context.table, request, replace(asked, relations=relations))
@@ -159,9 +159,8 @@ def _target(main: Table, request: PlanCorrection) -> _Target:
         )
     if head is None:
         raise UnsafeOperationError(f"{view.label} is empty, so there is nothing to correct")
-    if request.engine == "embedded":
-        name, chained = request.branch or request.from_branch, is_chain_rows(view)
-        check_writable(schema, table=view.label, branch=name, chained=chained, by_buckets=True)
+    name, chained = request.branch or request.from_branch, is_chain_rows(view)
+    check_writable(schema, table=view.label, branch=name, chained=chained, by_buckets=True)
     is_home = not exists or is_chain_part(options, view.branch_name)
     return _Target(
         view=view,

@@ -90,7 +90,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         rows is submitted to Spark. A diff, or a check of row limits, that takes no more than 1 GiB of memory runs in a
         process beside the task; the connection's ``local_execution`` allows more or less. ``spark`` submits in any
         case (templated)
-    :param engine: ``embedded`` or ``connector``: who reads and writes rows (templated)
     :param dry_run: plan, change nothing; the plan is in ``details.plan``. Of lists with more than 100 entries the
         first 100 are kept, and ``details.left_out`` says how many are missing; the job prints all (templated)
     :param now: the time to take as now, ISO with an offset (templated)
@@ -115,7 +114,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         "paimon_conn_id",
         "spark_conn_id",
         "run_on",
-        "engine",
         "dry_run",
         "now",
         "spark_conf",
@@ -139,7 +137,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         paimon_conn_id: str = settings.CONN_ID,
         spark_conn_id: str | None = None,
         run_on: str | None = None,
-        engine: str = settings.ENGINE,
         dry_run: bool | str = False,
         now: str | None = None,
         spark_conf: Mapping[str, Any] | None = None,
@@ -153,7 +150,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self.paimon_conn_id = paimon_conn_id
         self.spark_conn_id = spark_conn_id
         self.run_on = run_on
-        self.engine = engine
         self.dry_run = dry_run  # type: ignore[assignment,method-assign]  # Airflow's method of this name is unused
         self.now = now
         self.spark_conf = spark_conf

@@ -649,6 +649,7 @@ class CorrectBranchOperator(SqlOrFunctionOperator):
     :param all_rows: confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table (templated)
     :param mode: of a SELECT: ``overwrite``: the partitions become exactly its rows; ``upsert``: by key (templated)
     :param partitions: of a SELECT: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
+    :param engine: who runs a statement: ``embedded``, or ``connector``, Paimon's own Spark connector (templated)
     """
 
     operation = "correct_branch"
@@ -665,6 +666,7 @@ class CorrectBranchOperator(SqlOrFunctionOperator):
         all_rows: bool | str = False,
         mode: str = "overwrite",
         partitions: Sequence[str] | str = (),
+        engine: str = "embedded",
         **kwargs: Any,
     ) -> None:
         super().__init__(sql=sql, function=function, **kwargs)

@@ -76,8 +76,10 @@ def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str
     """Plan what the correction will touch, as ``foresee`` does, without asking who is downstream elsewhere."""
     from airflow_paimon.cli.plan import plan_of
 
+    if params["engine"] == "connector":  # which rows that touches, only the connector knows
+        return None
     hook, main = PaimonHook(params["paimon_conn_id"]), open_main(params)
-    asked: dict[str, Any] = {name: params[name] or None for name in ("sql", "function", "mode", "engine")}
+    asked: dict[str, Any] = {name: params[name] or None for name in ("sql", "function", "mode")}
     listed: dict[str, Any] = {"view": params["views"] or (), "partitions": params["partitions"] or ()}
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options}
     try:
@@ -147,7 +149,7 @@ def _check_branch_of_table(main: Table) -> None:
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.correction.checks import check_is_query, check_target, divided
+    from airflow_paimon.core.correction.checks import check_for_connector, check_is_query, check_target, divided
     from airflow_paimon.core.correction.sql_words import statement_kind
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
@@ -155,7 +157,9 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):
         raise InvalidInputError("Give SQL or a function, one of the two")
-    texts = divided(params["sql"], params["engine"]) if params["sql"] else []
+    texts = divided(params["sql"]) if params["sql"] else []
+    if params["engine"] == "connector":
+        check_for_connector(texts)
     for text in texts:
         check_target(text)
     if params["sql"] and not _kind(params):

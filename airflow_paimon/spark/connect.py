@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.requests.operations import operation_of
-from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.requests.requests import CorrectBranch, Request
 
 SESSION_FILE = "AIRFLOW_PAIMON_CONNECT"
 """Names a JSON file: ``files``, which the server's Python workers need, and ``conf``, settings of the session."""
@@ -27,7 +26,7 @@ def connect_session(request: Request, name: str) -> Any:
     """
     from pyspark.sql import SparkSession
 
-    if operation_of(request.operation).needs_spark and getattr(request, "engine", None) == "connector":
+    if isinstance(request, CorrectBranch) and request.engine == "connector":
         raise UnsupportedFeatureError(
             f"{request.operation} with engine=connector can't run through Spark Connect: it needs the driver's JVM. "
             f"Use a connection of type spark, or engine=embedded"

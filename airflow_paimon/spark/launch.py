@@ -45,7 +45,7 @@ from airflow_paimon.core.requests.context import OperationResult, failure_json, 
 from airflow_paimon.core.requests.local_execution import MEMORY_BYTES, NONE, NeedsSparkError
 from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.printed import printable
-from airflow_paimon.core.requests.requests import CheckBranchData, Request
+from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch, Request
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
@@ -288,7 +288,7 @@ def _session(request: Request) -> Any:
             os.environ["JAVA_HOME"] = str(home)
     _choose_python()
     builder = SparkSession.builder.appName(name)
-    if operation_of(request.operation).needs_spark and request.engine == "connector":
+    if isinstance(request, CorrectBranch) and request.engine == "connector":
         _switch_extensions_on(builder)
     _leave_ui_out(builder)
     spark = builder.getOrCreate()
@@ -322,7 +322,7 @@ def _switch_extensions_on(builder: Any) -> None:
     """Add Paimon's SQL extensions to those that the cluster's settings name: no session takes them later."""
     from pyspark import SparkConf, SparkContext
 
-    from airflow_paimon.spark.connector.session import EXTENSIONS_CONF, with_extensions
+    from airflow_paimon.spark.jobs.correct_by_connector import EXTENSIONS_CONF, with_extensions
 
     SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
     builder.config(EXTENSIONS_CONF, with_extensions(SparkConf().get(EXTENSIONS_CONF, None)))

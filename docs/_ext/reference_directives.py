@@ -45,8 +45,7 @@ def _pages() -> Iterator[str]:
 def _job(operation: Operation) -> Iterator[str]:
     yield f"\n## {operation.request.operation}\n\n{operation.summary}\n"
     where = "Spark" if operation.needs_spark else "any Python, without Spark"
-    engines = " Engines: embedded and connector." if operation.connector else ""
-    yield f"Runs in {where}.{engines}\n"
+    yield f"Runs in {where}.\n"
     own = [field for field in dataclasses.fields(operation.request) if field.name not in _COMMON]
     yield from _flag_table(own)
 

@@ -332,12 +332,12 @@ def test_the_connection_of_a_warehouse_says_what_its_forms_may(
 ) -> None:
     main = make_table(warehouse)
     append(main, "1")
-    forms = {"spark_options": ["post_submit_commands"], "locked": ["engine"]}
+    forms = {"spark_options": ["post_submit_commands"], "locked": ["spark_conn_id"]}
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), "forms": forms})
-    with dag(options=Param(SHELL, type="object"), engine="connector") as made:
+    with dag(options=Param(SHELL, type="object"), place="other") as made:
         CreateTagOperator(task_id="open", table="d.t", tag="a", snapshot=1, spark_options=given("options"))
-        CreateTagOperator(task_id="locked", table="d.t", tag="b", snapshot=1, engine="{{ params.engine }}")
-        CreateTagOperator(task_id="own", table="d.t", tag="c", snapshot=1, engine="connector")
+        CreateTagOperator(task_id="locked", table="d.t", tag="b", snapshot=1, spark_conn_id="{{ params.place }}")
+        CreateTagOperator(task_id="own", table="d.t", tag="c", snapshot=1, spark_conn_id="other")
     done = run_dag(made)
     assert done.tasks["open"][0] == "success"
     assert "locks this field" in done.xcom("locked", "paimon_error")["message"]

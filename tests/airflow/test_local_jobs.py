@@ -86,7 +86,6 @@ def test_which_requests_are_tried(warehouse: Path) -> None:
         return may_run_locally(asked(warehouse, operation, **values), local)
 
     assert tried("diff_branches") and tried("compact") and tried("check_branch_data")
-    assert not tried("diff_branches", engine="connector")
     for operation in ("diff_branches", "check_branch_data"):
         assert tried(operation, local="reads") and not tried(operation, local="none")
     for operation in ("compact", "rescale"):

@@ -100,7 +100,6 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
     chosen = {
         "conn_id": "lake",
         "spark_conn_id": "yarn",
-        "engine": "connector",
         "local_execution": "none",
         "deferrable": "True",
         "poll_interval": "3",
@@ -129,14 +128,13 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         form = shared("paimon_conn_id", "sample_rows")
         with contextlib.redirect_stdout(io.StringIO()) as listed:
             parser = cli_parser.get_parser()
-            for command in (["list", "--section", "paimon"], ["get-value", "paimon", "engine"]):
+            for command in (["list", "--section", "paimon"], ["get-value", "paimon", "spark_conn_id"]):
                 arguments = parser.parse_args(["config", *command])
                 arguments.func(arguments)
         print(json.dumps({
             "conn_id": [diff.paimon_conn_id, sensor.paimon_conn_id, trigger.paimon_conn_id,
                         PaimonHook.default_conn_name, form["paimon_conn_id"].value],
             "spark_conn_id": [DEFAULT_SPARK_CONN_ID],
-            "engine": [diff.engine],
             "local_execution": [settings.LOCAL_EXECUTION],
             "deferrable": [diff.deferrable, sensor.deferrable],
             "poll_interval": [diff.poll_interval],
@@ -161,7 +159,6 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
     assert found == {
         "conn_id": ["lake"] * 5,
         "spark_conn_id": ["yarn"],
-        "engine": ["connector"],
         "local_execution": ["none"],
         "deferrable": [True, True],
         "poll_interval": [3.0],
@@ -170,17 +167,17 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         "lineage_conn_id": ["marquez"],
         "manifest_cache_mb": [64],
     }
-    section, *options, engine = [line for line in listed.splitlines() if line.strip()]
+    section, *options, value = [line for line in listed.splitlines() if line.strip()]
     assert section == "[paimon]"
     assert [line.lstrip("# ").split(" = ")[0] for line in options] == list(SETTINGS)
-    assert engine == "connector"
+    assert value == "yarn"
 
 
 @pytest.mark.airflow
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("engine", "embeded", "embedded or connector, not 'embeded'"),
+        ("local_execution", "some", "none or reads or all, not 'some'"),
         ("poll_interval", "often", "a number of seconds above 0, not 'often'"),
         ("poke_interval", "nan", "a number of seconds above 0, not 'nan'"),
         ("sample", "-1", "a number of rows from 0 on, not '-1'"),

@@ -110,7 +110,8 @@ def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_pat
         diff = DiffBranchesOperator(task_id="diff", **common)
         wrong = CorrectBranchOperator(task_id="wrong", sql="SELECT nothing FROM branch", retries=2, **correct)
         later = CorrectBranchOperator(task_id="later", sql=query, deferrable=True, retries=2, **correct)
-        engine = CorrectBranchOperator(task_id="engine", sql=query, engine="connector", retries=2, **correct)
+        update = "UPDATE branch SET v = 'x' WHERE k = 3"
+        engine = CorrectBranchOperator(task_id="engine", sql=update, engine="connector", retries=2, **common)
         new >> function >> sql >> diff >> [wrong, later, engine]
     run = run_dag(dag)
     states = {name: state for name, (state, tries) in run.tasks.items() if tries == 1}

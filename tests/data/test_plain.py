@@ -74,9 +74,8 @@ def test_processes_is_a_number(tmp_path: Path, processes: Any) -> None:
 
 
 def test_what_needs_spark_says_so_before_anything_is_looked_at(tmp_path: Path) -> None:
-    for request in (asked(tmp_path, "correct_branch", branch="b", sql="x.sql"), asked(tmp_path, engine="connector")):
-        with pytest.raises(UnsupportedFeatureError, match="python -m airflow_paimon job"):
-            run_here(request)
+    with pytest.raises(UnsupportedFeatureError, match="python -m airflow_paimon job"):
+        run_here(asked(tmp_path, "correct_branch", branch="b", sql="x.sql"))
 
 
 def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path) -> None:

@@ -2,17 +2,7 @@
 
 import pytest
 
-from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.spark.connector.session import CATALOG, EXTENSIONS, artifact, configured, with_extensions
-from airflow_paimon.spark.jobs import run_spark_operation
-
-
-def test_an_operation_that_the_connector_does_not_do_is_refused_by_name() -> None:
-    values = {"warehouse": "w", "table": "d.t", "engine": "connector", "partition": "dt=2025-01-01"}
-    request = build_request("compact_chain_table", values)
-    with pytest.raises(UnsupportedFeatureError, match=r"compact_chain_table .* --engine embedded"):
-        run_spark_operation(None, request)  # type: ignore[arg-type]
+from airflow_paimon.spark.jobs.correct_by_connector import CATALOG, EXTENSIONS, artifact, configured, with_extensions
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_every_operation_has_a_function_unless_it_runs_sql_of_the_user() -> None
 def test_a_function_takes_what_its_job_takes(name: str) -> None:
     request = OPERATIONS[name].request
     parameters = inspect.signature(getattr(functions, name)).parameters
-    specs = {f.name: f for f in fields(request) if f.name != "engine"}
+    specs = {f.name: f for f in fields(request)}
     assert set(parameters) - {"processes"} == set(specs)
     for spec in specs.values():
         found = parameters[spec.name]

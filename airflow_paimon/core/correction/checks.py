@@ -7,7 +7,14 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 from airflow_paimon.core.correction.sql_asked import BRANCH, MAIN_VIEW, target_of
-from airflow_paimon.core.correction.sql_words import QUERIES, STATEMENTS, split_statements, tokens_of, without_comments
+from airflow_paimon.core.correction.sql_words import (
+    QUERIES,
+    STATEMENTS,
+    split_statements,
+    statement_kind,
+    tokens_of,
+    without_comments,
+)
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import split_version
@@ -57,11 +64,11 @@ def naming_statement(at: int, statements: Sequence[object]) -> Iterator[None]:
         raise InvalidInputError(text, details=error.details) from error
 
 
-def divided(sql: str, engine: str = "embedded") -> list[str]:
+def divided(sql: str) -> list[str]:
     """Return the statements of a correction's SQL, one or more; one is returned as it is.
 
     Raises:
-        InvalidInputError: several, and one of them is none, or is a SELECT, or the engine takes one.
+        InvalidInputError: several, and one of them is none, or is a SELECT.
     """
     texts = split_statements(sql)
     if len(texts) < 2:
@@ -74,12 +81,21 @@ def divided(sql: str, engine: str = "embedded") -> list[str]:
                 f"--sql: statement {at} of {len(texts)} is a SELECT, which gives the rows of a branch by itself: give "
                 f"it alone, or as INSERT INTO {BRANCH}"
             )
-    if engine == "connector":
-        raise InvalidInputError(
-            f"--sql holds {len(texts)} statements, and engine=connector takes one; use engine=embedded, or run them "
-            f"one at a time"
-        )
     return texts
+
+
+def check_for_connector(texts: Sequence[str]) -> None:
+    """Refuse what Paimon's connector is not given. ``texts``: the statements; none: a function gives the rows.
+
+    Raises:
+        InvalidInputError: anything else than one statement.
+    """
+    if len(texts) != 1 or statement_kind(texts[0]) is None:
+        raise InvalidInputError(
+            "engine=connector takes one UPDATE, DELETE, MERGE or INSERT in --sql, and no SELECT and no function; write "
+            "a SELECT as INSERT OVERWRITE branch PARTITION (...), run several statements one at a time, or use "
+            "engine=embedded"
+        )
 
 
 def check_target(sql: str) -> None:

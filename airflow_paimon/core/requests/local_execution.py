@@ -50,7 +50,7 @@ def may_run_locally(request: Request, local: str) -> bool:
 
     ``local``: one of ``LOCAL_EXECUTION``.
     """
-    if local == NONE or request.engine != "embedded":
+    if local == NONE:
         return False
     if request.takes_patterns and is_pattern(request.table):
         return request.dry_run  # several tables share one application

@@ -44,7 +44,6 @@ class Operation:
             its request is an ``Approved``, and four eyes and required checks hold for it.
         runs_on: ``metadata``: in any Python, as ``function(context, request)``. ``rows``: in a Spark driver, as
             ``function(spark, context, request)``.
-        connector: The function for ``engine="connector"``, if any. Metadata operations need none.
         fold: For publishes: the function that folds buckets of the branch first, passed as third argument.
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
@@ -57,7 +56,6 @@ class Operation:
     summary: str
     function: str
     runs_on: RunsOn = "metadata"
-    connector: str | None = None
     fold: str | None = None
     on_rows: tuple[str, ...] = ()
     here: str | None = None
@@ -195,7 +193,6 @@ _TABLE = (
         "Compare the rows of two branches, or of a branch and its base.",
         "spark.jobs.diff_branches:diff_branches",
         "rows",
-        connector="spark.connector.diff_branches:diff_branches",
         here="data.plain:diff_branches",
         rows_of_main="none",
     ),
@@ -211,7 +208,6 @@ _TABLE = (
         "Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.",
         "spark.jobs.correct_branch:correct_branch",
         "rows",
-        connector="spark.connector.correct_branch:correct_branch",
         rows_of_main="branch",
     ),
     Operation(
@@ -442,7 +438,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
         return run_operation(request)
     if names_several(request):
         return run_each(request, partial(run_here, processes=processes))
-    if operation.here is None or request.engine == "connector":
+    if operation.here is None:
         raise UnsupportedFeatureError(
             f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
             f"{request.operation} --help"
@@ -521,27 +517,13 @@ def _imported_later(function: str) -> Callable[..., Any]:
 
 
 def function_on_rows(request: Request) -> Callable[..., OperationResult]:
-    """Return the function of an operation that runs in a Spark driver, for the request's engine.
+    """Return the function of an operation that runs in a Spark driver.
 
     Raises:
-        InvalidInputError: the operation needs no Spark. UnsupportedFeatureError: the engine does not support it.
+        InvalidInputError: the operation needs no Spark.
     """
     operation = operation_of(request.operation)
     if not operation.needs_spark:
         raise InvalidInputError(f"{request.operation} reads and writes no rows: run it without Spark")
-    check_engine(request)
-    return resolve((operation.connector if request.engine == "connector" else None) or operation.function)
-
-
-def check_engine(request: Request) -> None:
-    """Check that the engine supports the operation.
-
-    Raises:
-        UnsupportedFeatureError: the operation reads and writes rows, and the connector has no function for it.
-    """
-    operation = operation_of(request.operation)
-    if operation.needs_spark and request.engine == "connector" and operation.connector is None:
-        raise UnsupportedFeatureError(
-            f"{request.table}: {request.operation} does not run with the engine connector; use --engine embedded, or "
-            f"leave --engine out"
-        )
+    function: Callable[..., OperationResult] = resolve(operation.function)
+    return function

@@ -70,7 +70,6 @@ class Request:
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
     table: str = flag("Table as db.table; as db.table$branch_b where an operation works on a branch", "")
-    engine: str = flag("Who reads and writes rows: this package, or Paimon's connector", "embedded", choices=ENGINES)
     storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
     now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs", may_be_blank=True)
@@ -428,6 +427,12 @@ class CorrectBranch(Request):
         choices=("overwrite", "upsert"),
     )
     partitions: tuple[str, ...] = texts("Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)")
+    engine: str = flag(
+        "Who runs the statement: this package, or Paimon's own Spark connector, which takes one UPDATE, DELETE, MERGE "
+        "or INSERT",
+        "embedded",
+        choices=ENGINES,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
 
-_CONNECTOR = "use Paimon's own Spark connector (correct_branch and diff_branches: engine='connector')"
+_CONNECTOR = "use Paimon's own Spark connector (correct_branch: engine='connector')"
 _NEW_TABLE = "copy the rows to a new table"
 _EVOLUTION = "data-evolution.enabled"
 _EVOLVING = (

@@ -13,7 +13,7 @@ from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.local_execution import ALL, MEMORY_BYTES, NONE, NeedsSparkError
-from airflow_paimon.core.requests.operations import check_engine, names_several, run_here
+from airflow_paimon.core.requests.operations import names_several, run_here
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
     Compact,
@@ -30,7 +30,6 @@ from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.compare import small_diff
-from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.plain import compact, compact_chain_table, erase_rows, rescale
 from airflow_paimon.data.read_schema import read_schema
@@ -53,7 +52,6 @@ def run_before_spark(request: Request, local: str = ALL, *, without_spark: bool 
     Raises:
         PaimonError: as the operation does. NeedsSparkError: ``without_spark``, and another process may open the table.
     """
-    check_engine(request)
     if names_several(request):
         return run_here(request) if request.dry_run else None
     return _run(request, local, without_spark)
@@ -80,10 +78,8 @@ def _run(request: Request, local: str, without_spark: bool) -> OperationResult |
         return erase_rows(context, request) if any_size else None
     elif isinstance(request, CheckBranchData):
         return check_before_spark(context, request, memory)
-    elif isinstance(request, DiffBranches) and request.engine == "embedded":
-        return small_diff(context, request, memory)
     elif isinstance(request, DiffBranches):
-        plan_diff(context, request)
+        return small_diff(context, request, memory)
     return None
 
 

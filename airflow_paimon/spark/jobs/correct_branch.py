@@ -28,6 +28,7 @@ from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.column_sources import column_sources
+from airflow_paimon.spark.jobs.correct_by_connector import correct_by_connector
 from airflow_paimon.spark.jobs.correct_rows import (
     LiveBase,
     correction_on,
@@ -216,6 +217,9 @@ def _by_statement(
         found = _views(request, base, views, statement.text)
         return _frames(spark, {name: plan for name, plan in found.items() if name not in own}, statement.text)
 
+    own: set[str] = set()
+    if request.engine == "connector":
+        return correct_by_connector(spark, context, request, branch, statement, frames, identity)
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
     return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite, identity)
 

@@ -58,7 +58,14 @@ def divided(request: CorrectBranch, sql: str | None) -> list[str]:
     Raises:
         InvalidInputError: several, where one is taken (``checks.divided``), or in a dry run.
     """
-    texts = [] if sql is None else checks.divided(sql, request.engine)
+    texts = [] if sql is None else checks.divided(sql)
+    if request.engine == "connector":
+        checks.check_for_connector(texts)
+        if request.dry_run:
+            raise InvalidInputError(
+                f"{request.table}: engine=connector finds the rows of a statement only by writing them; run it without "
+                f"--dry-run, as the branch is not main, or with engine=embedded"
+            )
     if len(texts) > 1 and request.dry_run:
         raise InvalidInputError(
             f"{request.table}: --sql holds {len(texts)} statements, and a dry run takes one: the second one needs what "

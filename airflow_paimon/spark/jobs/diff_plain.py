@@ -13,7 +13,6 @@ from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.plain import COUNT, PAIRED, Side, Values, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
-from airflow_paimon.spark.connector.compare import comparable
 from airflow_paimon.spark.read import frame_of
 from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
@@ -88,4 +87,8 @@ def _comparable(name: str, kind: DataType) -> Column:
     from pyspark.sql import types as st
 
     column = sf.col(sql_name(name))
-    return comparable(column, kind) if isinstance(kind, st.FloatType | st.DoubleType) else column
+    if not isinstance(kind, st.FloatType | st.DoubleType):
+        return column
+    return sf.when(column == 0, column.cast("string")).otherwise(
+        sf.when(sf.isnan(column), sf.lit("NaN")).otherwise(column.cast("double").cast("string"))
+    )

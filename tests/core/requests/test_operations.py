@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.operations import OPERATIONS, function_on_rows, operation_of, resolve
 
@@ -19,9 +19,8 @@ def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
     assert operation.request.operation == name
     given = {"rows": ["spark", "context", "request"], "metadata": ["context", "request"]}[operation.runs_on]
     given += ["fold"] if operation.fold else []
-    for text in filter(None, (operation.function, operation.connector)):
-        parameters = list(inspect.signature(resolve(text)).parameters)
-        assert parameters[: len(given)] == given, text
+    parameters = list(inspect.signature(resolve(operation.function)).parameters)
+    assert parameters[: len(given)] == given
     if operation.fold:
         assert callable(resolve(operation.fold))
 
@@ -35,11 +34,8 @@ def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_what_an_engine_cannot_do_is_refused() -> None:
+def test_what_is_no_operation_on_rows_is_refused() -> None:
     common = {"warehouse": "/w", "table": "d.t"}
-    compact = build_request("compact_chain_table", {**common, "partition": ["dt=a"], "engine": "connector"})
-    with pytest.raises(UnsupportedFeatureError, match="use --engine embedded"):
-        function_on_rows(compact)
     with pytest.raises(InvalidInputError, match="run it without Spark"):
         function_on_rows(build_request("check_table", common))
     with pytest.raises(InvalidInputError, match="Unknown operation 'create_brunch'; there are: alter_branch, "):
