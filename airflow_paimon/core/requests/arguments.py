@@ -356,24 +356,49 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
+_EXIT_CODES = (
+    "exit codes: 0 done, or nothing to do; 2 wrong request; 3 conflict with another writer; 4 refused for safety;\n"
+    "            5 outcome unknown, a retry checks first; 1 anything else. The last line on stdout is the result."
+)
+_COMMON = tuple(spec.name for spec in dataclasses.fields(Request) if spec.default != "")
+
+
 def _parser(operation: str) -> _StrictParser:
-    cls = operation_of(operation).request
-    parser = _StrictParser(prog=operation, description=operation_of(operation).summary, allow_abbrev=False)
-    for spec in dataclasses.fields(cls):
-        _add_flag(parser, spec)
-    parser.add_argument(
+    """Make the parser: required flags first, then the operation's own, then those of every job."""
+    cls, summary = operation_of(operation).request, operation_of(operation).summary
+    specs = dataclasses.fields(cls)
+    required = [spec for spec in specs if spec.default == "" and not spec.metadata.get("repeat")]
+    needed = " ".join(f"{flag_name(spec.name)} {spec.name.upper()}" for spec in required)
+    parser = _StrictParser(
+        prog=operation,
+        usage=f"python -m airflow_paimon job {operation} {needed} [option ...]",
+        description=summary,
+        epilog=f"{_EXIT_CODES}\ndocs: reference/jobs, and python -m airflow_paimon --help for commands that only read",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    own = [spec for spec in specs if spec not in required and spec.name not in _COMMON]
+    for title, members in (("required", required), (f"options of {operation}", own)):
+        group = parser.add_argument_group(title)
+        for spec in members:
+            _add_flag(group, spec)
+    group = parser.add_argument_group("options of every job")
+    for spec in specs:
+        if spec.name in _COMMON:
+            _add_flag(group, spec)
+    group.add_argument(
         flag_name(STORAGE_OPTIONS_ONCE),
         action=_Once,
         metavar="FILE.json",
         help="As --storage-options; the file is deleted once read",
     )
-    parser.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
+    group.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
     if operation_of(operation).needs_spark:
-        _add_local_flags(parser)
+        _add_local_flags(group)
     return parser
 
 
-def _add_local_flags(parser: argparse.ArgumentParser) -> None:
+def _add_local_flags(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         flag_name(LOCAL),
         action=_Once,
@@ -389,7 +414,7 @@ def _add_local_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_flag(parser: argparse.ArgumentParser, spec: dataclasses.Field[Any]) -> None:
+def _add_flag(parser: argparse._ArgumentGroup, spec: dataclasses.Field[Any]) -> None:
     text = str(spec.metadata["help"]).replace("%", "%%")
     name, dest = flag_name(spec.name), spec.name
     if spec.default is True:
