@@ -61,7 +61,12 @@ from airflow_paimon.task_run import triggering_user
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-MORE = "More: views, waiting, conflicts, connections"
+ROW_FIELDS = "Rows: partitions, other tables, functions"
+REVIEW_FIELDS = "Checks and approval"
+PUBLISH_FIELDS = "Publish and undo"
+BRANCH_FIELDS = "Branch, tag and clean-up"
+WAIT_FIELDS = "Wait for other jobs"
+SPARK_FIELDS = "Spark and connections"
 PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
 REPORTED = "{{ ti.xcom_pull('report')['%s'] }}"
 
@@ -69,117 +74,120 @@ PARAMS = {
     **shared("table"),
     "sql": text(
         "SQL",
-        "UPDATE, DELETE, MERGE or INSERT on `branch`, the table as it was when this run began (the correction's "
-        "branch), such as: UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18'. Several of them are "
-        "separated by semicolons and done together, each after the one before it. Or one SELECT "
-        "that gives the corrected rows, with all columns of the table. `main` is the table as readers see it now.",
+        "UPDATE, DELETE, MERGE or INSERT on `branch`, the table as of the start of this run, such as: "
+        "UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18'. Separate several statements by semicolons: "
+        "they become one commit. Or one SELECT that returns the corrected rows of whole partitions, with all columns. "
+        "`main` is the current table.",
         format="multiline",
+    ),
+    **shared("reason"),
+    "approval": switch(
+        "Ask for approval", "Wait until the diff was reviewed and approved. Off: publish without approval.", on=True
     ),
     "partitions": texts(
         "Partitions",
-        "Of a SELECT only: one a line, such as dt=2026-11-18, or dt={ds} for the run's date. With mode "
-        "overwrite exactly these are replaced by its rows; one that gets no rows becomes empty, and rows of any other "
-        "partition are refused.",
+        "For a SELECT: the partitions that its rows replace, one a line, such as dt=2026-11-18, or dt={ds} for the "
+        "run's date. One without rows becomes empty; rows of other partitions are refused.",
+        section=ROW_FIELDS,
     ),
     "mode": choice(
         "Mode",
-        "Of a SELECT only. overwrite: the partitions become exactly its rows. upsert: its rows replace "
-        "those with the same key, the others stay (primary-key tables only).",
+        "For a SELECT. overwrite: its rows replace the partitions. upsert: its rows replace those with the same key "
+        "(primary-key tables only).",
         ["overwrite", "upsert"],
+        section=ROW_FIELDS,
     ),
-    **shared("reason", "checks"),
-    "publish": choice(
-        "Publish by",
-        "merge: partitions that only the branch changed go to main, even while main goes on in others. "
-        "fast_forward: refused when main changed at all since this run began.",
-        ["merge", "fast_forward"],
+    "all_rows": switch(
+        "Allow full-table change",
+        "Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table.",
+        section=ROW_FIELDS,
     ),
-    "approval": switch(
-        "Ask for approval",
-        "Wait until somebody has looked at the diff and approved it. Off: publish without asking.",
-        on=True,
-    ),
-    "keep_branch": switch(
-        "Keep the branch",
-        "Keep the branch and the tag after publishing, to look at them. They hold files: remove them by the DAG for "
-        "cleaning up when you have seen enough.",
-    ),
-    "clean_up": switch(
-        "Clean up when it fails or is rejected",
-        "Delete the branch and the tag then, unless a publish landed or may still land, or another job has "
-        "written the branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
-        on=True,
-    ),
-    "branch": text(
-        "Branch", "Name of the new branch; left empty, one is made from this run. Letters, digits, '_' and '-'."
-    ),
-    "undo_retention": text("Undo for", "How long the publish can be undone, such as 7 d; or: forever.", "7 d"),
-    "tag_retention": text(
-        "Keep the tag for",
-        "How long the tag on the snapshot that the run starts from lives at most, such as 30 d; or: "
-        "forever. Whatever this says, the branch protects its files itself.",
-        "30 d",
-        section=MORE,
-    ),
-    "chain_branch": text(
-        "Branch of a chain table",
-        "Of a chain table: the branch that is wrong, its delta branch (changes) or its snapshot branch (full "
-        "partitions that were loaded). The same as a table of the form database.table$branch_delta.",
-        section=MORE,
+    "views": texts(
+        "Additional input tables",
+        "Other tables for the SQL, one a line: name=database.table or name=database.table$branch_b, also with @ and "
+        "a version: a tag, a snapshot id, branch.tag or branch.snapshot.",
+        section=ROW_FIELDS,
     ),
     "function": text(
         "Function",
-        "Instead of SQL: module:name, called with the Spark session and the views, returns a DataFrame. "
-        "The Paimon connection names the modules that a form may call.",
-        section=MORE,
+        "Instead of SQL: module:name, called with the Spark session and the views; returns a DataFrame. "
+        "The Paimon connection names the allowed modules.",
+        section=ROW_FIELDS,
     ),
-    "views": texts(
-        "Further views",
-        "Other tables for the SQL, one a line, as name=database.table, name=database.table$branch_b or "
-        "either with @ and a version: a tag, a snapshot id, branch.tag or branch.snapshot.",
-        section=MORE,
+    "chain_branch": text(
+        "Branch of a chain table",
+        "For a chain table: its delta branch, or its snapshot branch for full partitions that were loaded. The same as "
+        "a table of the form database.table$branch_delta.",
+        section=ROW_FIELDS,
     ),
-    "all_rows": switch(
-        "Every row",
-        "Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table.",
-        section=MORE,
+    **shared("checks", "sample_rows", "notify", "remind_before", "approvers", "four_eyes", section=REVIEW_FIELDS),
+    "publish": choice(
+        "Publish by",
+        "merge: publishes the changed partitions, while main may change in others. "
+        "fast_forward: refused if main changed at all since this run began.",
+        ["merge", "fast_forward"],
+        section=PUBLISH_FIELDS,
     ),
-    **shared("sample_rows", section=MORE),
+    "undo_retention": text(
+        "Undo window", "How long the publish can be undone, such as 7 d; or: forever.", "7 d", section=PUBLISH_FIELDS
+    ),
+    **shared("rewrite", "keep_appended", "writers_stopped", section=PUBLISH_FIELDS),
+    "changelog": choice(
+        "Streaming readers",
+        "For a table with a changelog-producer. auto: read both sides of what is published, and emit the changes to "
+        "streaming readers. none: emit nothing. The approval shows what readers see.",
+        ["auto", "none"],
+        section=PUBLISH_FIELDS,
+    ),
+    "branch": text(
+        "Branch",
+        "Name of the new branch; empty: derived from this run. Letters, digits, '_' and '-'.",
+        section=BRANCH_FIELDS,
+    ),
+    "keep_branch": switch(
+        "Keep the branch",
+        "Keep the branch and the tag after publishing. They keep files: remove them later with the clean-up DAG.",
+        section=BRANCH_FIELDS,
+    ),
+    "clean_up": switch(
+        "Clean up when it fails or is rejected",
+        "Delete the branch and the tag then, unless a publish may have succeeded, or another job has written the "
+        "branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
+        on=True,
+        section=BRANCH_FIELDS,
+    ),
+    "tag_retention": text(
+        "Keep the tag for",
+        "The longest life of the tag on the snapshot that the run starts from, such as 30 d; or: forever. The branch "
+        "protects its files itself.",
+        "30 d",
+        section=BRANCH_FIELDS,
+    ),
     "wait_max_watermark_lag": text(
         "Wait: watermark lag",
-        "Wait until the branch's watermark is at most this far behind main's, such as 10 min. For branches "
-        "that another job fills as well.",
-        section=MORE,
+        "For branches that another job fills as well: wait until the branch's watermark is at most this far behind "
+        "main's, such as 10 min.",
+        section=WAIT_FIELDS,
     ),
     "wait_max_commit_lag": text(
         "Wait: commit lag",
         "Wait until the branch's newest commit is at most this far behind main's, such as 1 h.",
-        section=MORE,
+        section=WAIT_FIELDS,
     ),
     "wait_partitions": texts(
         "Wait: partitions",
-        "Wait until these partitions hold files on the branch that are not older than main's.",
-        section=MORE,
-    ),
-    **shared(
-        "notify", "remind_before", "approvers", "four_eyes", "rewrite", "keep_appended", "writers_stopped", section=MORE
-    ),
-    "changelog": choice(
-        "Streaming readers",
-        "On a table with a changelog-producer, auto reads both sides of what is published and tells "
-        "streaming readers the changes; none tells them nothing. The approval says what they see.",
-        ["auto", "none"],
-        section=MORE,
+        "Wait until these partitions have files on the branch that are not older than main's.",
+        section=WAIT_FIELDS,
     ),
     "engine": choice(
         "Engine",
-        "Who runs the statement. connector: Paimon's own Spark connector, for tables that the embedded engine refuses: "
+        "Who runs the statement. connector: Paimon's own Spark connector, for tables that the built-in engine refuses: "
         "one UPDATE, DELETE, MERGE or INSERT; name its jar in the Spark options of the Paimon connection (packages or "
         "jars).",
         ["embedded", "connector"],
-        section=MORE,
+        section=SPARK_FIELDS,
     ),
-    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
+    **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=SPARK_FIELDS),
 }
 
 
@@ -197,7 +205,7 @@ def check_params(**context: Any) -> dict[str, Any]:
     report_lines(*(plan_lines(foreseen) if foreseen else ()))
     if nothing := correction.matches_nothing(form_of(context), foreseen):
         report_lines(nothing)
-        raise AirflowSkipException("Nothing was made, and nobody is asked")
+        raise AirflowSkipException("Nothing was created, and no approval is requested")
     context["ti"].xcom_push(key="foreseen", value=foreseen)
     return planned
 

@@ -53,7 +53,7 @@ PARAMS = {
         "publish is undone.",
     ),
     "keep_later": switch(
-        "Keep what came later",
+        "Preserve later changes",
         "On: only what the publish changed goes back; refused where it changed again. Off: main becomes "
         "what it was before the publish, and loses everything that was written since.",
         on=True,

@@ -52,7 +52,7 @@ PARAMS = {
         "nothing is proven until they have ended.",
     ),
     "expire_history": switch(
-        "End history",
+        "Expire old snapshots",
         "End the snapshots that still reach such rows: nobody can read the table as of then any more. Off: they stay, "
         "and nothing is proven until they have expired.",
     ),

@@ -76,13 +76,13 @@ PARAMS = {
     ),
     **shared("reason"),
     "caught_up": choice(
-        "Caught up",
+        "Ready when",
         "replayed: when its replay has ended. main_at_start: besides, its branch's newest commit is not "
         "older than main's was when this run began. watermark: besides, its branch has the watermark below. The last "
         "two wait for other jobs that fill the branches.",
         pipeline.CAUGHT_UP,
     ),
-    "watermark": text("Watermark", "Of Caught up: watermark; ISO with an offset, such as 2026-11-21T00:00:00+00:00."),
+    "watermark": text("Watermark", "Of Ready when: watermark; ISO with an offset, such as 2026-11-21T00:00:00+00:00."),
     "approval": switch(
         "Ask for approval",
         "Wait until somebody has looked at what changed in all tables and approved it, once.",
@@ -99,7 +99,7 @@ PARAMS = {
         on=True,
     ),
     "branch": text("Branch", "Name of the new branch of every table; left empty, one is made from this run."),
-    "undo_retention": text("Undo for", "How long the publishes can be undone, such as 7 d; or: forever.", "7 d"),
+    "undo_retention": text("Undo window", "How long the publishes can be undone, such as 7 d; or: forever.", "7 d"),
     "table_set": text(
         "Table set",
         "A set of tables that gets a new version when all are published: whoever reads the set never sees some of the "

@@ -20,7 +20,7 @@ from airflow_paimon.runbooks.pages import page_address
 PUBLISHING = ("report", "merge", "fast_forward", "publish")
 """Tasks that plan a publish, or do it."""
 AGAIN = "trigger this DAG again"
-_SWITCHES = ("Writers are stopped", "Keep appended rows", "Take back a compaction")
+_SWITCHES = ("Writers are stopped", "Keep appended rows", "Revert conflicting compaction")
 
 
 def next_steps(

@@ -67,7 +67,7 @@ _SHARED = {
     "reason": text("Reason", "Why, or a ticket's number; kept with the branch."),
     "checks": text(
         "Checks",
-        "Rules that the corrected rows must keep, in YAML, besides those that the table requires. For example: "
+        "Rules for the corrected rows, in YAML, in addition to those that the table requires. For example: "
         "[{not_null: [amount]}, {row_limits: {deleted: 0, changed: 10 %}}, {sql: SELECT * FROM diff WHERE amount < 0, "
         "severity: warn}]",
         format="multiline",
@@ -81,42 +81,42 @@ _SHARED = {
     ),
     "notify": texts(
         "Notify",
-        "Who hears that the approval waits, and who answered it: names from the Paimon connection's extra notify, one "
-        "a line. Left empty: all of them.",
+        "Who is notified of the approval and its answer: names from the Paimon connection's extra notify, one a line. "
+        "Empty: all of them.",
     ),
     "remind_before": text(
         "Remind before",
-        "How long before the approval runs out they hear again, such as 2 h; or: never. Left empty: the Paimon "
-        "connection's, or a quarter of the time.",
+        "How long before the approval times out they are notified again, such as 2 h; or: never. Empty: the Paimon "
+        "connection's setting, or a quarter of the time.",
     ),
     "approvers": texts(
         "Approvers",
-        "Ids of the users who may answer, one a line; some of the Paimon connection's approvers. Left empty: all of "
-        "those, or everybody if it names none.",
+        "Ids of the users who may answer, one a line, from the Paimon connection's approvers. Empty: all of those, or "
+        "every user if it names none.",
     ),
     "four_eyes": switch(
-        "Four eyes", "Whoever triggered this run can't approve it. The Paimon connection may ask for it always."
+        "Four eyes", "The user who triggered this run can't approve it. The Paimon connection may always require this."
     ),
     "rewrite": switch(
-        "Take back a compaction",
-        "Tables without keys: when a compaction of main is in the way, take it back.",
+        "Revert conflicting compaction",
+        "Tables without keys: if a compaction of main conflicts, revert it.",
     ),
     "keep_appended": switch(
         "Keep appended rows",
-        "Tables without keys: rows that main got meanwhile in partitions that are replaced stay beside the new ones; "
-        "otherwise they are a conflict.",
+        "Tables without keys: keep rows that main received meanwhile in replaced partitions. Otherwise they are a "
+        "conflict.",
     ),
     "writers_stopped": switch(
         "Writers are stopped",
-        "Promise that no writer of main stays open over the publish: then sequence numbers don't matter.",
+        "Confirm that no writer of main stays open during the publish.",
     ),
     "paimon_conn_id": text("Paimon connection", "Airflow connection with the warehouse.", settings.CONN_ID),
     "spark_conn_id": text(
-        "Spark connection", "Where Spark jobs run. Empty: as the Paimon connection says, or the deployment's default."
+        "Spark connection", "Where Spark jobs run. Empty: the Paimon connection's setting, or the deployment's default."
     ),
     "in_spark": switch(
         "All in Spark",
-        "Submit diffs and checks to Spark, too, even if they are small. What SQL says is computed there anyway.",
+        "Submit small diffs and checks to Spark, too. SQL always runs there.",
     ),
     "spark_conf": Param(
         {},
@@ -135,20 +135,18 @@ _SHARED = {
 _UNDO = {
     "writers_stopped": switch(
         "Writers are stopped",
-        "Promise that no writer of main stays open over the undo: needed where a table with dynamic buckets "
-        "(bucket=-1) loses the keys that the publish brought.",
+        "Confirm that no writer of main stays open during the undo: needed if a table with dynamic buckets (bucket=-1) "
+        "loses keys that the publish added.",
     ),
     "reason": text("Reason", "Shown to the approver."),
     "approval": switch(
         "Ask for approval",
-        "Wait until somebody has looked at what would change and approved it. Where the Paimon connection asks for "
-        "four eyes, it is asked always.",
+        "Wait until the changes were reviewed and approved. Always on if the Paimon connection requires four eyes.",
         on=True,
     ),
     "skip_checks": switch(
         "Skip checks",
-        "Undo although a check that the table requires fails for the rows that come back, or can't run. The snapshot "
-        "says so.",
+        "Undo even if a required check fails for the restored rows, or can't run. The snapshot records it.",
     ),
-    "undo_retention": text("Undo for", "How long the undo itself can be undone, such as 7 d; or: forever.", "7 d"),
+    "undo_retention": text("Undo window", "How long the undo itself can be undone, such as 7 d; or: forever.", "7 d"),
 }

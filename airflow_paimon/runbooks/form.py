@@ -30,14 +30,14 @@ _WHOLE = ("python ", "{", "|", " ")
 _FIELDS = {
     "--sql": "SQL",
     "--function": "Function",
-    "--view": "Further views",
-    "--all-rows": "Every row",
+    "--view": "Additional input tables",
+    "--all-rows": "Allow full-table change",
     "--mode": "Mode",
     "--partitions": "Partitions",
-    "--rewrite": "Take back a compaction",
+    "--rewrite": "Revert conflicting compaction",
     "--writers-stopped": "Writers are stopped",
     "--keep-appended": "Keep appended rows",
-    "--keep-later": "Keep what came later",
+    "--keep-later": "Preserve later changes",
     "--skip-checks": "Skip checks",
     "--expiration-time": "Expire after",
 }

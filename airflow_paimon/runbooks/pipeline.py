@@ -171,12 +171,12 @@ def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> 
     requested_duration(params["replay_timeout"], "replay_timeout")
     given = params["watermark"]
     if params["caught_up"] == WATERMARK and not given:
-        raise InvalidInputError("Caught up: watermark needs one: fill in Watermark, such as 2026-11-21T00:00:00+00:00")
+        raise InvalidInputError("Ready when: watermark needs one: fill in Watermark, such as 2026-11-21T00:00:00+00:00")
     if given:
         parse_timestamp(given, "Watermark")
         if params["caught_up"] != WATERMARK:
             raise InvalidInputError(
-                "Watermark counts only where Caught up is watermark: choose that, or leave it empty"
+                "Watermark counts only where Ready when is watermark: choose that, or leave it empty"
             )
     batch = next((one.table for one in steps if one.replay is not None and one.runs["sql"]), None)
     if params["streams"] and batch is not None:

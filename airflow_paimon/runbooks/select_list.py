@@ -46,7 +46,8 @@ def check_statement(sql: str, kind: str, columns: Sequence[str] | None, table: s
     outer = _outside_parentheses(tokens)
     if kind in ("UPDATE", "DELETE") and not all_rows and not any(t.is_word("where") for t in outer):
         raise InvalidInputError(
-            f"The {kind} has no WHERE, so it takes every row of {table}; add one, or switch on Every row (all_rows)"
+            f"The {kind} has no WHERE, so it takes every row of {table}; add one, or switch on "
+            "Allow full-table change (all_rows)"
         )
     if kind == "UPDATE" and columns is not None:
         faults = [

@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "no such snapshot": ({"start_snapshots": ["7"]}, NotFoundError, "flights.raw has no snapshot 7"),
     "too early": ({"start_time": "2001-01-01T00:00:00Z"}, NotFoundError, "no snapshot from before 2001"),
     "no watermark": ({"caught_up": "watermark"}, InvalidInputError, "fill in Watermark"),
-    "a needless watermark": ({"watermark": "2026-11-18T00:00:00Z"}, InvalidInputError, "Caught up is watermark"),
+    "a needless watermark": ({"watermark": "2026-11-18T00:00:00Z"}, InvalidInputError, "Ready when is watermark"),
     "streams of statements": ({"streams": True}, InvalidInputError, "the statements of flights.daily run as a batch"),
     "a bad time": ({"replay_timeout": "soon"}, InvalidInputError, "replay_timeout"),
     "a bad set": ({"table_set": "a/b"}, InvalidInputError, "Table set 'a/b': a name has letters"),

@@ -763,6 +763,6 @@ def test_the_cleanup_leaves_a_branch_that_is_written_after_its_last_look(warehou
 def test_a_jobs_flags_are_named_as_the_fields_of_the_form() -> None:
     error = {"kind": "invalid-input", "message": "--sql: it takes every row; confirm with --all-rows (not --sql-file)"}
     assert error_lines({"correct": error, "report": None}) == [
-        "correct: invalid-input: SQL: it takes every row; confirm with Every row (not --sql-file)",
+        "correct: invalid-input: SQL: it takes every row; confirm with Allow full-table change (not --sql-file)",
         "report: its log says why",
     ]
