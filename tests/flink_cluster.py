@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 import urllib.error
@@ -158,7 +159,11 @@ class Flink:
         hidden.write_text("".join(lines))
         hidden.rename(folder / f"{time.time_ns()}.csv")
         for job in jobs:
-            self._wait(lambda job=job: self._read(job) >= before[job] + len(lines), f"{job} to read {len(lines)} rows")
+            self.has_read(job, before[job] + len(lines))
+
+    def has_read(self, job: str, rows: int) -> None:
+        """Wait until the job has read so many rows since it was started."""
+        self._wait(lambda: self._read(job) >= rows, f"{job} to read {rows} rows")
 
     def checkpoint(self, *jobs: str) -> dict[str, int]:
         """Make each job checkpoint once, and return the checkpoints' ids. Paimon commits right after, as ``committed``
@@ -182,6 +187,13 @@ class Flink:
 
         self._wait(is_there, f"commit of checkpoint {checkpoint} to {table.name}")
 
+    def reaches(self, job: str, query: str, rows: list[tuple[Any, ...]]) -> None:
+        """Let a job checkpoint until a query in batch mode gives these rows."""
+        until = time.monotonic() + _WAIT_SECONDS
+        while (found := self.query(query)) != rows:
+            assert time.monotonic() < until, f"{query}: {found} instead of {rows}"
+            self.checkpoint(job)
+
     def stop(self, job: str) -> str:
         """Stop a job with a savepoint, and return where that is."""
         asked = _ask(f"{self.manager}/jobs/{job}/stop", {"drain": False})["request-id"]
@@ -202,10 +214,15 @@ class Flink:
         """How often the job went back to a checkpoint."""
         return int(_ask(f"{self.manager}/jobs/{job}/checkpoints")["counts"]["restored"])
 
-    def failures(self, job: str) -> list[str]:
-        """The first lines of what the job has failed with so far."""
-        history = _ask(f"{self.manager}/jobs/{job}/exceptions").get("exceptionHistory", {})
-        return [entry["stacktrace"].split("\n")[0] for entry in history.get("entries", [])]
+    def fails(self, job: str, pattern: str) -> None:
+        """Wait until a job has failed twice for a cause that its stack traces say."""
+        at = f"{self.manager}/jobs/{job}/exceptions"
+
+        def has_failed() -> bool:
+            entries = _ask(at).get("exceptionHistory", {}).get("entries", [])
+            return sum(bool(re.search(pattern, entry["stacktrace"])) for entry in entries) > 1
+
+        self._wait(has_failed, f"failure of {job} by {pattern}")
 
     def _job(self, job: str) -> Any:
         return _ask(f"{self.manager}/jobs/{job}")
@@ -241,8 +258,10 @@ def _ask(address: str, body: Mapping[str, Any] | None = None, method: str | None
 
 
 @contextmanager
-def flink_cluster(folder: Path) -> Iterator[Flink]:
-    """Run a cluster whose tables, checkpoints and logs lie in a folder. It ends with the block."""
+def flink_cluster(folder: Path, release: str = "flink") -> Iterator[Flink]:
+    """Run a cluster whose tables, checkpoints and logs lie in a folder. It ends with the block. ``release``: one of
+    ``layout.FLINKS``.
+    """
     manager, gateway, rpc = free_port(), free_port(), free_port()
     for name in ("conf", "log", "tmp", "warehouse"):
         (folder / name).mkdir()
@@ -251,7 +270,7 @@ def flink_cluster(folder: Path) -> Iterator[Flink]:
     flink = Flink(folder, f"http://127.0.0.1:{gateway}/v3", f"http://127.0.0.1:{manager}")
     with ExitStack() as ends:
         for name in _PROGRAMS:
-            flink.processes[name] = ends.enter_context(_process(folder, name))
+            flink.processes[name] = ends.enter_context(_process(folder, name, release))
         wait_for(flink.processes["manager"], manager, "Flink's job manager")
         wait_for(flink.processes["gateway"], gateway, "Flink's SQL gateway")
         flink._wait(flink.is_up, "task manager")
@@ -307,12 +326,13 @@ def _configuration(folder: Path, manager: int, gateway: int, rpc: int) -> str:
 
 
 @contextmanager
-def _process(folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
+def _process(folder: Path, name: str, release: str) -> Iterator[subprocess.Popen[bytes]]:
     memory, program, arguments = _PROGRAMS[name]
     java = layout.java_executable()
     assert java
-    classes = [*layout.flink_jars(), *([layout.FLINK_GATEWAY_JAR] if name == "gateway" else [])]
+    *classes, gateway = layout.flink_jars(release)
     lib = classes[0].parent
+    classes += [gateway] if name == "gateway" else []
     conf = folder / "conf"
     own = {"FLINK_CONF_DIR": conf, "FLINK_LIB_DIR": lib, "FLINK_OPT_DIR": lib.parent / "opt", "FLINK_HOME": lib.parent}
     environment = {**os.environ, **{k: str(v) for k, v in own.items()}, "FLINK_PLUGINS_DIR": str(folder / "plugins")}

@@ -38,9 +38,7 @@ PENDING = {
     "README.md",
     "docs/engines.md",
     "docs/howto/check-a-branch.md",
-    "docs/howto/flink-tables.md",
     "docs/howto/rebase-a-branch.md",
-    "docs/howto/replace-main.md",
     "docs/limits.md",
     "docs/page.md",
 }

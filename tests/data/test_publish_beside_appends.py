@@ -174,14 +174,16 @@ def test_a_diff_names_no_appended_rows_that_a_publish_leaves_alone(tmp_path: Pat
         assert diff(one)["different"] and "appended_on_main" not in diff(one)
 
 
-def test_a_bucket_that_keeps_its_order_stays_a_conflict(tmp_path: Path) -> None:
-    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="1", bucket_key="k")
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_a_bucket_that_keeps_its_order_stays_a_conflict(tmp_path: Path, partitioned: bool) -> None:
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"] if partitioned else [], bucket="1", bucket_key="k")
     write_arrow(table, rows((1, "old")))
     run(table, "create_branch", branch="fix", snapshot=1)
     for view in (table, table.branch("fix")):
         write_arrow(view, rows((2 + (view is table), "new")))
-    with pytest.raises(ConflictError, match="both changed"):
+    with pytest.raises(ConflictError, match=r"both changed .* stop a job that writes there") as refused:
         run(table, "merge_branch", branch="fix")
+    assert ("publish the other partitions alone" in refused.value.message) == partitioned
 
 
 @pytest.mark.parametrize("expired", [False, True])

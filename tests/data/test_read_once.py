@@ -94,7 +94,7 @@ OPERATIONS: dict[str, tuple[int, Callable[[Table], object]]] = {
     "merge_branch": (14, op("merge_branch", branch="fix")),
     "dry run of merge_branch": (9, op("merge_branch", branch="fix", dry_run=True)),
     "rollback_to": (11, op("rollback_to", snapshot=3)),
-    "replace_main": (14, op("replace_main", branch="fix", discard_main=True)),
+    "replace_main": (15, op("replace_main", branch="fix", discard_main=True)),
     "rebase_branch": (13, op("rebase_branch", branch="fix", to_branch="again")),
     "diff_branches": (5, op("diff_branches", branch="fix")),
     "diff_branches of equal branches": (5, op("diff_branches", branch="same")),

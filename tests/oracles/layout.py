@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 REPO_ROOT = Path(__file__).resolve().parents[2]
 ORACLES_DIR = REPO_ROOT / ".oracles"
@@ -23,9 +24,6 @@ BUNDLE = "1.4.2"
 CONNECTOR = "0.9.0"
 MINICLUSTER = "3.4.2"
 POSTGRES_DRIVER = "42.7.4"
-FLINK = "2.0.1"
-FLINK_GATEWAY = "2.0.0"
-"""Its SQL gateway, of which no 2.0.1 is served; the two work together."""
 KUBERNETES_VERSION = "1.34.4"
 """As in kubernetes.mod."""
 AZURITE = "3.35.0"
@@ -34,8 +32,6 @@ AZURITE = "3.35.0"
 BUNDLE_JAR = JARS_DIR / f"paimon-bundle-{BUNDLE}.jar"
 POSTGRES_DRIVER_JAR = JARS_DIR / f"postgresql-{POSTGRES_DRIVER}.jar"
 CONNECTOR_JAR = JARS_DIR / f"paimon-spark-3.5-{CONNECTOR}.jar"
-FLINK_PAIMON_JAR = JARS_DIR / f"paimon-flink-2.0-{BUNDLE}.jar"
-FLINK_GATEWAY_JAR = JARS_DIR / f"flink-sql-gateway-{FLINK_GATEWAY}.jar"
 MINICLUSTER_JAR = JARS_DIR / f"hadoop-client-minicluster-{MINICLUSTER}.jar"
 """Of the Hadoop that the project's own PySpark brings."""
 JAXB_ARTIFACT = "javax.xml.bind:jaxb-api:2.3.1"
@@ -68,6 +64,34 @@ move between partitions); every PySpark ships them."""
 MINIMUM_JAVA = 17
 
 
+class FlinkRelease(NamedTuple):
+    """``gateway``: of its SQL gateway, which may be another one. ``line``: that Paimon's connector is for."""
+
+    version: str
+    gateway: str
+    line: str
+    paimon: str
+
+    @property
+    def title(self) -> str:
+        return f"Flink {self.version} with Paimon {self.paimon}"
+
+    @property
+    def jars(self) -> dict[str, Path]:
+        """Paimon's connector and the gateway, by the artifacts that they are."""
+        return {
+            f"org.apache.paimon:paimon-flink-{self.line}:{self.paimon}": JARS_DIR
+            / f"paimon-flink-{self.line}-{self.paimon}.jar",
+            f"org.apache.flink:flink-sql-gateway:{self.gateway}": JARS_DIR / f"flink-sql-gateway-{self.gateway}.jar",
+        }
+
+
+FLINKS = {
+    "flink": FlinkRelease("2.0.1", "2.0.0", "2.0", BUNDLE),  # no gateway 2.0.1 is served; the two work together
+    "flink120": FlinkRelease("1.20.3", "1.20.3", "1.20", "1.0.1"),  # the newest connector for 1.20 that is served
+}
+
+
 def venv_python(name: str) -> Path:
     """The interpreter of oracle environment `name` ("o1", "o2", "o4")."""
     return ORACLES_DIR / name / "bin" / "python"
@@ -83,11 +107,11 @@ def hadoop_jars() -> list[Path]:
     return []
 
 
-def flink_jars() -> list[Path]:
-    """The class path of Flink's processes, with Paimon's connector and what that needs of Hadoop."""
-    folder = next(iter((ORACLES_DIR / "flink").glob("lib/python*/site-packages/pyflink/lib")), None)
+def flink_jars(name: str) -> list[Path]:
+    """The class path of the processes of one of ``FLINKS``: its own, what its connector needs of Hadoop, ``jars``."""
+    folder = next(iter((ORACLES_DIR / name).glob("lib/python*/site-packages/pyflink/lib")), None)
     hadoop = [jar for jar in hadoop_jars() if jar.name.startswith("hadoop-client-")]
-    return [*sorted(folder.glob("*.jar")), FLINK_PAIMON_JAR, *hadoop] if folder and hadoop else []
+    return [*sorted(folder.glob("*.jar")), *hadoop, *FLINKS[name].jars.values()] if folder and hadoop else []
 
 
 def rest_jars() -> list[Path]:
@@ -105,9 +129,9 @@ def missing(name: str) -> str | None:
     """Why oracle `name` can't be started, None when it can."""
     if not stamp(name).is_file():
         return f"oracle {name} is not prepared: run `make oracles`"
-    if name in ("o3", "rest", "flink") and not hadoop_jars():
+    if name in ("o3", "rest", *FLINKS) and not hadoop_jars():
         return f"oracle {name} finds no PySpark with {', '.join(HADOOP_JARS)}: run `make oracles`"
-    if name in ("o3", "o4", "rest", "flink") and java_executable() is None:
+    if name in ("o3", "o4", "rest", *FLINKS) and java_executable() is None:
         return f"oracle {name} needs Java {MINIMUM_JAVA} or newer: set JAVA_HOME or put java on the PATH"
     return None
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -138,10 +139,10 @@ def prepare_connector() -> None:
     make_venv("o4", [f"pyspark=={layout.PYSPARK}", "setuptools", "numpy", "pandas", "pyarrow", *OURS])
 
 
-def prepare_flink() -> None:
+def prepare_flink(name: str) -> None:
     """Flink's jars come as a Python package; none of its programs does."""
-    copy_jars(["flink"], "flink-jars")
-    make_venv("flink", [f"apache-flink-libraries=={layout.FLINK}"])
+    copy_jars([name], f"{name}-jars")
+    make_venv(name, [f"apache-flink-libraries=={layout.FLINKS[name].version}"])
 
 
 def prepare_hdfs() -> None:
@@ -185,10 +186,7 @@ _BUNDLE = {f"org.apache.paimon:paimon-bundle:{layout.BUNDLE}": layout.BUNDLE_JAR
 JARS: dict[str, dict[str, Path]] = {
     "o3": _BUNDLE,
     "o4": {f"org.apache.paimon:paimon-spark-3.5:{layout.CONNECTOR}": layout.CONNECTOR_JAR},
-    "flink": {
-        f"org.apache.paimon:paimon-flink-2.0:{layout.BUNDLE}": layout.FLINK_PAIMON_JAR,
-        f"org.apache.flink:flink-sql-gateway:{layout.FLINK_GATEWAY}": layout.FLINK_GATEWAY_JAR,
-    },
+    **{name: release.jars for name, release in layout.FLINKS.items()},
     "rest": {**_BUNDLE, **dict(zip(layout.REST_ARTIFACTS, layout.rest_jars(), strict=True))},
     "jdbc": {f"org.postgresql:postgresql:{layout.POSTGRES_DRIVER}": layout.POSTGRES_DRIVER_JAR},
     "hdfs": {
@@ -224,16 +222,15 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         prepare_kubernetes,
         tuple(layout.KUBERNETES / name for name in layout.KUBERNETES_PROGRAMS),
     ),
-    "flink": (
-        f"Flink {layout.FLINK} with Paimon {layout.BUNDLE}",
-        prepare_flink,
-        (layout.venv_python("flink"), layout.FLINK_PAIMON_JAR, layout.FLINK_GATEWAY_JAR),
-    ),
+    **{
+        name: (flink.title, partial(prepare_flink, name), (layout.venv_python(name), *flink.jars.values()))
+        for name, flink in layout.FLINKS.items()
+    },
     "azurite": (f"Azurite {layout.AZURITE}", prepare_azurite, (layout.AZURITE_PROGRAM,)),
 }
-ON_DEMAND = ("yarn", "kubernetes")
-"""Made only where they are named: `make reach` needs them, `make test` doesn't."""
-ASIDE = ("azurite", "flink")
+ON_DEMAND = ("yarn", "kubernetes", "flink120")
+"""Made only where they are named: `make reach` and `make thorough` need them, `make test` doesn't."""
+ASIDE = ("azurite", *layout.FLINKS)
 """Made beside the others, of which they need nothing."""
 NEEDS = {"azurite": "npm", "kubernetes": "go"}
 """Programs without which an oracle is left out, and its tests are skipped: Maven and Java are asked for, these not."""

@@ -4,6 +4,7 @@ exact once it has left the bucket alone.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,13 +14,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_paimon import compact, create_branch, erase_rows, merge_branch, open_table, rollback_to
-from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon import (
+    check_table,
+    compact,
+    create_branch,
+    erase_rows,
+    merge_branch,
+    open_table,
+    replace_main,
+    rollback_to,
+)
+from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.spark import sql
-from tests.flink_cluster import Flink
+from tests.conftest import REPO_ROOT
+from tests.flink_cluster import Flink, FlinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -195,6 +206,108 @@ def test_the_tables_that_refuse_are_those_that_would_be_wrong(flink: Flink, quie
     refuse = {kind for kind, table in world.tables.items() if remembers_replaced_rows(table.schema())}
     # Rows of this one are right; what its streaming readers get is not.
     assert wrong == (refuse - {"deduplicate_lookup"} if quiet < 2 else set())
+
+
+OVERWRITES = "'streaming-read-overwrite'='true'"
+CONSUMER = "'consumer.expiration-time'='1 d', 'consumer-id'="
+READERS = {
+    "changes": ("pk_lookup", ""),
+    "skips": ("pk", ""),
+    "overwrites": ("pk", OVERWRITES),
+    "consumer": ("pk", f"{OVERWRITES}, {CONSUMER}'good', 'consumer.mode'='at-least-once'"),
+    "append": ("append", "'streaming-read-append-overwrite'='true'"),
+    "restarts": ("pk", f"{OVERWRITES}, {CONSUMER}'bad'"),
+    "restarts_too": ("control", f"{OVERWRITES}, {CONSUMER}'bad'"),
+}
+
+
+def reading(flink: Flink, name: str) -> str:
+    """Make a table for one of READERS, and return the statement that keeps sums of what it reads there."""
+    table, options = READERS[name]
+    hints = ", ".join(filter(None, (options, "'continuous.discovery-interval'='100ms'")))
+    columns = "dt STRING, n BIGINT, total BIGINT, PRIMARY KEY (dt) NOT ENFORCED"
+    flink.sql(f"CREATE TABLE by_{name} ({columns}) WITH ('bucket'='1')")
+    return f"INSERT INTO by_{name} SELECT dt, COUNT(*), SUM(v) FROM {table} /*+ OPTIONS({hints}) */ GROUP BY dt"
+
+
+def test_what_streaming_readers_get_of_a_publish(flink: Flink) -> None:
+    """With the control of Flink's own INSERT OVERWRITE, and what the publish says of it."""
+    world = start(flink, "readers", {"pk_lookup": KINDS["pk_lookup"], "pk": "", "append": "", "control": ""})
+    world.commit(*WRONG)
+    for n in range(2):
+        world.commit(("d1", n, 1, n))
+    with pytest.raises(FlinkError, match="Please use streaming-read-append-overwrite"):
+        flink.sql(f"SELECT * FROM append /*+ OPTIONS({OVERWRITES}) */", most=1)
+    steady = [name for name in READERS if not name.startswith("restarts")]
+    together = "; ".join(reading(flink, name) for name in steady)
+    job = flink.insert(f"EXECUTE STATEMENT SET BEGIN {together}; END")
+    failing = [flink.insert(reading(flink, name)) for name in READERS if name not in steady]
+    query = " UNION ALL ".join(f"SELECT '{name}', dt, n, total FROM by_{name}" for name in steady)
+    wrong = ("d0", 2000, 200_100_000)
+    flink.reaches(job, query, sorted((name, *row) for name in steady for row in (wrong, ("d1", 2, 2))))
+    flink.checkpoint(*failing)
+    notes = {}
+    for kind in ("pk_lookup", "pk", "append"):
+        correct(world.tables[kind])
+        details = merge_branch(world.tables[kind], "fix").details
+        notes[kind] = (details["streaming_readers"]["note"], details.get("warnings", []))
+    assert "get the net changes" in notes["pk_lookup"][0] and not notes["pk_lookup"][1]
+    assert "streaming-read-overwrite=true" in notes["pk"][0] and "consumer.mode=at-least-once" in notes["pk"][0]
+    assert notes["pk"][1] == [f"readers.pk has consumers (bad, good): {notes['pk'][0]}"]
+    assert "streaming-read-append-overwrite=true" in notes["append"][0] and not notes["append"][1]
+    flink.batch("INSERT OVERWRITE control PARTITION (dt = 'd0') SELECT id, id, w FROM control WHERE dt = 'd0'")
+    world.commit(("d1", 2, 1, 2))
+    found = dict.fromkeys(steady, ("d0", 1999, 1_999_000))
+    found |= {"skips": wrong, "append": ("d0", 2000 + 1999, 200_100_000 + 1_999_000)}
+    flink.reaches(job, query, sorted((name, *row) for name in steady for row in (found[name], ("d1", 3, 3))))
+    for one in failing:
+        flink.fails(one, "IncrementalSplit cannot be cast to class .*DataSplit")
+    flink.cancel(job, *failing)
+    world.end()
+
+
+def test_a_job_that_filled_the_branch_goes_on_on_main(flink: Flink) -> None:
+    """By the statements of the page. Without the names that they give to operators, the job commits its last files
+    again, and as their schema is the branch's, no engine reads main any more.
+    """
+    page = (REPO_ROOT / "docs" / "howto" / "replace-main.md").read_text()
+    first, second = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    given = dict(re.findall(r"SET '(.*?)' = '(.*?)';", second))
+    texts = {"daily": (first, second[second.index("INSERT") :])}
+    texts["plain"] = tuple(re.sub(r" /\*\+.*?\*/", "", s).replace("daily", "plain") for s in texts["daily"])  # type: ignore[assignment]
+    flink.sql("CREATE DATABASE resumed")
+    flink.sql("USE resumed")
+    options = "'bucket'='1', 'changelog-producer'='input', 'continuous.discovery-interval'='100ms'"
+    columns = "dt STRING, id INT, amount BIGINT, PRIMARY KEY (dt, id) NOT ENFORCED"
+    flink.sql(f"CREATE TABLE orders ({columns}) WITH ({options})")
+    flink.batch("INSERT INTO orders VALUES ('d0', 1, 1), ('d0', 2, 2)")
+    tables, jobs = {}, {}
+    for name in texts:
+        flink.sql(f"CREATE TABLE {name} (dt STRING, total BIGINT, PRIMARY KEY (dt) NOT ENFORCED) WITH ('bucket'='1')")
+        flink.batch(f"INSERT INTO {name} VALUES ('d0', 300)")
+        tables[name] = open_table(str(flink.warehouse), f"resumed.{name}")
+        create_branch(tables[name], "v2", snapshot=1)
+        jobs[name] = flink.insert(texts[name][0])
+        flink.reaches(jobs[name], f"SELECT * FROM `{name}$branch_v2`", [("d0", 3)])
+    flink.batch("INSERT INTO orders VALUES ('d0', 3, 4), ('d1', 1, 10)")
+    for name, table in tables.items():
+        flink.has_read(jobs[name], 4)
+        savepoint = flink.stop(jobs[name])
+        assert rows_of(table.branch("v2")) == [("d0", 7), ("d1", 10)]
+        details = replace_main(table, "v2").details
+        users = {s.commit_user for s in table.branch("v2").snapshots([2, 3])}
+        assert details["branch_writers"] == sorted(users) and "docs/howto/replace-main.md" in details["warnings"][0]
+        jobs[name] = flink.insert(texts[name][1], {**given, "execution.state-recovery.path": savepoint})
+    flink.batch("INSERT INTO orders VALUES ('d1', 2, 20)")
+    flink.reaches(jobs["daily"], "SELECT * FROM daily", [("d0", 7), ("d1", 30)])
+    plain = tables["plain"]
+    assert plain.snapshot(3).commit_user in users
+    with pytest.raises(NotFoundError, match="has no schema 1"):
+        rows_of(plain)
+    assert [one["kind"] for one in check_table(plain).details["findings"]] == ["missing-schema"]
+    flink.cancel(*jobs.values())
+    rollback_to(plain, snapshot=2)
+    assert rows_of(plain) == flink.query("SELECT * FROM plain") == [("d0", 7), ("d1", 10)]
 
 
 def test_compactions_statements_and_erasures_leave_open_buckets_alone(flink: Flink, spark: SparkSession) -> None:

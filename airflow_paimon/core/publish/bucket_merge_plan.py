@@ -116,8 +116,7 @@ def merge_buckets(table: str, sides: Sides, schema: TableSchema, target: str = M
     if conflicts:
         raise ConflictError(
             f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
-            f"published. Create a new branch from {target}'s head and correct it again, or publish the other "
-            f"partitions alone (merge_branch, partitions)",
+            f"published. {ways_out(conflicts, target)}",
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
     return _changes(sides, sides.theirs_real)
@@ -453,6 +452,16 @@ def publish_actions(
         for c in changes
     ]
     return (undo, *schemas, *buckets, snapshot)
+
+
+def ways_out(names: Sequence[str], target: str = MAIN) -> str:
+    """Say what helps where both sides changed the buckets of these names (``bucket_namer``)."""
+    partitioned = any("/" in name for name in names)
+    return (
+        f"Create a new branch from {target}'s head and correct it again; stop a job that writes there all the time "
+        f"before that. Or run the statement on {target} itself"
+        + (", or publish the other partitions alone (merge_branch, partitions)" if partitioned else "")
+    )
 
 
 def listed(names: Sequence[str]) -> str:

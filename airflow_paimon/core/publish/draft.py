@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import index_files, plan_keep_tags
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import LostMetadataError, NotFoundError
+from airflow_paimon.core.errors import LostMetadataError, NotFoundError, first_few
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
@@ -33,10 +33,11 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
-from airflow_paimon.core.publish.streaming_readers import NOTHING, is_missed, streaming_readers
+from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import index_origin
@@ -180,7 +181,7 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
     summary["streaming_readers"] = readers
-    missed = [readers["note"]] if readers["see"] == NOTHING and is_missed(schema, d.changes) else []
+    missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []
     if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *missed]:
         summary["warnings"] = warnings
     actions: tuple[Action, ...] = keep
@@ -205,6 +206,15 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         renumbering=renumbering,
         summary=summary,
     )
+
+
+def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list[str]:
+    """Warn if somebody misses what the publish changes. ``is_lost``: whether no later compaction tells it either."""
+    if readers["see"] == CHANGES:
+        return []
+    if names := consumer_names(target):
+        return [f"{target.label} has consumers ({first_few(names, MAX_LISTED)}): {readers['note']}"]
+    return [readers["note"]] if readers["see"] == NOTHING and is_lost else []
 
 
 def _index_of(d: Decision, schema: TableSchema, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import DeletionVectorRange, FileId, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange, listed
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange, listed, ways_out
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.live_files import BucketKey, Difference
@@ -473,8 +473,7 @@ def _same(one: Vector | None, other: Vector | None) -> bool:
 
 _REASONS = {
     Cause.ROWS: "main and the branch both changed the same files of {where} since the branch point; nothing was "
-    "published. Create a new branch from main's head and correct it again, or publish the other partitions alone "
-    "(merge_branch, partitions)",
+    "published. {ways_out}",
     Cause.COMPACTION: "a compaction, not rows, is in the way: main has merged files of {where} that the branch "
     "changed; nothing was published. Use --rewrite to take that compaction back (its inputs are live again, a later "
     "compaction merges them), or create a new branch from main's head and correct it again",
@@ -496,4 +495,5 @@ def _conflict(table: str, found: Mapping[BucketKey, Cause], name_bucket: Name) -
         "cause": cause.value,
         "causes": {c.value: group[:MAX_LISTED] for c, group in names.items() if group},
     }
-    return ConflictError(f"{table}: {_REASONS[cause].format(where=listed(names[cause]))}{more}", details=details)
+    reason = _REASONS[cause].format(where=listed(names[cause]), ways_out=ways_out(names[cause]))
+    return ConflictError(f"{table}: {reason}{more}", details=details)

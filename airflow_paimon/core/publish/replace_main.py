@@ -39,10 +39,10 @@ from airflow_paimon.core.publish.replace_main_plan import (
 )
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
-from airflow_paimon.core.table.consumers import consumer_path, find_consumer
+from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between, snapshots_there
 from airflow_paimon.core.table.lineage import KEPT_MAIN
-from airflow_paimon.core.table.paths import CONSUMER_PREFIX, MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
+from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     REPLACED_PROPERTY,
@@ -105,8 +105,7 @@ def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapsh
 
 def consumer_positions(view: Table) -> dict[str, int]:
     """The next snapshot that each consumer reads; an unreadable one counts as having read nothing."""
-    files = (f for f in view.store.names(view.paths.consumer_dir) if f.startswith(CONSUMER_PREFIX))
-    found = dict.fromkeys((f.removeprefix(CONSUMER_PREFIX) for f in files), 0)
+    found = dict.fromkeys(consumer_names(view), 0)
     for name in found:
         with suppress(FormatError):
             found[name] = find_consumer(view, name) or 0

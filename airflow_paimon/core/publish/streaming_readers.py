@@ -8,11 +8,13 @@ from typing import Any
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
+from airflow_paimon.core.streaming.stream_plan import READ_APPEND_OVERWRITE, READ_OVERWRITE
 from airflow_paimon.core.table.features import check_mergeable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 
 CHANGES, NOTHING, OVERWRITES = "changes", "nothing", "overwrites"
+_SKIP = "skip this snapshot, as any OVERWRITE, unless they read with"
 
 
 def streaming_readers(
@@ -21,13 +23,11 @@ def streaming_readers(
     """Return ``changelog_producer``, ``see`` and ``note``, a sentence for people.
 
     ``see``: ``changes``: the net changes, from a changelog that the snapshot gets; ``nothing``; or ``overwrites``:
-    nothing, unless they read with ``streaming-read-overwrite``. ``writes``: whether a changelog is asked for and rows
-    can be read here.
+    nothing, unless they read overwrites. ``writes``: whether a changelog is asked for and rows can be read here.
     """
     producer = _producer(schema)
     if producer == "none":
-        note = "skip this snapshot, as any OVERWRITE, unless they read with streaming-read-overwrite=true"
-        return {"changelog_producer": producer, "see": OVERWRITES, "note": _sentence(target, note)}
+        return {"changelog_producer": producer, "see": OVERWRITES, "note": _sentence(target, _of_overwrites(schema))}
     refused = not_written(target, schema) if writes else None
     if writes and refused is None:
         files = [e.file for c in changes for e in (*c.delete, *c.add)]
@@ -41,6 +41,20 @@ def streaming_readers(
             note += f"; rows of {later} added files follow with the next compaction"
         return {"changelog_producer": producer, "see": CHANGES, "note": _sentence(target, note)}
     return {"changelog_producer": producer, "see": NOTHING, "note": missed(target, schema, changes, refused)}
+
+
+def _of_overwrites(schema: TableSchema) -> str:
+    """Name the option that suits the table, and what Flink 1.4.2 needs beside it (docs/howto/flink-tables.md)."""
+    options = TableOptions(schema.options)
+    if not schema.primary_keys:
+        name, what = READ_APPEND_OVERWRITE, "all rows of the new files, also those that they have, and no deletions"
+    else:
+        name, what = READ_OVERWRITE, "the changes"
+    given = f"{name}=true"
+    text = f"get {what} (the table has {given})" if options.flag(name) else f"{_SKIP} {given}, which gives {what}"
+    if schema.primary_keys and options.text("consumer.mode") != "at-least-once":
+        text += "; a Flink job with a consumer-id also needs consumer.mode=at-least-once, or it restarts without end"
+    return text
 
 
 def not_written(target: Table, schema: TableSchema) -> str | None:

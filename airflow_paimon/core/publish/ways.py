@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, first_few
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
     BucketChange,
     Sides,
     bucket_namer,
@@ -44,6 +45,7 @@ from airflow_paimon.core.requests.requests import FastForward, MergeBranch, Publ
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import before_first, branch_point, difference
 from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.open_writers import streaming_users
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope
 from airflow_paimon.core.table.properties import REPLACED_PROPERTY, TAGS_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -232,8 +234,9 @@ class Replacing(Forward):
         if not request.readers_stopped:
             check_window(main.name, mine, schemas.new)
         tags = tags_for_main(self.context, request.tag_conflict, self.branch, g.theirs, is_state=True)
-        ours = consumer_positions(main)
-        check_consumers(main.name, request.move_consumer, consumer_positions(self.branch), ours, g.theirs.id)
+        check_consumers(
+            main.name, request.move_consumer, consumer_positions(self.branch), consumer_positions(main), g.theirs.id
+        )
         kept = mine.id if logs.pending is None else logs.pending
         carried = CarriedOver(
             branch=request.branch,
@@ -251,10 +254,11 @@ class Replacing(Forward):
         }
         if carried.consumers:
             summary["moved_consumers"] = list(carried.consumers)
-        if ours:
-            names = ", ".join(sorted(ours))
+        if users := streaming_users(self.branch, g.base, g.theirs):
+            summary["branch_writers"] = users
             summary["warnings"] = [
-                f"main has consumers: {names}; streaming_readers says what they get of this snapshot"
+                f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
+                f"one on main from a savepoint as it is: docs/howto/replace-main.md names the settings that it needs"
             ]
         return Planned(
             changes=changes,

@@ -131,6 +131,7 @@ class PublishDetails(_OnMain, total=False):
     tags: list[Any]
     tags_that_stay: list[Any]
     kept_old_as: str | None
+    branch_writers: list[str]
     replace_main: str
     folds: list[str]
 

@@ -32,6 +32,12 @@ def consumer_path(view: Table, name: str) -> str:
     return f"{view.paths.consumer_dir}/{CONSUMER_PREFIX}{name}"
 
 
+def consumer_names(view: Table) -> list[str]:
+    """Return the names of a branch's consumers, also of those whose file is unreadable."""
+    files = (f for f in view.store.names(view.paths.consumer_dir) if f.startswith(CONSUMER_PREFIX))
+    return sorted(f.removeprefix(CONSUMER_PREFIX) for f in files)
+
+
 def read_consumers(view: Table) -> Iterator[Consumer]:
     """Read the consumers of a branch; one that is deleted meanwhile is left out.
 

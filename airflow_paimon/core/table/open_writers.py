@@ -20,6 +20,7 @@ from airflow_paimon.core.table.open_writers_plan import (
     LOOKED_BACK,
     WATCHED_MS,
     WriterAtBuckets,
+    is_streamed,
     remembers_replaced_rows,
     running_writers,
     writer_at,
@@ -149,6 +150,12 @@ def _writers(
     changes = side_by_side(view.store, [partial(touched, view, [s]) for s in looked_at])
     changed = dict(zip((s.id for s in looked_at), changes, strict=True))
     return [writer_at(writer, buckets, changed) for writer in running]
+
+
+def streaming_users(view: Table, since: Snapshot, head: Snapshot) -> list[str]:
+    """Return the commit users of other engines' streaming jobs among a branch's newest snapshots, after ``since``."""
+    ids = range(max(since.id + 1, head.id - _READ_AT_ONCE), head.id)
+    return sorted({s.commit_user for s in [*snapshots_there(view, list(ids)), head] if is_streamed(s)})
 
 
 def _recent(view: Table, head: Snapshot, now_ms: int, *, whole: bool) -> tuple[list[Snapshot], bool]:

@@ -92,6 +92,11 @@ def remembers_replaced_rows(schema: TableSchema) -> bool:
     return bool(schema.primary_keys) and (first_row or looks_up(schema))
 
 
+def is_streamed(snapshot: Snapshot) -> bool:
+    """Whether a checkpoint of another engine's streaming job has made a snapshot."""
+    return snapshot.commit_identifier != BATCH_COMMIT_IDENTIFIER and not snapshot.is_by_this_package
+
+
 def running_writers(
     snapshots: Iterable[Snapshot], *, now_ms: int, is_cut: bool, write_only: bool = False
 ) -> list[WriterCommits]:
