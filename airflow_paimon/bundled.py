@@ -21,7 +21,7 @@ __all__ = ["dags_folder", "docs_folder", "job_names", "job_path", "job_summaries
 
 _JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
 # A cluster needs no Airflow, so the layers above these are not shipped. `open_table` of the package is in `notebook`.
-_SHIPPED_LAYERS = ("core", "data", "spark", "cli", "notebook")
+_SHIPPED_LAYERS = ("core", "data", "spark", "shown", "cli", "notebook")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 # PEP 552: magic number, flags, and either the source's time and size or its hash; the archive's times say nothing.
 _PYC_HEADER = 16
@@ -104,11 +104,11 @@ def _shipped_files() -> Iterator[tuple[str, bytes]]:
     package = Path(airflow_paimon.__file__).parent
     paths = [package / "__init__.py"]
     for layer in _SHIPPED_LAYERS:
-        paths += (package / layer).rglob("*.py")
+        paths += [path for kind in ("*.py", "*.txt") for path in (package / layer).rglob(kind)]
     for path in sorted(paths):
         name, source = path.relative_to(package.parent).as_posix(), path.read_bytes()
         yield name, source
-        if (compiled := _compiled(path, source, name)) is not None:
+        if path.suffix == ".py" and (compiled := _compiled(path, source, name)) is not None:
             yield f"{name}c", compiled
 
 

@@ -1,8 +1,8 @@
 """Renews the list of table options by a release of Paimon: ``python -m tests.paimon_options FILE``.
 
 FILE is Paimon's sources: a folder, a jar or zip of them (``paimon-api-...-sources.jar``), or one ``*Options.java``. New
-options are added to ``core/table/known_options.py`` with types and defaults, types that are unknown there are filled
-in, options that have no class yet are named, and nothing is taken away: tables of older releases keep their options.
+options are added to ``core/table/known_options.txt`` with types and defaults, above its first heading, types that are
+unknown there are filled in, and nothing is taken away: tables of older releases keep their options.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 from zipfile import ZipFile, is_zipfile
 
 from airflow_paimon.core.table import known_options
-from airflow_paimon.core.table.known_options import parse_line
-from airflow_paimon.core.table.option_classes import class_of
+from airflow_paimon.core.table.known_options import FILE, find_option, parse_line
+
+LIST = Path(known_options.__file__).with_name(FILE)
 
 _OF_TABLES = re.compile(
     r"(Core|Compress|FileIndex|BTreeIndex|SortedIndex|\w*GlobalIndex|\w*VectorIndex|\w*TextIndex|ESIndex|Iceberg|Orc|Csv|"
@@ -106,33 +107,36 @@ def _spelled(java: str) -> str:
     return re.sub(r"(?<=\d)[_L]", "", plain) if re.fullmatch(r"[\w .,:/()-]+", plain) else ""
 
 
-def renew(found: Mapping[str, tuple[str, str]], module: Path) -> list[str]:
+def renew(found: Mapping[str, tuple[str, str]], file: Path) -> list[str]:
     """Add the options that the list lacks, and the types that it doesn't know; return the names of new options."""
-    head, mark, rest = module.read_text().partition('_TABLE = r"""\n')
-    lines, end, tail = rest.partition('"""\n')
-    listed = dict(parse_line(line) for line in lines.splitlines())
-    new = {name: one for name, one in found.items() if name not in listed}
-    every = new | {name: (kind or found.get(name, ("",))[0], default) for name, (kind, default) in listed.items()}
-    body = "".join(f"{_line(name, *every[name])}\n" for name in sorted(every))
-    module.write_text(head + mark + body + end + tail)
-    return sorted(new)
+    lines = file.read_text().splitlines()
+    listed = {n: parse_line(line) for n, line in enumerate(lines) if line and line[0] not in "#["}
+    for number, (name, (kind, default)) in listed.items():
+        if not kind and found.get(name, ("", ""))[0]:
+            lines[number] = _line(name, found[name][0], default)
+    names = {name for name, _ in listed.values()}
+    new = sorted(found.keys() - names)
+    first = next(number for number, line in enumerate(lines) if line.startswith("["))
+    lines[first:first] = [_line(name, *found[name]) for name in new]
+    file.write_text("\n".join(lines) + "\n")
+    return new
 
 
 def _line(name: str, kind: str, default: str) -> str:
-    return f"{name}{f': {kind}' if kind else ''} = {default}".rstrip()
+    return f"{name}{f': {kind}' if kind else ''}{f' = {default}' if default else ''}"
 
 
-def main(path: str) -> int:
+def main(path: str, file: Path = LIST) -> int:
     """Renew the list; return 1 if an option has no class yet, or nothing was found."""
     found = all_declared(sources(Path(path)))
     if not found:
         print(f"make options: {path} declares no option of a table")
         return 1
-    new = renew(found, Path(known_options.__file__))
-    unclassed = [name for name in found if class_of(name) is None]
+    new = renew(found, file)
     print(f"make options: {len(found)} options, {len(new)} of them new: {', '.join(new) or 'none'}")
+    unclassed = [name for name in found if (option := find_option(name)) is None or option.option_class is None]
     if unclassed:
-        print(f"Give these a class in core/table/option_classes.py: {', '.join(sorted(unclassed))}")
+        print(f"Put these below a heading of {file.name}: {', '.join(sorted(unclassed))}")
     return 1 if unclassed else 0
 
 

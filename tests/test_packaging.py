@@ -285,12 +285,14 @@ def test_the_archive_for_the_cluster_serves_without_the_package(installed: Insta
     """)
     with zipfile.ZipFile(built) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if not name.endswith(".pyc")}
-    assert folders == {"__init__.py", "cli", "core", "data", "notebook", "spark"}
+    assert folders == {"__init__.py", "cli", "core", "data", "notebook", "shown", "spark"}
     code = f"""
         import json, pkgutil, importlib
         sys.path.insert(0, {built!r})
         import airflow_paimon.core, airflow_paimon.data, airflow_paimon.notebook
         assert airflow_paimon.open_table("/nowhere", "d.t").label == "d.t"
+        from airflow_paimon.core.table.known_options import is_known
+        assert is_known("bucket") and not is_known("buckets"), "data files are read from the archive"
         modules = [m.name for layer in (airflow_paimon.core, airflow_paimon.data, airflow_paimon.notebook)
                    for m in pkgutil.walk_packages(layer.__path__, layer.__name__ + ".")]
         print(json.dumps([importlib.import_module(m).__file__ for m in modules]))

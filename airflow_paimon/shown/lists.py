@@ -10,9 +10,8 @@ from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.health.health_plan import Reason, TableHealth
 from airflow_paimon.core.metadata_expiry.storage_usage import TableUsage, Totals, holder_json
+from airflow_paimon.core.table.known_options import OptionClass, find_option, is_known, known_options, unknown_text
 from airflow_paimon.core.table.masking import shown_option
-from airflow_paimon.core.table.option_classes import OptionClass, class_of
-from airflow_paimon.core.table.option_names import default_of, is_known, unknown_text
 from airflow_paimon.core.table.paths import (
     HOLD_TAG_PREFIX,
     KEEP_TAG_PREFIX,
@@ -52,11 +51,12 @@ def options(found: Mapping[str, str], main: Mapping[str, str] | None = None) -> 
     a branch is shown. Values that may be secrets are hidden.
     """
     keys = sorted(found.keys() | (main or {}).keys(), key=lambda key: (is_known(key), key))
+    known = known_options()
     rows = [
         (
             key,
             _value(key, found),
-            default_of(key) or None,
+            known[key].default or None if key in known else None,
             *(() if main is None else ("the same" if found.get(key) == main.get(key) else _value(key, main),)),
             _remark(key),
         )
@@ -74,8 +74,8 @@ def _value(key: str, found: Mapping[str, str]) -> str | None:
 def _remark(key: str) -> str | None:
     if not is_known(key):
         return unknown_text(key)
-    group = class_of(key)
-    return f"not used here: {group.why}" if group is not None and group.kind is OptionClass.NO_EFFECT else None
+    known = find_option(key)
+    return f"not used here: {known.why}" if known and known.option_class is OptionClass.NO_EFFECT else None
 
 
 def tags(found: Sequence[Tag]) -> Listing:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from airflow_paimon.core.schema.schema_plan import SchemaChange, SetOption
-from airflow_paimon.core.table.option_names import unknown_options
+from airflow_paimon.core.table.known_options import unknown_options
 
 log = logging.getLogger(__name__)
 

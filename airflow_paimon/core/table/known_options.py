@@ -1,574 +1,54 @@
-"""Names of the table options that Paimon knows, with their types and defaults: data.
-
-From the sources of Paimon 1.4.2, 2.0.0 and 2.1 (its development on 2026-08-22), where options are declared
-(``*Options.java`` of the core, the file formats, the indexes, the Flink and the Spark connector), older names and
-fallbacks included, and from pypaimon 2.1.0. Options of catalogs are left out.
-"""
-
-# ruff: noqa: E501
+"""The options of tables that engines know (``known_options.txt``): none refuses a misspelled one, it has no effect."""
 
 from __future__ import annotations
 
-PAIMON_VERSIONS = ("1.4.2", "2.0.0", "2.1")
-"""A newer version may know more."""
+import pkgutil
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import cache
 
-_TABLE = r"""
-add-column-before-partition: boolean = false
-aggregation.remove-record-on-delete: boolean = false
-alter-column-null-to-not-null.disabled: boolean = true
-async-file-write: boolean = true
-auto-create: boolean = false
-batch-scan-mode: none|compact =
-bitmap-index.compression =
-bitmap-index.compression-level: int =
-bitmap-index.dictionary-block-size: size =
-bitmap-index.fallback-scan-max-size: size =
-blob-as-descriptor: boolean = false
-blob-compaction.enabled: boolean = false
-blob-descriptor-field =
-blob-descriptor.source-table =
-blob-external-storage-field =
-blob-external-storage-path =
-blob-field =
-blob-view-field =
-blob-view.resolve.enabled: boolean = true
-blob-write-null-on-fetch-failure: boolean = false
-blob-write-null-on-missing-file: boolean = false
-blob.copy-buffer-size: size = 4 kb
-blob.split-by-file-size: boolean =
-blob.stored-descriptor-fields =
-blob.target-file-size: size =
-branch =
-btree-index.block-size: size =
-btree-index.bloom-filter.enabled =
-btree-index.build.max-parallelism: int =
-btree-index.cache-size: size =
-btree-index.compression =
-btree-index.compression-level: int =
-btree-index.fallback-scan-max-size: size =
-btree-index.high-priority-pool-ratio: double =
-btree-index.records-per-range: long =
-bucket: int = -1
-bucket-append-ordered: boolean = true
-bucket-function.type: default|mod|hive = default
-bucket-key =
-cache-page-size: size = 64 kb
-chain-table.chain-partition-keys =
-chain-table.enabled: boolean = false
-chain-table.split.key-range-enabled: boolean = true
-chain-table.streaming.merge-snapshot: boolean = false
-changelog-file.compression =
-changelog-file.format =
-changelog-file.prefix = changelog-
-changelog-file.stats-mode =
-changelog-producer: none|input|full-compaction|lookup = none
-changelog-producer.compaction-interval: duration =
-changelog-producer.ignore-delete = false
-changelog-producer.ignore-update-before = false
-changelog-producer.lookup-wait: boolean =
-changelog-producer.row-deduplicate: boolean = false
-changelog-producer.row-deduplicate-ignore-fields =
-changelog.num-retained.max: int =
-changelog.num-retained.min: int =
-changelog.precommit-compact: boolean =
-changelog.precommit-compact.buffer-size: size =
-changelog.precommit-compact.thread-num: int =
-changelog.time-retained: duration =
-clustering.columns =
-clustering.history-partition.idle-to-full-sort: duration =
-clustering.history-partition.limit: int = 5
-clustering.incremental: boolean = false
-clustering.incremental.mode: global-sort|local-sort = global-sort
-clustering.incremental.optimize-write: boolean = false
-clustering.strategy = auto
-commit.callback.#.param =
-commit.callbacks =
-commit.custom-listeners =
-commit.discard-duplicate-files: boolean = false
-commit.force-compact: boolean = false
-commit.force-create-snapshot: boolean = false
-commit.max-retries: int = 10
-commit.max-retry-wait: duration = 10 s
-commit.min-retry-wait: duration = 10 ms
-commit.native.enabled =
-commit.strict-mode.last-safe-snapshot: long =
-commit.timeout: duration =
-commit.user-prefix =
-compaction.bucket-distribution-strategy: linear|size-aware-batch = linear
-compaction.delete-ratio-threshold: double = 0.2
-compaction.file-num-limit: int = 100000
-compaction.force-rewrite-all-files: boolean = false
-compaction.force-up-level-0: boolean = false
-compaction.incremental-size-threshold: size =
-compaction.max-size-amplification-percent: int = 200
-compaction.min.file-num: int = 5
-compaction.offpeak-ratio: int = 0
-compaction.offpeak.end.hour: int = -1
-compaction.offpeak.start.hour: int = -1
-compaction.optimization-interval: duration =
-compaction.size-ratio: int = 1
-compaction.skip-expired-partitions: boolean = false
-compaction.small-file-ratio: double = 0.7
-compaction.total-size-threshold: size =
-consumer-id =
-consumer.changelog-only: boolean = false
-consumer.expiration-time: duration =
-consumer.ignore-progress: boolean = false
-consumer.mode: exactly-once|at-least-once = exactly-once
-continuous.discovery-interval: duration = 10 s
-cross-partition-upsert.bootstrap-parallelism: int = 10
-cross-partition-upsert.index-ttl: duration =
-csv.escape-character =
-csv.field-delimiter =
-csv.include-header: boolean =
-csv.line-delimiter =
-csv.mode: permissive|dropmalformed|failfast =
-csv.null-literal =
-csv.quote-character =
-data-evolution.compaction.rewrite-row-ids: boolean = false
-data-evolution.enabled: boolean = false
-data-evolution.merge-into.file-pruning: boolean = true
-data-evolution.merge-into.source-persist: boolean = false
-data-evolution.reassign.skip-contiguous-row-count: long = 1000000000
-data-evolution.row-id-conflict-rewrite.max-size: size = 256 mb
-data-evolution.row-sidecar.enabled: boolean = false
-data-evolution.row-sidecar.max-selected-rows: long = 4096
-data-evolution.row-sidecar.max-selection-ratio: double = 0.05
-data-evolution.write-cols-optimization.enabled =
-data-file.external-paths =
-data-file.external-paths.specific-fs =
-data-file.external-paths.strategy: none|specific-fs|round-robin|entropy-inject|weight-robin = none
-data-file.external-paths.weights =
-data-file.path-directory =
-data-file.prefix = data-
-data-file.thin-mode: boolean = false
-deduplicate.ignore-delete: boolean =
-delete-file.thread-num: int =
-delete.force-produce-changelog: boolean = false
-deletion-vector.index-file.target-size: size = 2 mb
-deletion-vectors.bitmap64: boolean = false
-deletion-vectors.enabled: boolean = false
-deletion-vectors.merge-on-read: boolean = false
-deletion-vectors.modifiable: boolean = false
-delimiter =
-disable-explicit-type-casting: boolean = false
-dynamic-bucket.assigner-parallelism: int =
-dynamic-bucket.initial-buckets: int =
-dynamic-bucket.max-buckets: int = -1
-dynamic-bucket.target-row-num: long = 2000000
-dynamic-partition-overwrite: boolean = true
-end-input.check-partition-expire: boolean = false
-end-input.watermark: long =
-escape =
-field-delimiter =
-fields.default-aggregate-function =
-file-index.in-manifest-threshold: size = 500 bytes
-file-index.read.enabled: boolean = true
-file-operation.thread-num: int =
-file-reader-async-threshold: size = 10 mb
-file.block-size: size =
-file.compression = zstd
-file.compression.per.level: map =
-file.compression.zstd-level: int = 1
-file.format = parquet
-file.format.per.level: map =
-file.suffix.include.compression: boolean = false
-filesystem.job-level-settings.enabled: boolean = true
-first-row.ignore-delete: boolean =
-force-lookup: boolean = false
-format-table.commit-hive-sync-url =
-format-table.file.compression =
-format-table.implementation: paimon|engine = paimon
-format-table.partition-path-only-value: boolean = false
-format-table.repair.collect-statistics: boolean = false
-format-table.scan.list-parallelism: int = 64
-format-table.statistics.parallelism: int = 8
-full-compaction.delta-commits: int =
-full-text-index.search-mode: fast|full|detail = fast
-global-index.build.max-parallelism: int = 4096
-global-index.build.max-shard: int = 32
-global-index.build.parallelism =
-global-index.column-update-action: throw_error|drop_partition_index|ignore = THROW_ERROR
-global-index.enabled: boolean = true
-global-index.external-path =
-global-index.filter.refine-from-data =
-global-index.row-count-per-shard: long = 100000
-global-index.search-mode: fast|full|detail =
-global-index.thread-num: int = 32
-header: boolean =
-ignore-delete: boolean = false
-ignore-update-before: boolean = false
-incremental-between =
-incremental-between-scan-mode: auto|delta|changelog|diff = auto
-incremental-between-tag-to-snapshot: boolean = false
-incremental-between-timestamp =
-incremental-to-auto-tag =
-index-file-in-data-file-dir: boolean = false
-json.ignore-parse-errors: boolean =
-json.line-delimiter =
-json.map-null-key-literal =
-json.map-null-key-mode: fail|drop|literal =
-key-value.sequence_number.enabled: boolean =
-legacy-timestamp-mapping.enabled: boolean = false
-lineSep =
-local-cache.block-size =
-local-cache.dir =
-local-cache.enabled =
-local-cache.max-size =
-local-cache.whitelist =
-local-kv-db.block-size: size = 4 kb
-local-merge-buffer-size: size =
-local-sort.max-num-file-handles: int = 128
-log.scan: default|latest-full|full|latest|latest-delta|compacted-full|from-timestamp|from-creation-timestamp|from-file-creation-time|from-snapshot|from-snapshot-full|incremental =
-log.scan.remove-normalize: boolean =
-log.scan.timestamp-millis: long =
-lookup-compact: radical|gentle = RADICAL
-lookup-compact.max-interval: int =
-lookup-wait: boolean = true
-lookup.async: boolean = false
-lookup.async-thread-number: int = 16
-lookup.blob-as-descriptor: boolean = false
-lookup.bootstrap-parallelism: int = 4
-lookup.cache: auto|full|memory = AUTO
-lookup.cache-file-retention: duration = 1 h
-lookup.cache-max-disk-size: size = infinite
-lookup.cache-max-memory-size: size = 256 mb
-lookup.cache-rows: long = 10000
-lookup.cache-spill-compression = zstd
-lookup.cache.bloom.filter.enabled: boolean = true
-lookup.cache.bloom.filter.fpp: double = 0.05
-lookup.cache.high-priority-pool-ratio: double = 0.25
-lookup.continuous.discovery-interval: duration =
-lookup.dynamic-partition =
-lookup.dynamic-partition.refresh-interval: duration = 1 h
-lookup.dynamic-partition.refresh.async: boolean = false
-lookup.hash-load-factor: float = 0.75
-lookup.merge-buffer-size: size = 8 mb
-lookup.merge-records-threshold: int = 1024
-lookup.refresh.async: boolean = false
-lookup.refresh.async.pending-snapshot-count: int = 5
-lookup.refresh.full-load-threshold: int =
-lookup.refresh.time-periods-blacklist =
-lookup.remote-file.enabled: boolean = false
-lookup.remote-file.level-threshold: int = -2147483648
-lumina.diskann.build.ef_construction: int =
-lumina.diskann.build.neighbor_count: int =
-lumina.diskann.build.thread_count: int =
-lumina.diskann.search.beam_width: int =
-lumina.diskann.search.list_size: int =
-lumina.distance.metric =
-lumina.encoding.pq.m: int =
-lumina.encoding.type =
-lumina.index.dimension: int =
-lumina.index.type =
-lumina.pretrain.sample_ratio: double =
-lumina.search.parallel_number: int =
-manifest-sort.enabled: boolean = false
-manifest-sort.max-rewrite-size: size = 256 mb
-manifest-sort.partition-field =
-manifest.compression = zstd
-manifest.delete-file-drop-stats: boolean = false
-manifest.format = avro
-manifest.full-compaction-threshold-size: size = 16 mb
-manifest.merge-min-count: int = 30
-manifest.merge-optimize.enabled: boolean = true
-manifest.sidecar.enabled =
-manifest.target-file-size: size = 8 mb
-materialized-table.definition-query =
-materialized-table.interval-freshness =
-materialized-table.interval-freshness.time-unit: second|minute|hour|day =
-materialized-table.logical-refresh-mode: continuous|full|automatic =
-materialized-table.refresh-handler-bytes =
-materialized-table.refresh-handler-description =
-materialized-table.refresh-mode: continuous|full|automatic =
-materialized-table.refresh-status: initializing|activated|suspended =
-merge-engine: deduplicate|partial-update|aggregation|first-row = deduplicate
-metadata.iceberg.compaction.max.file-num: int = 50
-metadata.iceberg.compaction.min.file-num: int = 10
-metadata.iceberg.database =
-metadata.iceberg.delete-after-commit.enabled: boolean = true
-metadata.iceberg.format-version: int = 2
-metadata.iceberg.glue.skip-archive: boolean = false
-metadata.iceberg.hadoop-conf-dir =
-metadata.iceberg.hive-client-class = org.apache.hadoop.hive.metastore.HiveMetaStoreClient
-metadata.iceberg.hive-conf-dir =
-metadata.iceberg.hive-skip-update-stats: boolean = false
-metadata.iceberg.manifest-compression = snappy
-metadata.iceberg.manifest-legacy-version: boolean = false
-metadata.iceberg.previous-versions-max: int = 0
-metadata.iceberg.storage: disabled|table-location|hadoop-catalog|hive-catalog|rest-catalog = disabled
-metadata.iceberg.storage-location: table-location|catalog-location =
-metadata.iceberg.table =
-metadata.iceberg.uri =
-metadata.stats-dense-store: boolean = true
-metadata.stats-keep-first-n-columns: int = -1
-metadata.stats-mode = truncate(16)
-metadata.stats-mode.per.level: map =
-metastore.partitioned-table: boolean = false
-metastore.tag-to-partition =
-metastore.tag-to-partition.preview: none|process-time|watermark|batch = none
-mode: permissive|dropmalformed|failfast =
-mosaic.num-buckets =
-mosaic.stats-columns =
-multivalue-index.compression =
-multivalue-index.compression-level: int =
-multivalue-index.dictionary-block-size: size =
-nullvalue =
-num-levels: int =
-num-sorted-run.compaction-trigger: int = 5
-num-sorted-run.stop-trigger: int =
-orc.column.encoding.direct: int =
-orc.dictionary.key.threshold: double = 0.8
-orc.timestamp-ltz.legacy.type: boolean = true
-orc.write.batch-size: int =
-overwrite-upgrade: boolean = true
-page-size: size = 64 kb
-parquet.crypto.factory.class =
-parquet.enable.dictionary: int =
-parquet.filter.columnindex.enabled =
-parquet.variant.shreddingSchema =
-parquet.write-page-index.enabled =
-partial-update.ignore-delete: boolean =
-partial-update.remove-record-on-delete: boolean = false
-partial-update.remove-record-on-sequence-group =
-partition =
-partition.default-name = __DEFAULT_PARTITION__
-partition.end-input-to-done: boolean = false
-partition.expiration-batch-size: int =
-partition.expiration-check-interval: duration = 1 h
-partition.expiration-max-num: int = 100
-partition.expiration-strategy = values-time
-partition.expiration-time: duration =
-partition.idle-time-to-done: duration =
-partition.idle-time-to-report-statistic: duration = 0 ms
-partition.legacy-name: boolean = true
-partition.mark-done-action = success-file
-partition.mark-done-action.custom.class =
-partition.mark-done-action.http.params =
-partition.mark-done-action.http.url =
-partition.mark-done-action.mode: process-time|watermark = process-time
-partition.mark-done.recover-from-state: boolean = true
-partition.sink-strategy: none|hash|partition_dynamic = NONE
-partition.time-interval: duration =
-partition.timestamp-format.strict: boolean = false
-partition.timestamp-formatter =
-partition.timestamp-pattern =
-path =
-pk-bitmap.index.columns =
-pk-btree.index.columns =
-pk-clustering-override: boolean = false
-pk-full-text.index.columns =
-pk-multivalue.index.columns =
-pk-vector.index.columns =
-postpone.batch-write-fixed-bucket: boolean = true
-postpone.batch-write-fixed-bucket.max-parallelism: int = 2048
-postpone.batch-write-fixed-bucket.rescale-load-factor: int = 32
-postpone.default-bucket-num: int =
-postpone.merge-on-read: boolean = false
-postpone.target-row-num-per-bucket: long =
-postpone.target-size-per-bucket: size = 1 gb
-precommit-compact: boolean = false
-primary-key =
-primary-key.nullable: boolean = false
-query-auth.enabled: boolean = false
-quote =
-read.allow.fullScan: boolean = true
-read.batch-size: int = 1024
-read.changelog: boolean = false
-read.native.enabled =
-read.parallelism =
-read.shuffle-bucket-with-partition: boolean = true
-read.stream.maxBytesPerTrigger: long =
-read.stream.maxFilesPerTrigger: int =
-read.stream.maxRowsPerTrigger: long =
-read.stream.maxTriggerDelayMs: long =
-read.stream.minRowsPerTrigger: long =
-record-level.expire-time: duration =
-record-level.time-field =
-requiredSparkConfsCheck.enabled: boolean = true
-rocksdb.block.blocksize =
-rocksdb.block.cache-size =
-rocksdb.block.metadata-blocksize =
-rocksdb.bloom-filter.bits-per-key =
-rocksdb.bloom-filter.block-based-mode =
-rocksdb.compaction.level.max-size-level-base =
-rocksdb.compaction.level.target-file-size-base =
-rocksdb.compaction.level.use-dynamic-size =
-rocksdb.compaction.style =
-rocksdb.compression.type =
-rocksdb.files.open =
-rocksdb.log.dir =
-rocksdb.log.file-num =
-rocksdb.log.level =
-rocksdb.log.max-file-size =
-rocksdb.thread.num =
-rocksdb.use-bloom-filter =
-rocksdb.writebuffer.count =
-rocksdb.writebuffer.number-to-merge =
-rocksdb.writebuffer.size =
-row-tracking.enabled: boolean = false
-row-tracking.partition-group-on-commit: boolean = true
-rowkind.field =
-scalar-index.search-mode: fast|full|detail = fast
-scan.bounded: boolean =
-scan.bounded.watermark: long =
-scan.bucket: int =
-scan.creation-time-millis: long =
-scan.dedicated-split-generation: boolean = false
-scan.fallback-branch =
-scan.fallback-branch.read-fail-fast: boolean = false
-scan.fallback-delta-branch =
-scan.fallback-snapshot-branch =
-scan.file-creation-time-millis: long =
-scan.ignore-corrupt-files: boolean = false
-scan.ignore-lost-files: boolean = false
-scan.infer-parallelism: boolean = true
-scan.infer-parallelism.max: int = 1024
-scan.manifest.parallelism: int =
-scan.max-snapshot.count: int = -1
-scan.max-splits-per-task: int = 10
-scan.mode: default|latest-full|full|latest|latest-delta|compacted-full|from-timestamp|from-creation-timestamp|from-file-creation-time|from-snapshot|from-snapshot-full|incremental = default
-scan.native-plan.enabled =
-scan.parallelism: int =
-scan.partitions =
-scan.plan-auto-tag-for-read.time-retained: duration =
-scan.plan-sort-partition: boolean = false
-scan.primary-branch =
-scan.remove-normalize: boolean = false
-scan.snapshot-id: long =
-scan.split-enumerator.batch-size: int = 10
-scan.split-enumerator.mode: fair|preemptive = fair
-scan.tag-name =
-scan.timestamp =
-scan.timestamp-millis: long =
-scan.version =
-scan.watermark: long =
-scan.watermark.alignment.group =
-scan.watermark.alignment.max-drift: duration =
-scan.watermark.alignment.update-interval: duration = 1 s
-scan.watermark.emit.strategy: on-periodic|on-event = on-event
-scan.watermark.idle-timeout: duration =
-seq =
-sequence.field =
-sequence.field.sort-order: ascending|descending = ascending
-sequence.snapshot-ordering: boolean = false
-sink.clustering.by-columns =
-sink.clustering.sample-factor: int = 100
-sink.clustering.sort-in-cluster: boolean = true
-sink.clustering.strategy =
-sink.committer-cpu: double = 1.0
-sink.committer-memory: size =
-sink.committer-operator-chaining: boolean = true
-sink.coordinator-commit.enabled: boolean = false
-sink.cross-partition.managed-memory: size = 256 mb
-sink.key-only-deletes.enabled: boolean = false
-sink.managed.writer-buffer-memory: size = 256 mb
-sink.operator-uid.suffix =
-sink.parallelism: int =
-sink.process-time-zone =
-sink.savepoint.auto-tag: boolean = false
-sink.use-managed-memory-allocator: boolean = false
-sink.watermark-time-zone = UTC
-sink.writer-coordinator.cache-expire-after-access: duration =
-sink.writer-coordinator.cache-memory: size = 2 gb
-sink.writer-coordinator.cache-soft-values: boolean = true
-sink.writer-coordinator.enabled: boolean = false
-sink.writer-coordinator.page-size: size = 32 kb
-sink.writer-coordinator.prefetch-manifests: boolean = false
-sink.writer-cpu: double = 1.0
-sink.writer-memory: size =
-sink.writer-refresh-detectors =
-snapshot.clean-empty-directories: boolean = false
-snapshot.expire.clean-empty-directories: boolean =
-snapshot.expire.execution-mode: sync|async = sync
-snapshot.expire.limit: int = 50
-snapshot.ignore-empty-commit: boolean =
-snapshot.num-retained.max: int = infinite
-snapshot.num-retained.min: int = 10
-snapshot.time-retained: duration = 1 h
-snapshot.watermark-idle-timeout: duration =
-sort-compaction.local-sample.magnification: int = 1000
-sort-compaction.range-strategy: size|quantity = SIZE
-sort-engine: min-heap|loser-tree = loser-tree
-sort-spill-buffer-size: size = 64 mb
-sort-spill-threshold: int =
-sorted-index.build.max-parallelism: int =
-sorted-index.records-per-file =
-sorted-index.records-per-range: long =
-source.checkpoint-align.enabled: boolean = false
-source.checkpoint-align.timeout: duration = 30 s
-source.operator-uid.suffix =
-source.split.open-file-cost: size = 4 mb
-source.split.target-size: size = 128 mb
-source.split.target-size-with-column-pruning: boolean = false
-spill-compression = zstd
-spill-compression.zstd-level: int = 1
-stream-scan-mode: none|compact-bucket-table|file-monitor =
-streaming-read-append-overwrite: boolean = false
-streaming-read-overwrite: boolean = false
-streaming-read.shuffle-bucket-with-partition: boolean =
-streaming.read.snapshot.delay: duration =
-table-read.sequence-number.enabled: boolean = false
-tag.automatic-completion: boolean = false
-tag.automatic-creation: none|process-time|watermark|batch = none
-tag.batch.customized-name =
-tag.callback.#.param =
-tag.callbacks =
-tag.create-success-file: boolean = false
-tag.creation-delay: duration = 0 ms
-tag.creation-period: daily|hourly|two-hours = daily
-tag.creation-period-duration: duration =
-tag.default-time-retained: duration =
-tag.num-retained-max: int =
-tag.period-formatter: with_dashes|without_dashes|without_dashes_and_spaces = with_dashes
-tag.time-expire-enabled: boolean = true
-target-file-row-num: long = 9223372036854775807
-target-file-size: size =
-text.line-delimiter =
-type: table|format-table|materialized-table|object-table|lance-table|iceberg-table = table
-unaware-bucket.compaction.parallelism: int =
-unaware-bucket.no-shuffle: boolean = false
-upsert-key =
-variant.inferShreddingSchema: boolean = false
-variant.shredding.adaptive.maxInferBufferRow: int = 256
-variant.shredding.adaptive.retentionRatio: double = 0.05
-variant.shredding.inferenceMode: per-file|adaptive = per-file
-variant.shredding.maxInferBufferRow: int = 4096
-variant.shredding.maxSchemaDepth: int = 50
-variant.shredding.maxSchemaWidth: int = 300
-variant.shredding.minFieldCardinalityRatio: double = 0.1
-variant.shreddingSchema =
-vector-field =
-vector-index.search-mode: fast|full|detail = fast
-vector-search.distribute.enabled: boolean = false
-vector-search.lateral-join.batch-size: int = 256
-vector-search.lateral-join.parallelism: int = 16
-vector.file.format =
-vector.target-file-size: size =
-video-frame-field =
-visibility-callback.check-interval: duration = 10 s
-visibility-callback.enabled: boolean = false
-visibility-callback.timeout: duration = 30 min
-write-buffer-for-append: boolean = false
-write-buffer-size: size = 256 mb
-write-buffer-spill.max-disk-size: size = infinite
-write-buffer-spillable: boolean = true
-write-max-writers-to-spill: int = 10
-write-only: boolean = false
-write.batch-memory: size = 128 mb
-write.batch-size: int = 1024
-write.compaction-skip: boolean =
-write.data-evolution.update-conflict-retry.max-attempts: int = 20
-write.data-evolution.update-conflict-retry.wait-ms: long = 10
-write.hive-style-dynamic-partition.enabled: boolean = false
-write.merge-schema: boolean = false
-write.merge-schema.explicit-cast: boolean = false
-write.merge-schema.type-widening: boolean = false
-write.native.enabled =
-write.sequence-number-init-mode: scan|snapshot = scan
-write.use-v2-write: boolean = false
-zorder.var-length-contribution: int = 8
-"""
+from airflow_paimon.core.table.options import (
+    FOUR_EYES_OPTION,
+    MASKED_OPTION,
+    OWN_OPTIONS,
+    RECORD_SQL_OPTION,
+    REQUIRED_CHECKS_OPTION,
+)
+
+FILE = "known_options.txt"
+PAIMON_VERSIONS = "1.4.2, 2.0.0 or 2.1"
+"""A newer version may know more."""
+OWN = (FOUR_EYES_OPTION, MASKED_OPTION, RECORD_SQL_OPTION, REQUIRED_CHECKS_OPTION)
+_CLOSE = 0.8
+"""How alike two names have to be: a wrong letter, a missing word, another separator."""
+_HEADING = re.compile(r"\[([a-z ]+)(?:: ([a-z ]+))?\] (.+)")
+
+
+class OptionClass(Enum):
+    """What this package does with an option."""
+
+    HANDLED = "handled"
+    REFUSED = "refused"
+    NO_EFFECT = "no effect"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOption:
+    """A line of the file, and the heading above it. ``name`` may have ``*``; ``type`` and ``default`` may be empty.
+
+    ``option_class`` None: the line has no heading yet. ``operations``: those that refuse a table that has the option.
+    """
+
+    name: str
+    type: str
+    default: str
+    option_class: OptionClass | None
+    operations: tuple[str, ...]
+    why: str
 
 
 def parse_line(line: str) -> tuple[str, tuple[str, str]]:
@@ -578,10 +58,60 @@ def parse_line(line: str) -> tuple[str, tuple[str, str]]:
     return name.strip(), (kind.strip(), default.strip())
 
 
-_PARSED = dict(parse_line(line) for line in _TABLE.split("\n") if line)
-DEFAULTS = {name: default for name, (_, default) in _PARSED.items()}
-"""Name -> default as Paimon's documentation spells it; empty: it has none, or none that is documented."""
-TYPES = {name: kind for name, (kind, _) in _PARSED.items() if kind}
-"""Name -> ``int``, ``long``, ``double``, ``float``, ``boolean``, ``duration``, ``size``, ``map``, or the values of an
-enumeration with ``|``. Options that are missing here are texts, or nothing is known of their type.
-"""
+@cache
+def known_options() -> Mapping[str, KnownOption]:
+    """Return the options by the names that the file has."""
+    found: dict[str, KnownOption] = {}
+    option_class, operations, why = None, (), ""
+    data = pkgutil.get_data(__package__, FILE)  # also from an archive
+    for line in (data or b"").decode().splitlines():
+        if heading := _HEADING.fullmatch(line):
+            option_class, operations, why = OptionClass(heading[1]), tuple((heading[2] or "").split()), heading[3]
+        elif line and not line.startswith("#"):
+            name, (kind, default) = parse_line(line)
+            found[name] = KnownOption(name, kind, default, option_class, operations, why)
+    return found
+
+
+def find_option(name: str) -> KnownOption | None:
+    """Return what is known of an option, this package's own ones left out; of several patterns the longest counts."""
+    known = known_options()
+    return known.get(name) or max(
+        (option for pattern, option in known.items() if "*" in pattern and fnmatchcase(name, pattern)),
+        key=lambda option: len(option.name),
+        default=None,
+    )
+
+
+def is_known(name: str) -> bool:
+    """Whether an engine may know the option."""
+    return name in OWN if name.startswith(OWN_OPTIONS) else find_option(name) is not None
+
+
+def meant(name: str) -> str | None:
+    """Return the option that an unknown name was probably meant to be, None if none is like it."""
+    known = [*known_options(), *OWN]
+    if name.startswith("fields."):
+        head, _, last = name.rpartition(".")
+        near = get_close_matches(f"fields.*.{last}", [n for n in known if n.startswith("fields.*.")], 1, _CLOSE)
+        return f"{head}.{near[0].removeprefix('fields.*.')}" if near and head != "fields" else None
+    near = get_close_matches(name.lower().replace("_", "-"), [n for n in known if "*" not in n], 1, _CLOSE)
+    return near[0] if near else None
+
+
+def unknown_options(names: Iterable[str]) -> list[str]:
+    """Say of each option that no engine knows which one may be meant. Only a warning: a newer Paimon may know more."""
+    return [_sentence(name) for name in sorted(names) if not is_known(name)]
+
+
+def unknown_text(name: str) -> str:
+    """Say in a few words that an option is unknown."""
+    near = meant(name)
+    return f"unknown: did you mean {near}?" if near else "unknown"
+
+
+def _sentence(name: str) -> str:
+    owner = "airflow-paimon" if name.startswith(OWN_OPTIONS) else f"Paimon {PAIMON_VERSIONS}"
+    near = meant(name)
+    hint = f": did you mean {near}?" if near else ""
+    return f"there is no table option {name!r} in {owner}, so it has no effect{hint}"

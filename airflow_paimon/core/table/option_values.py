@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.option_lists import listed
-from airflow_paimon.core.table.known_options import TYPES
+from airflow_paimon.core.table.known_options import find_option
 from airflow_paimon.core.table.options import FOUR_EYES_OPTION, RECORD_SQL_OPTION, parse_duration, parse_size
 
 _MORE_TYPES = {
@@ -24,16 +24,6 @@ _MORE_TYPES = {
     RECORD_SQL_OPTION: "full|masked|none",
 }
 """Types of options that Paimon declares as texts, and of ours."""
-_FIELD_TYPES = {
-    "count-limit": "int",
-    "distinct": "boolean",
-    "ignore-retract": "boolean",
-    "map.shared-shredding.max-columns": "int",
-    "map.storage-layout": "default|shared-shredding",
-    "nested-key-null-strategy": "merge|ignore|error",
-    "stats-mode": "stats",
-}
-"""Of ``fields.<column>.<one of these>``."""
 _BY_LEVEL = {
     "file.compression.per.level": "",
     "file.format.per.level": "file.format",
@@ -54,10 +44,9 @@ _LONGEST = 2**63
 
 
 def type_of(key: str) -> str:
-    """Return an option's type as ``known_options.TYPES`` has them; "" for texts and unknown options."""
-    if key.startswith("fields."):
-        return next((kind for end, kind in _FIELD_TYPES.items() if key.endswith(f".{end}")), "")
-    return _MORE_TYPES.get(key) or TYPES.get(key, "")
+    """Return an option's type as ``known_options.txt`` has them; "" for texts and unknown options."""
+    found = find_option(key)
+    return _MORE_TYPES.get(key) or ("" if found is None else found.type)
 
 
 def value_faults(options: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ knows. Values that look secret are not shown.
 
 from __future__ import annotations
 
-from airflow_paimon.core.table.option_names import is_known
+from airflow_paimon.core.table.known_options import is_known
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.shown import lists
 

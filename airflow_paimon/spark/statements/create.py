@@ -23,7 +23,7 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.schema_plan import new_schema
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.option_names import unknown_options
+from airflow_paimon.core.table.known_options import unknown_options
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_or_place
 from airflow_paimon.data.arguments import check_operation_id
