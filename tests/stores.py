@@ -73,6 +73,9 @@ class _Wrapper(StoreOver):
     def delete_same(self, path: str, data: bytes) -> bool | None:
         return self._call("delete", path, lambda: self.inner.delete_same(path, data))
 
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        return self._call("replace", path, lambda: self.inner.replace_same(path, data, expected))
+
     def delete_empty(self, path: str) -> None:
         self._call("delete_tree", path, lambda: self.inner.delete_empty(path))
 

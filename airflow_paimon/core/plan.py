@@ -34,7 +34,9 @@ class PutNew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replace:
-    """Write a file, replacing an existing one. ``expected``: only where it has this content; otherwise it stays."""
+    """Write a file, replacing an existing one. ``expected``: only where it has this content; None where it is a hint,
+    where nobody else writes it, or where all who write it write the same.
+    """
 
     path: str
     data: bytes

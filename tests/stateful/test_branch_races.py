@@ -110,6 +110,12 @@ class Switching(_Wrapper):
         if path.startswith("_airflow_paimon/branches/"):
             self.on_record(json.loads(data))
 
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        done = super().replace_same(path, data, expected)
+        if done and path.startswith("_airflow_paimon/branches/"):
+            self.on_record(json.loads(data))
+        return done
+
 
 @dataclass
 class Model:

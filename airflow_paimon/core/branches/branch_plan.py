@@ -202,7 +202,14 @@ def plan_create_branch(
         protect=_protect(record.branch, source, known),
         fill=tuple(_snapshot_actions(paths, source, written=written)),
         show=tuple(_schema_actions(paths, source, now_ms)),
-        finish=(Replace(path=path, data=record.in_state(READY).to_bytes(), reason="the branch is ready"),),
+        finish=(
+            Replace(
+                path=path,
+                data=record.in_state(READY).to_bytes(),
+                expected=record.to_bytes(),
+                reason="the branch is ready",
+            ),
+        ),
     )
 
 
@@ -270,6 +277,7 @@ def plan_delete_branch(
     protective: Mapping[str, bytes],
     for_others: Sequence[PutNew] = (),
     *,
+    recorded: bytes | None,
     head: int | None = None,
     since: str | None = None,
     successor: Lineage | None = None,
@@ -278,19 +286,24 @@ def plan_delete_branch(
 
     ``record``: the branch's record to restore if the deletion is undone. ``files``: its files and their content, None
     where the branch's name is used only once. ``schemas``: its schema files. ``protective``: the tags that retain its
-    files, by path. ``for_others``: tags that other branches need in their place. ``since``: when the deletion began.
-    ``successor``: the record of the branch that takes over its name.
+    files, by path. ``for_others``: tags that other branches need in their place. ``recorded``: the stored record.
+    ``since``: when the deletion began. ``successor``: the record of the branch that takes over its name.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
     saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
     deleting = replace(record.in_state(DELETING), head=head, schemas=saved, since=since)
     deleted = replace(record.in_state(DELETED), since=since)
     known = {paths.schema(i): data for i, data in sorted(schemas.items())}
-    hide: list[Action] = [Replace(path=path, data=deleting.to_bytes(), reason="marks the branch as being deleted")]
+    hide: list[Action] = [_mark(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
     hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
     hide += for_others
     remove: list[Action] = [
-        Replace(path=path, data=deleted.to_bytes(), reason="from here on the deletion can't be undone")
+        Replace(
+            path=path,
+            data=deleted.to_bytes(),
+            expected=deleting.to_bytes(),
+            reason="from here on the deletion can't be undone",
+        )
     ]
     reason = f"protected files of the deleted branch {name}"
     remove += [Delete(path=p, expected=data, reason=reason) for p, data in sorted(protective.items())]
@@ -320,11 +333,18 @@ def _deletions(paths: BranchPaths, files: Mapping[str, bytes | None], reason: st
     return [Delete(path=f, expected=None if f in hints else d, reason=reason) for f, d in sorted(files.items())]
 
 
-def _record_action(path: str, record: Lineage | None, reason: str, marked: bytes | None = None) -> Action:
+def _mark(path: str, data: bytes, recorded: bytes | None, reason: str, *, same_ok: bool = False) -> PutNew | Replace:
+    """Write a record in the place of the one that is known, None: there is none."""
+    if recorded is None:
+        return PutNew(path=path, data=data, same_ok=same_ok, reason=reason)
+    return Replace(path=path, data=data, expected=recorded, reason=reason)
+
+
+def _record_action(path: str, record: Lineage | None, reason: str, marked: bytes | None) -> Action:
     """Write a record, or delete it if the branch gets none. ``marked``: what this operation has put there before."""
     if record is None:
         return Delete(path=path, expected=marked, reason=reason)
-    return Replace(path=path, data=record.to_bytes(), reason=reason)
+    return Replace(path=path, data=record.to_bytes(), expected=marked, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +357,7 @@ class RenamePlan:
     """
 
     outline: Plan
-    claim: tuple[PutNew, Replace] | tuple[()]
+    claim: tuple[PutNew, PutNew | Replace] | tuple[()]
     copy: tuple[Action, ...]
     hide: tuple[Action, ...]
     remove: tuple[Action, ...]
@@ -361,14 +381,15 @@ def plan_rename_branch(
     *,
     since: str | None,
     resumed: bool,
+    recorded: bytes | None,
     marks: tuple[bytes | None, bytes | None] | None = None,
 ) -> RenamePlan:
     """Plan a rename: copy everything to the new name, schemas last; hide the old branch; delete the rest of it.
 
     ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: content of the files
     that an interrupted rename has copied, by path. ``protective``: each protective tag by its path. ``since``: when the
-    rename began; ``resumed``: it was interrupted. ``marks``: the records of the new and the old branch, where they stay
-    as they are.
+    rename began; ``resumed``: it was interrupted. ``recorded``: the old branch's record, as stored. ``marks``: the
+    records of the new and the old branch, where they stay as they are.
     """
     name = record.branch
     old, new = BranchPaths(name), BranchPaths(to_branch)
@@ -380,7 +401,7 @@ def plan_rename_branch(
     )
     claim = (
         PutNew(path=paths[1], data=begins[0], same_ok=resumed, reason="marks the branch as made by a rename"),
-        Replace(path=paths[0], data=begins[1], reason="marks the branch as being renamed"),
+        _mark(paths[0], begins[1], recorded, "marks the branch as being renamed", same_ok=resumed),
     )
     marks = marks or begins
     remove: list[Action] = [
@@ -419,13 +440,15 @@ def _undone_rename(
     files: Mapping[str, bytes],
     there: Mapping[str, bytes],
 ) -> list[Action]:
-    """Put the old branch's schemas again, so that both branches stay. ``records``: the new and the old branch's."""
+    """Give each branch the schemas that only the other one has, so that both stay. ``records``: the new and the old
+    branch's.
+    """
     new, old = (BranchPaths(record.branch) for record in records)
-    back = [(f, old.root + f.removeprefix(new.root)) for f in reversed(_schema_files(new, there))]
     put = [
-        PutNew(path=path, data=there[f], same_ok=True, reason="both branches stay")
-        for f, path in back
-        if path not in files
+        PutNew(path=path, data=has[f], same_ok=True, reason="both branches stay")
+        for one, other, has, lacks in ((new, old, there, files), (old, new, files, there))
+        for f in reversed(_schema_files(one, has))
+        if (path := other.root + f.removeprefix(one.root)) not in lacks
     ]
     kept = [
         _record_action(lineage_path(r.branch), r if r.outlives_changes else None, "both branches stay", mark)

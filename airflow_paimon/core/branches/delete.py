@@ -195,6 +195,7 @@ def gather_removal(
         schemas,
         protective,
         _tags_for_others(table, name, protective),
+        recorded=seen,
         head=max(snapshots, default=None),
         since=now_iso,
         successor=successor,
@@ -222,16 +223,15 @@ def remove_branch(table: Table, removal: Removal) -> None:
         ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was created from it.
     """
     _refuse_if_written(table, removal)
-    if branch_record(table, removal.branch) != removal.record:
-        raise being_changed(table, removal.branch)
     mark = removal.plan.hide[0]
+    _write_mark(table, removal.branch, mark)
 
     def still_hiding(_: Action) -> None:
         if not is_marked(table, removal.branch, mark):
             _give_way(table, removal)
 
     try:
-        execute(table, removal.plan.hide, still_hiding)
+        execute(table, removal.plan.hide[1:], still_hiding)
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
         refuse_held(table, removal.branch)
@@ -247,6 +247,18 @@ def remove_branch(table: Table, removal: Removal) -> None:
     execute_while(table, removal.branch, removed.data, removal.plan.remove[1:])
     _clear_folder(table, removal.branch, removed.data)
     execute(table, removal.plan.end[1:])
+
+
+def _write_mark(table: Table, branch: str, *marks: Action) -> None:
+    """Mark a branch, unless another operation has changed its record.
+
+    Raises:
+        ConflictError: it has.
+    """
+    try:
+        execute(table, marks)
+    except (AlreadyExistsError, ConflictError) as error:
+        raise being_changed(table, branch) from error
 
 
 def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Action]) -> None:
@@ -522,10 +534,13 @@ def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
         execute(table, [of_deleted])
     if branch_record(table, old) != rename.record:
         raise being_changed(table, old)
+    _write_mark(table, old, *rename.plan.claim[:1])
     try:
-        execute(table, rename.plan.claim)
-    except AlreadyExistsError as error:
-        raise being_changed(table, old) from error
+        _write_mark(table, old, *rename.plan.claim[1:])
+    except ConflictError:
+        if not rename.resumed:
+            execute(table, rename.plan.withdraw[-1:])
+        raise
     try:
         refuse_parent(table, old)
     except UnsafeOperationError:
@@ -571,7 +586,11 @@ def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str
     tags = _protective(table, old, new)
     kept = marks if removing else None
     plan = plan_rename_branch(
-        operation, table.name, record, new, files, there, tags, since=since, resumed=making, marks=kept
+        *(operation, table.name, record, new, files, there, tags),
+        since=since,
+        resumed=making,
+        recorded=marks[1],
+        marks=kept,
     )
     if removing:
         plan = replace(plan, claim=(), copy=(), hide=(), remove=plan.remove[1:])

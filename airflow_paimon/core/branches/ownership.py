@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
@@ -73,6 +73,7 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     if name == MAIN:
         raise InvalidInputError(f"{table.name}: main has no owner, retention or protection")
     view = table.branch(name).require()
+    recorded = read_if_there(table.store, lineage_path(name))
     known = require_ready(view)
     before = known or Lineage(branch=name, created_at=context.now_iso, known_origin=False)
     after = _altered(before, request, table.name)
@@ -80,10 +81,12 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
         return context.result(None, branch=name, changed=False, details={"branch": described(before)})
     path, data = lineage_path(name), after.to_bytes()
     reason = "owner, reason, retention and protection of the branch"
-    action = Replace(path=path, data=data, reason=reason) if known else PutNew(path=path, data=data, reason=reason)
+    action: Replace | PutNew = PutNew(path=path, data=data, reason=reason)
+    if recorded is not None:
+        action = Replace(path=path, data=data, expected=recorded, reason=reason)
     plan = Plan(operation=request.operation, table=table.name, actions=(action,), summary={"branch": name})
     if not request.dry_run:
-        _write(table, view, action, before if known else None)
+        _write(table, view, action)
     details = {"before": described(before), "branch": described(after)}
     return context.result(plan, branch=name, changed=True, details=details)
 
@@ -124,19 +127,20 @@ def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:
     return replace(out, protected_by=request.protected_by or out.protected_by)
 
 
-def _write(table: Table, view: Table, action: Replace | PutNew, before: Lineage | None) -> None:
+def _write(table: Table, view: Table, action: Replace | PutNew) -> None:
     """Write the record unless another operation has changed it, and take it back where it finds the branch gone.
 
     A deletion that marked the branch in between finds this record, stops, and restores the branch; one that is past
     that has removed the schemas, and is finished by running it again.
     """
-    if read_lineage(table, view.branch_name) != before:
-        raise being_changed(table, view.branch_name)
-    execute(table, [action])
+    try:
+        execute(table, [action])
+    except (AlreadyExistsError, ConflictError) as error:
+        raise being_changed(table, view.branch_name) from error
     if not view.exists():
         if read_if_there(table.store, action.path) == action.data:
             reason = "the branch was deleted or renamed meanwhile"
             execute(table, [Delete(path=action.path, expected=action.data, reason=reason)])
         raise being_changed(table, view.branch_name)
-    if read_lineage(table, view.branch_name) != Lineage.from_bytes(action.data):
+    if read_if_there(table.store, action.path) != action.data:
         raise being_changed(table, view.branch_name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import suppress
 from urllib.parse import quote
 
+from airflow_paimon.core.branches.tag_files import replacement
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.format.snapshot import Tag, parse_tag
@@ -52,7 +53,7 @@ def put_back_if_held(view: Table, deleted: Tag, *, instead_of: Tag | None = None
     path, reason = view.paths.tag(held.name), f"it {held.hold_text}"
     now = None if instead_of is None else view.find_tag(held.name)
     if now is not None and (now.hold is None or now == instead_of):
-        execute(view, [Replace(path=path, data=held.to_bytes(), reason=reason)])
+        execute(view, [replacement(view, now, held, reason)])
         return held
     with suppress(AlreadyExistsError):
         execute(view, [PutNew(path=path, data=held.to_bytes(), reason=reason)])

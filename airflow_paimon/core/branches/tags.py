@@ -9,7 +9,7 @@ from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
 from airflow_paimon.core.branches.success_files import makes_success_files, plan_deletions, plan_success_file
-from airflow_paimon.core.branches.tag_files import deletion
+from airflow_paimon.core.branches.tag_files import deletion, put_replacement, replacement
 from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -113,7 +113,7 @@ def _replace_tag(
     refuse_tag_of_set(view, existing)
     refuse_second_automatic(view, tag)
     reason = f"names snapshot {tag.snapshot.id} of {view.branch_name} (replaces the existing tag)"
-    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=reason)
+    action = replacement(view, existing, tag, reason)
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
         put_instead(view, action, tag, existing, context.now_local)
@@ -128,7 +128,11 @@ def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag, now: date
     Raises:
         UnsafeOperationError: it has got one. ConflictError: see ``check_held``.
     """
-    execute(view, [action])
+    try:
+        put_replacement(view, action)
+    except ConflictError:
+        check_deletable(view, view.tag(tag.name))  # refuses one that has got a hold
+        raise
     held = put_back_if_held(view, existing, instead_of=tag)
     if held is not None:
         check_deletable(view, held)  # refuses it
@@ -136,7 +140,7 @@ def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag, now: date
     if tag.hold is not None:
         record_hold(view, tag)
         if view.find_tag(tag.name) is None:  # it was deleted by somebody who has looked for a record before this one
-            execute(view, [action])
+            put_replacement(view, action)
 
 
 def _tagged(
@@ -247,12 +251,15 @@ def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing:
     Raises:
         ConflictError: the tag was replaced, or somebody else has put a hold on it, meanwhile.
     """
-    action = Replace(path=view.paths.tag(tag.name), data=tag.to_bytes(), reason=f"it {tag.hold_text}")
+    action = replacement(view, existing, tag, f"it {tag.hold_text}")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
         record_hold(view, tag)
         _refuse_changed(view, tag, existing)
-        execute(view, plan.actions)
+        try:
+            put_replacement(view, action)
+        except ConflictError:
+            _refuse_changed(view, tag, tag)
         try:
             check_held(view, tag, existing, context.now_local)
         except ConflictError:
@@ -339,7 +346,9 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     path = view.paths.tag(tag.name)
     before = replaced.to_bytes() if replaced is not None and is_whole(view, replaced.snapshot) else None
     if view.find_tag(tag.name) == tag:
-        back = deletion(view, tag, "refused") if before is None else Replace(path=path, data=before, reason="back")
+        back: Action = deletion(view, tag, "refused")
+        if before is not None:
+            back = Replace(path=path, data=before, expected=back.expected, reason="back")
         execute(view, [back])
     why = f" ({lost[0]} is gone)" if lost else ""
     raise ConflictError(

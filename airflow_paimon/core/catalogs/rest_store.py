@@ -196,6 +196,9 @@ class RestTableStore(StoreOver):
         managed = _METADATA.fullmatch(path) is not None
         return Store.delete_same(self, path, data) if managed else self.inner.delete_same(path, data)
 
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        return Store.replace_same(self, path, data, expected)
+
     def delete_empty(self, path: str) -> None:
         if path.split("/")[0] not in _SERVERS:
             self.inner.delete_empty(path)

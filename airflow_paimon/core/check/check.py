@@ -249,8 +249,9 @@ def repair_table(
     ``keys_twice``: see ``find_all``; ``compact`` is the operation of that name.
 
     Raises:
-        InvalidInputError: a named finding does not exist, or has no automatic repair. ConflictError,
-            UnsafeOperationError: see ``rebuild_hash_indexes``; or a job may have a bucket open that is to be compacted.
+        InvalidInputError: a named finding does not exist, or has no automatic repair. ConflictError: a file that is to
+            be repaired has changed meanwhile; a next run goes on. ConflictError, UnsafeOperationError: see
+            ``rebuild_hash_indexes``; or a job may have a bucket open that is to be compacted.
     """
     before = context.table.latest_snapshot_id()
     kinds = {i.partition(":")[0] for i in request.finding}
@@ -274,8 +275,10 @@ def repair_table(
         told = [a for a in actions if isinstance(a, TellCatalog)]
         merged = [a for a in actions if isinstance(a, CompactPartition)]
         files = replace(plan, actions=tuple(a for a in actions if a not in [*rebuilt, *told, *merged]))
-        execute(context.table, files.actions)
-        execute(context.table, check_history.taken_away(context.table, files).actions)
+        try:
+            execute(context.table, files.actions)
+        finally:
+            execute(context.table, check_history.taken_away(context.table, files).actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
             if keys is not None:

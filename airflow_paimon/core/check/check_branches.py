@@ -10,9 +10,9 @@ from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
 from airflow_paimon.core.branches.delete import branch_record, gather_removal, gather_rename
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew
+from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.history import greatest_shared
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -26,9 +26,10 @@ from airflow_paimon.core.table.lineage import (
     read_lineage,
     recorded_branches,
 )
-from airflow_paimon.core.table.paths import MAIN, BranchPaths, protective_tag, protects, published_tag
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths, protective_tag, protects, published_tag
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
+_RECORDS = f"{PRIVATE_DIR}/branches/"
 _UNDER_WAY = "The operation is still running, or was interrupted"
 _AT_RISK = (
     "nothing of main; commits of airflow-paimon are refused there; while its folder has no schema, Paimon's "
@@ -73,7 +74,7 @@ def _half_created(table: Table, record: Lineage) -> Finding:
     if actions is None and view.latest_snapshot_id() in (None, record.snapshot_id):
         actions = gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions
     message = f"Branch {name!r} was to {was_to} of {record.from_branch}, and is not complete. "
-    return _half_done("made", name, message, repair if actions else None, actions or ())
+    return _half_done(table, "made", name, message, repair if actions else None, actions or ())
 
 
 def _half_deleted(table: Table, record: Lineage) -> Finding:
@@ -91,11 +92,8 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
         if record.state == DELETING and head > (record.head or 0):
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"
-            undo: list[Action] = [*plan.undo]
-            if isinstance(end := undo[-1], Delete):
-                undo[-1] = replace(end, expected=removal.record)
-            actions = tuple(undo)
-    return _half_done("deleted", name, f"Branch {name!r} {what}. ", repair, actions)
+            actions = plan.undo
+    return _half_done(table, "deleted", name, f"Branch {name!r} {what}. ", repair, actions)
 
 
 def _half_renamed(table: Table, old: str, new: str) -> Finding:
@@ -103,10 +101,24 @@ def _half_renamed(table: Table, old: str, new: str) -> Finding:
     both = plan.both_written
     message = f"Branch {old!r} is being renamed to {new!r}" + (", and both were written since. " if both else ". ")
     repair = "keep both branches" if both else "finish the rename"
-    return _half_done("renamed", old, message, repair, plan.undo if both else plan.whole().actions)
+    return _half_done(table, "renamed", old, message, repair, plan.undo if both else plan.whole().actions)
 
 
-def _half_done(what: str, name: str, message: str, repair: str | None, actions: Sequence[Action]) -> Finding:
+def _from_here(table: Table, actions: Sequence[Action]) -> tuple[Action, ...]:
+    """Expect of each branch's record, before the first change of it, what it is now: some steps are not repeated."""
+    out: list[Action] = []
+    changed: set[str] = set()
+    for action in actions:
+        if isinstance(action, Delete | Replace) and action.path not in changed and action.path.startswith(_RECORDS):
+            action = replace(action, expected=read_if_there(table.store, action.path))
+        changed.add(action.path)
+        out.append(action)
+    return tuple(out)
+
+
+def _half_done(
+    table: Table, what: str, name: str, message: str, repair: str | None, actions: Sequence[Action]
+) -> Finding:
     return Finding(
         kind=f"half-{what}-branch",
         subject=name,
@@ -114,7 +126,7 @@ def _half_done(what: str, name: str, message: str, repair: str | None, actions: 
         message=message + _UNDER_WAY,
         at_risk=_AT_RISK,
         repair=repair,
-        actions=tuple(actions),
+        actions=_from_here(table, actions),
         by_name_only=True,
     )
 
@@ -169,7 +181,8 @@ def _own_snapshots(view: Table) -> list[int]:
 def staging_finding(view: Table) -> Finding:
     name = view.branch_name
     files = view.store.walk(BranchPaths(name).root.rstrip("/"))
-    record = Lineage(branch=name, created_at="")
+    record, recorded = Lineage(branch=name, created_at=""), branch_record(view, name)
+    plan = plan_delete_branch("repair_table", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
     return Finding(
         kind="staging-branch",
         subject=name,
@@ -178,7 +191,7 @@ def staging_finding(view: Table) -> Finding:
         f"was cut off",
         at_risk="nothing; files that were not taken over take up space until orphan cleaning finds them",
         repair="delete it",
-        actions=plan_delete_branch("repair_table", view.name, record, dict.fromkeys(files), {}, {}).whole().actions,
+        actions=plan.whole().actions,
         by_name_only=True,
     )
 

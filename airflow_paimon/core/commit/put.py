@@ -10,7 +10,6 @@ from typing import assert_never
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
-    NotFoundError,
     OutcomeUnknownError,
     StorageError,
     UnsupportedCatalogError,
@@ -59,7 +58,7 @@ def execute(table: Table, actions: Iterable[Action], on_action: Callable[[Action
     """Carry out actions in order; stop at the first failure.
 
     Raises:
-        AlreadyExistsError: a ``PutNew`` found another file at its path. ConflictError: a ``Delete`` did.
+        AlreadyExistsError: a ``PutNew`` found another file at its path. ConflictError: a ``Delete`` or ``Replace`` did.
     """
     require_committable(table)
     for action in actions:
@@ -96,8 +95,10 @@ def _perform(table: Table, action: Action) -> None:
                 if not (action.same_ok and table.store.read(action.path) == action.data):
                     raise
         case Replace():
-            if action.expected is None or _content(table, action.path) == action.expected:
+            if action.expected is None:
                 table.store.replace(action.path, action.data)
+            elif not table.store.replace_same(action.path, action.data, action.expected):
+                raise _changed(table, action.path, "replaced")
         case Delete():
             delete_one(table, action)
         case DeleteFolders():
@@ -117,17 +118,12 @@ def delete_one(table: Table, action: Delete) -> bool:
         return False
     deleted = table.store.delete_same(action.path, action.expected)
     if deleted is False:
-        raise ConflictError(
-            f"{table.name}: {action.path} was replaced by another process meanwhile, so it was not deleted"
-        )
+        raise _changed(table, action.path, "deleted")
     return deleted is True
 
 
-def _content(table: Table, path: str) -> bytes | None:
-    try:
-        return table.store.read(path)
-    except NotFoundError:
-        return None
+def _changed(table: Table, path: str, what: str) -> ConflictError:
+    return ConflictError(f"{table.name}: {path} was changed by another process meanwhile, so it was not {what}")
 
 
 def delete_files(table: Table, paths: Sequence[str]) -> list[str]:

@@ -30,6 +30,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Action, PutNew, Replace
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.store.unpublished import Unpublished
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
@@ -175,7 +176,8 @@ def discard_staging(view: Table) -> None:
     record = Lineage(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        plan = plan_delete_branch("stage", view.name, record, dict.fromkeys(files), {}, {})
+        recorded = read_if_there(view.store, lineage_path(view.branch_name))
+        plan = plan_delete_branch("stage", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
         execute(view, plan.whole().actions)
     except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: could not delete the staging branch %s (%s)", view.name, view.branch_name, error)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from airflow_paimon.core.branches.success_files import plan_success_file
+from airflow_paimon.core.branches.tag_files import replacement
 from airflow_paimon.core.branches.tags import (
     check_deletable,
     plan_put,
@@ -180,7 +181,7 @@ def _planned(context: Context, view: Table, rules: TagRules, name: str, snapshot
     reason = f"names snapshot {snapshot.id}, the latest (replaces the tag of snapshot {existing.snapshot.id})"
     return _Put(
         tag=tag,
-        action=Replace(path=view.paths.tag(name), data=tag.to_bytes(), reason=reason),
+        action=replacement(view, existing, tag, reason),
         existing=existing,
     )
 

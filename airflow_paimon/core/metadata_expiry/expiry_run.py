@@ -271,7 +271,10 @@ def _take_back(context: Context, choice: Choice) -> None:
 
 def _take_away(context: Context, choice: Choice, moved: list[Root]) -> bool:
     table = context.table
-    carry_out(table, choice.first)
+    try:
+        carry_out(table, choice.first)
+    except ConflictError:  # a stream has moved its consumer, or a writer its hint
+        return False
     by_path = {r.path: r for r in choice.dead}
     for some in batches(_in_turns(choice.dead)):
         there = _as_chosen(table, some)

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import create_branch
+from airflow_paimon.core.branches.tag_files import replacement
 from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -25,7 +26,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
-from airflow_paimon.core.plan import Action, PutNew, Replace
+from airflow_paimon.core.plan import Action, PutNew
 from airflow_paimon.core.publish.fold import with_folds
 from airflow_paimon.core.publish.published import undone_snapshots
 from airflow_paimon.core.publish.replace_main_plan import (
@@ -211,7 +212,7 @@ def _tag_actions(main: Table, landed: Snapshot, tag: CarriedTag) -> list[Action]
     old = replace(now, name=tag.kept_as).to_bytes()
     return [
         PutNew(path=main.paths.tag(tag.kept_as), data=old, same_ok=True, reason=f"main's own tag {tag.name}"),
-        Replace(path=path, data=new.to_bytes(), reason=reason),
+        replacement(main, now, new, reason),
     ]
 
 

@@ -73,7 +73,12 @@ def plan_drop(dropping: Dropping) -> DropPlan:
     return DropPlan(
         hide=(PutNew(path=RECORD, data=record, reason="what brings it back", same_ok=True), *hide),
         undo=(*undo, Delete(path=RECORD, expected=record, reason="the table stays")),
-        mark=Replace(path=RECORD, data=replace(dropping, removing=True).to_bytes(), reason="its files go from here on"),
+        mark=Replace(
+            path=RECORD,
+            data=replace(dropping, removing=True).to_bytes(),
+            expected=record,
+            reason="its files go from here on",
+        ),
     )
 
 

@@ -199,17 +199,31 @@ class Store(Protocol):
         Raises:
             OutcomeUnknownError: another content may have been deleted. StorageError: the storage failed.
         """
+        return self._if_same(path, data, partial(self.delete, path), "deleted")
+
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        """Replace an object whose content is ``expected``. False: it has another one, and stays; None: there is none.
+
+        This one, for storages whose puts take no condition but that nothing is there, measures the time that somebody
+        would have had to put another content there.
+
+        Raises:
+            OutcomeUnknownError: another content may have been replaced, or see ``replace``.
+        """
+        return self._if_same(path, expected, partial(self.replace, path, data), "replaced")
+
+    def _if_same(self, path: str, expected: bytes, act: Callable[[], None], what: str) -> bool | None:
         began = time.monotonic()
         found = read_if_there(self, path)
         if found is None:
             return None
-        if found != data:
+        if found != expected:
             return False
-        self.delete(path)
+        act()
         if (took := time.monotonic() - began) > LOOK_S:
             raise OutcomeUnknownError(
-                f"{join(self.uri, path)} was deleted {took:.0f} s after the look at it, and this storage can't delete "
-                f"a file only if it is unchanged: if another process has replaced it in that time, its file is gone. "
+                f"{join(self.uri, path)} was {what} {took:.0f} s after the look at it, and here a file can't be {what} "
+                f"only if it is unchanged: if another process has replaced it in that time, that content is gone. "
                 f"Look what is there before you try again"
             )
         return True
@@ -249,7 +263,7 @@ _SHARED = 8
 _NO_NAME = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 """An empty, ``.`` or ``..`` part of a path, also before a first or after a last ``/``."""
 LOOK_S = 2.0
-"""The longest time from a look at an object to the answer to its deletion, where deletions take no condition."""
+"""The longest time from a look at an object to the answer to its change, where that takes no condition."""
 FEW = 1000
 """How many names ``few_names`` gives at most, about: what storages of objects give in one answer."""
 

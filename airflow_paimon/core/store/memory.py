@@ -169,6 +169,10 @@ class MemoryStore(Store):
                 _volume(key).drop(key)
             return held[0] == data
 
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        with _lock:
+            return super().replace_same(path, data, expected)
+
     def delete_empty(self, path: str) -> None:
         inner_folder_name(path)  # there are no folders
 

@@ -101,6 +101,9 @@ class StoreOver(Store):
     def delete_same(self, path: str, data: bytes) -> bool | None:
         return self.inner.delete_same(path, data)
 
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        return self.inner.replace_same(path, data, expected)
+
     def check_reach(self, paths: Iterable[str]) -> None:
         self.inner.check_reach(paths)
 

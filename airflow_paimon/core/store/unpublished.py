@@ -98,6 +98,9 @@ class Unpublished(StoreOver):
     def delete_same(self, path: str, data: bytes) -> bool | None:
         return Store.delete_same(self, path, data) if self._holds(path) else self.inner.delete_same(path, data)
 
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        return Store.replace_same(self, path, data, expected)
+
     def delete_tree(self, path: str) -> None:
         raise InvalidInputError(f"{self.uri}/{path}: no folder is deleted before what is new is published")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches import delete, rename_tag, tags
+from airflow_paimon.core.branches import delete, rename_tag, tag_files, tags
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.metadata_expiry import expiry_run
@@ -221,7 +221,7 @@ def test_a_hold_that_is_set_while_the_tag_is_replaced_stays(
 ) -> None:
     """Between the last look of the replacement and the replacement itself."""
     run(table, "create_tag", tag="month", snapshot=2)
-    known, told = tags.execute, []
+    known, told = tag_files.execute, []
 
     def late(view: Table, actions: Any) -> None:
         if not told and any(a.path == "tag/tag-month" for a in actions):
@@ -229,7 +229,7 @@ def test_a_hold_that_is_set_while_the_tag_is_replaced_stays(
             hold(table, tag="month", if_exists="skip")
         known(view, actions)
 
-    monkeypatch.setattr(tags, "execute", late)
+    monkeypatch.setattr(tag_files, "execute", late)
     with pytest.raises(UnsafeOperationError, match=HELD):
         run(table, operation, tag="month", **values)
     assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 2)

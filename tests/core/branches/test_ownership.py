@@ -214,6 +214,26 @@ def test_what_makes_no_sense_is_refused(table: Table, fix: Table, values: dict[s
     assert fix.store.read("_airflow_paimon/branches/fix.json") == before
 
 
+@pytest.mark.parametrize("operation", ["alter_branch", "delete_branch", "rename_branch"])
+def test_a_branch_that_was_made_anew_keeps_its_record(table: Table, fix: Table, operation: str) -> None:
+    """The operation stalls right before it writes the record that it has read."""
+    path = "_airflow_paimon/branches/fix.json"
+    acts: list[bytes] = []
+
+    def anew(method: str, at: str) -> None:
+        if method == "replace" and at == path and not acts:
+            acts.append(b"")
+            run(table, "delete_branch", branch="fix")
+            run(table, "create_branch", branch="fix", snapshot=1, owner="ben")
+            acts[0] = table.store.read(path)
+
+    values = {"alter_branch": {"owner": "ann"}, "rename_branch": {"to_branch": "alt"}}.get(operation, {})
+    with pytest.raises(ConflictError, match="'fix' is being changed by another operation"):
+        run_on(table, FaultStore(table.store, on_mutation=anew), Case(operation, {"branch": "fix", **values}))
+    assert table.store.read(path) == acts[0] and table.branch("fix").snapshot_ids() == [1]
+    assert not table.branch("alt").exists() and run(table, "check_table").details["findings"] == []
+
+
 def test_a_dry_run_changes_nothing(table: Table, fix: Table) -> None:
     before = fix.store.read("_airflow_paimon/branches/fix.json")
     result = run(table, "alter_branch", branch="fix", protect=True, dry_run=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches import tags
+from airflow_paimon.core.branches import tag_files, tags
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -282,7 +282,7 @@ def test_a_hold_that_a_batch_tag_gets_meanwhile_stays(monkeypatch: pytest.Monkey
     run(table, TRIGGER)
     name = "batch-write-2026-11-20"
     snapshot_at(table, "2026-11-20 11:00")
-    known, told = tags.execute, []
+    known, told = tag_files.execute, []
 
     def late(view: Table, actions: Any) -> None:
         if not told and any(a.path == f"tag/tag-{name}" for a in actions):
@@ -290,7 +290,7 @@ def test_a_hold_that_a_batch_tag_gets_meanwhile_stays(monkeypatch: pytest.Monkey
             run(table, "create_tag", tag=name, snapshot=1, if_exists="skip", hold="case 17")
         known(view, actions)
 
-    monkeypatch.setattr(tags, "execute", late)
+    monkeypatch.setattr(tag_files, "execute", late)
     with pytest.raises(UnsafeOperationError, match="legal hold"):
         run(table, TRIGGER)
     assert (table.tag(name).hold, table.tag(name).snapshot.id) == ("case 17", 1)
