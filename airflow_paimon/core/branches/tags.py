@@ -346,10 +346,9 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     path = view.paths.tag(tag.name)
     before = replaced.to_bytes() if replaced is not None and is_whole(view, replaced.snapshot) else None
     if view.find_tag(tag.name) == tag:
-        back: Action = deletion(view, tag, "refused")
-        if before is not None:
-            back = Replace(path=path, data=before, expected=back.expected, reason="back")
-        execute(view, [back])
+        refused = deletion(view, tag, "refused")
+        back = [] if before is None else [Replace(path=path, data=before, expected=refused.expected, reason="back")]
+        execute(view, back or [refused])
     why = f" ({lost[0]} is gone)" if lost else ""
     raise ConflictError(
         f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one"
