@@ -157,7 +157,7 @@ def test_the_installed_package_shows_every_page_that_dags_messages_and_the_ui_po
     folders = [REPO_ROOT / "dags", *(REPO_ROOT / "airflow_paimon" / name for name in ("dags", "runbooks", "plugin"))]
     sources = [path for folder in folders for kind in ("*.py", "*.html") for path in folder.rglob(kind)]
     pointed_to = {next(filter(None, found)) for path in sources for found in _POINTERS.findall(path.read_text())}
-    assert {"runbook", "chain-tables", "engines", "limits", "index"} <= pointed_to
+    assert {"runbook", "engines", "limits", "index"} <= pointed_to
     code = """
         import json
         from airflow_paimon.bundled import docs_folder
@@ -188,7 +188,7 @@ def test_the_tool_runs_on_the_five_packages_that_the_quick_start_names(installed
     """Nothing else that is installed can be imported: no Airflow, no Spark, nor what these bring."""
     named = re.findall(r'"([^"]+)"', re.search(r"^pip install (\"pyarrow.*)$", QUICK_START, re.MULTILINE)[1])  # type: ignore[index]
     project = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text())["project"]
-    for_airflow = ("apache-airflow", "markdown-it-py", "pyyaml")  # the last two: the page, and rules in forms
+    for_airflow = ("apache-airflow", "markdown-it-py", "pyyaml", "requests")  # the page, rules in forms, and Flink
     assert sorted(named) == sorted(d for d in project["dependencies"] if not d.startswith(for_airflow))
     packages = [re.match(r"[\w-]+", name)[0] for name in named]  # type: ignore[index]
     code = f"""
