@@ -8,6 +8,7 @@ Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,6 +17,15 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, BaseOperator, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
+from airflow_paimon.dags.flink_jobs import (
+    FIELD,
+    FlinkJob,
+    add_flink_jobs,
+    all_are_stopped,
+    declared_jobs,
+    form_field,
+    of_publishes,
+)
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
@@ -41,7 +51,7 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.markdown import where_it_ran
+from airflow_paimon.runbooks.markdown import escape, where_it_ran
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
     DEFAULTS,
@@ -217,9 +227,12 @@ def report(**context: Any) -> dict[str, Any]:
     Skipped, as all that follows, when the correction has changed nothing.
     """
     ti, planned = context["ti"], context["ti"].xcom_pull(task_ids="check_params")
+    form = form_of(context)
+    if stops := all_are_stopped(form, declared_jobs(context)):
+        form["writers_stopped"] = True
     with in_airflows_terms():
         made = correction.plan_publish(
-            form_of(context),
+            form,
             planned,
             ti.xcom_pull(task_ids="diff"),
             ti.xcom_pull(task_ids="wait")["snapshot_id"],
@@ -233,6 +246,9 @@ def report(**context: Any) -> dict[str, Any]:
         raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
     ran = where_it_ran({name: ti.xcom_pull(task_ids=name) for name in ("correct", "check", "diff")})
     made["markdown"] += f"\n\n{ran}" if ran else ""
+    if jobs := form.get(FIELD):
+        made["markdown"] += "\n\nFlink jobs that are stopped for the publish, and started after it: "
+        made["markdown"] += escape(", ".join(jobs)) + ("." if stops else "; other jobs of this DAG go on.")
     if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
         made["markdown"] += f"\n\n{notice}"
     report_lines(made["subject"], *made["markdown"].splitlines())
@@ -286,12 +302,15 @@ DEFAULT_ARGS: dict[str, Any] = {
 def correction_dag(
     dag_id: str = "data_correction",
     *,
+    flink_jobs: Sequence[FlinkJob] = (),
     before_approval: OwnTasks | None = None,
     after_publish: OwnTasks | None = None,
     **changes: Unpack[Changes],
 ) -> DAG:
     """Make the DAG that corrects a table on a branch, has it approved and publishes it.
 
+    ``flink_jobs``: the Flink jobs that write the tables, by whose names the form gets a field. They are stopped right
+    before the publish and started from their savepoints after it, also when it is refused or fails.
     ``before_approval``: tasks between ``report`` and ``approve``. ``after_publish``: tasks between ``verify`` and
     ``delete_branch``. The rest: :class:`~airflow_paimon.dags.factory.Changes`.
 
@@ -300,9 +319,9 @@ def correction_dag(
     """
     return make_dag(
         dag_id,
-        partial(add_tasks, before_approval, after_publish),
+        partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
-        params=PARAMS,
+        params={**PARAMS, FIELD: form_field(flink_jobs)} if flink_jobs else PARAMS,
         default_args=DEFAULT_ARGS,
         description="Correct data of a Paimon table on a branch, have it approved, publish it",
         doc=__doc__,
@@ -310,11 +329,14 @@ def correction_dag(
     )
 
 
-def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) -> None:
+def add_tasks(
+    before_approval: OwnTasks | None, after_publish: OwnTasks | None, flink_jobs: Sequence[FlinkJob] = ()
+) -> None:
     """Add the tasks, in the order of their names above."""
     steps = [check_params(), *_correct_and_compare(), (reported := report())]
-    approve = ask_for_approval("{{ params.publish }}", four_eyes="{{ params.four_eyes }}")
-    publishes = _publish()
+    publish = ["{{ params.publish }}", *(f"stop_{job.task_name}" for job in flink_jobs)]
+    approve = ask_for_approval(publish, four_eyes="{{ params.four_eyes }}")
+    publishes = _publish(flink_jobs)
     verified = verify()
     delete_branch, delete_tag = _clean_up()
     for earlier, later in pairwise([*steps, approve]):
@@ -322,6 +344,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
     approve >> [*publishes, end_as_rejected(what_stands)]
     publishes >> verified >> delete_branch >> delete_tag
     [*steps, approve, *publishes, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
+    add_flink_jobs(flink_jobs, approve, publishes, last)
     add_own_tasks("before_approval", before_approval, reported, approve, last)
     add_own_tasks("after_publish", after_publish, verified, delete_branch, last)
 
@@ -381,7 +404,7 @@ def _correct_and_compare() -> list[BaseOperator]:
     return [tag_main, create_branch, correct, wait, check, diff]
 
 
-def _publish() -> list[BaseOperator]:
+def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:
     """Both ways; the form's *Publish* says which one the approval goes on with."""
     arguments: dict[str, Any] = {
         "branch": PLANNED % "branch",
@@ -390,6 +413,7 @@ def _publish() -> list[BaseOperator]:
         "changelog": "{{ params.changelog }}",
         **PUBLISH,
         "outlets": [AssetAlias("data_correction")],
+        **of_publishes(flink_jobs),
     }
     merge = MergeBranchOperator(task_id="merge", keep_appended="{{ params.keep_appended }}", **arguments)
     fast_forward = FastForwardOperator(task_id="fast_forward", **arguments)

@@ -260,6 +260,16 @@ class FlinkHook(BaseHook):
         is_there = folder is None or _path(path).startswith(f"{_path(folder)}/")
         return path if is_there and last.get("checkpoint_type") == "SYNC_SAVEPOINT" else None
 
+    def how_it_ended(self, job: str) -> str:
+        """Say how the newest job of a name, which doesn't run, has ended, and what it has left to start from."""
+        newest = next(iter(self.jobs(job)), None)
+        if newest is None:
+            return "the JobManager knows no job of that name any more"
+        found = self._manager("GET", f"/jobs/{newest['jid']}/checkpoints", may_miss=True) or {}
+        latest = found.get("latest") or {}
+        left = self.savepoint_in(newest["jid"]) or (latest.get("completed") or {}).get("external_path")
+        return f"{newest['jid']} {_ENDS[newest['state']]}" + (f" and left {left}" if left else "")
+
     def is_stopping(self, job_id: str) -> bool:
         """Whether a stop with savepoint goes on."""
         found = self._manager("GET", f"/jobs/{job_id}/checkpoints", may_miss=True) or {}
@@ -276,11 +286,8 @@ class FlinkHook(BaseHook):
         if active:
             return str(active[0])
         if known:
-            left = self.savepoint_in(known[0]["jid"])
-            with_it = f", with savepoint {left}" if left else ""
             raise InvalidInputError(
-                f"Flink job {job!r} ({known[0]['jid']}) doesn't run: it {_ENDS[known[0]['state']]}{with_it}. Start it, "
-                f"or leave it out"
+                f"Flink job {job!r} doesn't run: {self.how_it_ended(job)}. Start it, or leave it out"
             )
         others = sorted(one["name"] for one in self._manager("GET", "/jobs/overview")["jobs"]
                         if one["state"] not in ENDED)  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FlinkSqlOperator", "FlinkStopOperator"]
 
 MODES = ("streaming", "batch")
-_MODE, _NAME, _SAVEPOINT = "execution.runtime-mode", "pipeline.name", "execution.state-recovery.path"
+_MODE, _NAME, SAVEPOINT = "execution.runtime-mode", "pipeline.name", "execution.state-recovery.path"
 _JOB_ID = "$internal.pipeline.job-id"
 """Flink's own setting for the id of a job that is submitted (``PipelineOptionsInternal``)."""
 _STARTS_JOB = ("insert", "update", "delete", "execute")
@@ -195,16 +195,19 @@ class FlinkSqlOperator(FlinkOperator):
         with in_airflows_terms(context):
             hook = FlinkHook(self.flink_conn_id)
             self._refuse_from_outside(hook, context)
-            *before, last = self._statements()
-            if not starts_job(last):
-                return self._run(hook, [*before, last])
-            job_id, is_there = hook.job_to_submit(operation_id(context))
-            self._job = hook, job_id
-            if is_there:
-                self.log.info("An earlier try has submitted the job %s", job_id)
-            else:
-                self._run(hook, before, last, job_id)
-            return self._wait(context, hook, job_id=job_id, until_finished=self.runtime_mode == "batch")
+            return self._start(context, hook)
+
+    def _start(self, context: Context, hook: FlinkHook) -> str | None:
+        *before, last = self._statements()
+        if not starts_job(last):
+            return self._run(hook, [*before, last])
+        job_id, is_there = hook.job_to_submit(operation_id(context))
+        self._job = hook, job_id
+        if is_there:
+            self.log.info("An earlier try has submitted the job %s", job_id)
+        else:
+            self._run(hook, before, last, job_id)
+        return self._wait(context, hook, job_id=job_id, until_finished=self.runtime_mode == "batch")
 
     def on_kill(self) -> None:
         """Cancel the statement, and the job."""
@@ -241,7 +244,7 @@ class FlinkSqlOperator(FlinkOperator):
         if self.savepoint is not None:
             if is_blank(self.savepoint):
                 raise InvalidInputError(f"savepoint rendered to {self.savepoint!r}: leave it out for a job without one")
-            own[_SAVEPOINT] = str(self.savepoint).strip()
+            own[SAVEPOINT] = str(self.savepoint).strip()
         if twice := sorted(own.keys() & given.keys()):
             raise InvalidInputError(f"settings can't have {', '.join(twice)}: the operator sets it")
         return given | own

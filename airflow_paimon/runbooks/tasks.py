@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,11 @@ def check_form(context: Context, params: Iterable[str]) -> None:
 
 
 def ask_for_approval(
-    on_approve: str, *, asked_in: str = "report", required: str = "{{ params.approval }}", **arguments: Any
+    on_approve: str | Sequence[str],
+    *,
+    asked_in: str = "report",
+    required: str = "{{ params.approval }}",
+    **arguments: Any,
 ) -> PublishApprovalOperator:
     """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``asked_in`` has returned."""
     people: dict[str, Any] = {name: given(name) for name in ("notify", "approvers", "remind_before")}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_paimon import open_table
+from airflow_paimon.dags import FlinkJob, correction_dag
 from airflow_paimon.hooks.flink import FlinkHook, PatientLook
 from airflow_paimon.operators.flink import FlinkSqlOperator, FlinkStopOperator, split_flink_sql
 from tests.airflow.conftest import Run, RunDag, airflow_home, run_dag, set_connection
@@ -164,11 +166,66 @@ def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypa
 
     set_connection(monkeypatch, "flink_gone", "paimon_flink", host="127.0.0.1", port=free_port())
     run = run_dag(dag_of("ops_ended", after_the_end))
-    assert_matches(run, "ended", "doesn't run: it was cancelled. Start it, or leave it out")
+    assert_matches(run, "ended", "doesn't run: [0-9a-f]{32} was cancelled")
     monkeypatch.setattr("airflow_paimon.hooks.flink._MOST_MISSES", 1)
     assert_matches(run, "gone", "JobManager doesn't answer at http://127.0.0.1:.* connection 'flink_gone'")
     assert FlinkHook().test_connection()[0]
     assert "doesn't answer" in FlinkHook("flink_gone").test_connection()[1]
+
+
+@pytest.mark.part(few=1, group="whole runs")
+def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
+    connected: Flink, run_dag: RunDag, java_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First its publish is refused; then it replaces what the job has open. A second job can't be started again."""
+    flink = connected
+    set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(flink.warehouse)})
+    set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
+    catalog = prepared(flink, "ops_dag")
+    flink.sql(
+        "CREATE TABLE ops_dag.k (id BIGINT, v BIGINT, w BIGINT, PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket'='1', "
+        "'merge-engine'='partial-update', 'changelog-producer'='lookup')"
+    )
+    sql = f"{catalog}; INSERT INTO ops_dag.k SELECT id, v, CAST(NULL AS BIGINT) FROM src"
+    other = f"{catalog}; INSERT INTO ops_dag.t SELECT * FROM src"
+
+    def start() -> None:
+        FlinkSqlOperator(task_id="start", sql=sql, job_name="ops dag")
+        FlinkSqlOperator(task_id="other", sql=other, job_name="ops other")
+
+    started = run_dag(dag_of("ops_dag_start", start))
+    job, table, hook = started.xcom("start"), open_table(str(flink.warehouse), "ops_dag.k"), FlinkHook()
+    flink.feed("ops_dag", [(n, n * 100) for n in range(1, 2001)], job)
+    flink.committed(table, flink.checkpoint(job)[job])
+    flink.feed("ops_dag", [(7, 777)], job)
+    jobs = [FlinkJob(name="ops dag", sql=sql), FlinkJob(name="ops other", sql="INSERT INTO nothing SELECT 1")]
+    dag = correction_dag("ops_correction", flink_jobs=jobs, defaults={"approval": False}, default_args={"retries": 0})
+    conf = {"table": "ops_dag.k", "sql": "UPDATE branch SET v = v / 100 WHERE v >= 100", "in_spark": False}
+
+    refused = run_dag(
+        dag, run_conf={**conf, "publish": "fast_forward", "flink_jobs": ["ops dag"], "writers_stopped": True}
+    )
+    states = {name: state for name, (state, _) in refused.tasks.items()}
+    assert (states["stop_ops_dag"], states["fast_forward"], states["merge"]) == ("success", "failed", "skipped")
+    assert (states["stop_ops_other"], states["resume_ops_other"]) == ("skipped", "skipped")
+    assert states["resume_ops_dag"] == "success"
+    assert hook.running("ops dag") == [refused.xcom("resume_ops_dag")]
+    assert flink.state(started.xcom("other")) == "RUNNING"
+
+    names = [one.name for one in jobs]
+    done = run_dag(dag, run_conf={**conf, "publish": "merge", "flink_jobs": names, "writers_stopped": False})
+    states = {name: state for name, (state, _) in done.tasks.items()}
+    assert (states["merge"], states["verify"], states["resume_ops_dag"]) == ("success", "success", "success")
+    assert (states["resume_ops_other"], states["how_to_go_on"]) == ("failed", "failed")
+    left = done.xcom("stop_ops_other")
+    assert_matches(
+        done, "resume_ops_other", f"clear task resume_ops_other; .*'execution.state-recovery.path' = '{left}'"
+    )
+    (resumed,) = hook.running("ops dag")
+    flink.feed("ops_dag", [(1, 55)], resumed)
+    flink.stop(resumed)
+    rows = {n: n for n in range(1, 2001)} | {7: 7, 1: 55}
+    assert flink.query("SELECT id, v FROM ops_dag.k") == sorted(rows.items(), key=repr)
 
 
 def assert_matches(run: Run, task_id: str, said: str) -> None:
