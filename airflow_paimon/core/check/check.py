@@ -117,7 +117,7 @@ def find_all(
 
     ``duplicates`` compares row ids, ``double_keys`` the keys of partitions, ``keys_twice`` those of a bucket, ``keys``
     gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files. ``kept``: where a
-    process that lives long keeps what it reads of row ids; all else is read from storage.
+    process that lives long keeps what it reads of row ids and schemas; all else is read from storage.
     """
     views, states = all_views(table), LiveStates(table, workers or Workers())
     records = check_branches.unfinished_branches(table)
@@ -126,13 +126,13 @@ def find_all(
         if view.exists():
             findings += _guarded(view, check_branches.incomplete_branches(view))
             findings += _guarded(view, check_history.history_findings(view))
-            findings += _guarded(view, check_schemas.schema_findings(view, states))
+            kept_view = replace(view, kept_manifests=kept)
+            findings += _guarded(view, check_schemas.schema_findings(kept_view, states))
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.changelog_findings(view))
             findings += _guarded(view, check_history.operation_findings(view))
-            of_ids = replace(view, kept_manifests=kept)
-            findings += _guarded(view, check_keys.row_id_findings(of_ids, duplicates if verify_files else None))
+            findings += _guarded(view, check_keys.row_id_findings(kept_view, duplicates if verify_files else None))
             findings += _guarded(
                 view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
             )

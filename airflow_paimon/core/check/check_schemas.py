@@ -25,7 +25,10 @@ def schema_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
     (measured with Flink 2.0.1 and Paimon 1.4.2).
     """
     head = view.latest_snapshot()
-    if head is None or known.has_schemas(view, head, ids := set(view.schema_ids())):
+    if head is None:
+        return
+    ids = set(view.schema_ids())
+    if view.kept_manifests is None and known.has_schemas(view, head, ids):
         return
     missing = _missing(view, head, ids)
     if not missing:
