@@ -14,7 +14,8 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.shown.listing import Listing, limited
+from airflow_paimon.shown import lists
+from airflow_paimon.shown.listing import Listing, heads
 
 _NAMED = 4
 
@@ -54,37 +55,26 @@ def chain(table: Table, limit: int) -> ChainView:
     stale = (
         Counter(check.state.layout.group_of(s.values) for s in check.stale) if check.state is not None else Counter()
     )
-    groups, groups_left = limited(check.groups, limit)
-    gaps, gaps_left = limited(_gaps(check), limit)
-    reads, reads_left = limited(_reads(check), limit)
-    findings, findings_left = limited(check.findings, limit)
     return ChainView(
         heading=heading,
         branches=_branches(check),
-        groups=_listing("groups", _GROUPS, [_group_row(check, g, stale[g.group]) for g in groups], groups_left),
-        gaps=_listing("ranges of gaps", _GAPS, list(gaps), gaps_left),
-        reads=_listing("partitions", _READS, list(reads), reads_left),
-        findings=_listing("findings", _FINDINGS, [(f.severity, f.id, f.message) for f in findings], findings_left),
+        groups=_listing("groups", _GROUPS, [_group_row(check, g, stale[g.group]) for g in check.groups]).first(limit),
+        gaps=_listing("ranges of gaps", _GAPS, _gaps(check)).first(limit),
+        reads=_listing("partitions", _READS, _reads(check)).first(limit),
+        findings=lists.findings(check.findings).first(limit),
     )
 
 
-_GROUPS = (
-    ("group", "text"),
-    ("anchors", "number"),
-    ("deltas", "number"),
-    ("pending", "number"),
-    ("newest anchor", "text"),
-    ("newest delta", "text"),
-    ("gaps", "number"),
-    ("stale", "number"),
+_GROUPS = heads(
+    "group | anchors: number | deltas: number | pending: number | newest anchor | newest delta | "
+    "gaps: number | stale: number"
 )
-_GAPS = (("gaps in", "text"), ("from", "text"), ("to", "text"), ("partitions", "number"))
-_READS = (("partition", "text"), ("read from", "text"), ("made of", "text"), ("reason", "text"), ("stale", "text"))
-_FINDINGS = (("severity", "text"), ("finding", "text"), ("message", "text"))
+_GAPS = heads("gaps in | from | to | partitions: number")
+_READS = heads("partition | read from | made of | reason | stale")
 
 
-def _listing(title: str, columns: tuple[tuple[str, str], ...], rows: list[Any], left: int = 0) -> Listing:
-    return Listing(title=title, columns=columns, rows=rows, left=left)
+def _listing(title: str, columns: tuple[tuple[str, str], ...], rows: list[Any]) -> Listing:
+    return Listing(title=title, columns=columns, rows=rows)
 
 
 def _describe(layout: ChainLayout) -> str:
@@ -95,7 +85,7 @@ def _describe(layout: ChainLayout) -> str:
 
 
 def _branches(check: ChainCheck) -> Listing:
-    columns = (("part", "text"), ("branch", "text"), ("snapshot", "number"))
+    columns = heads("part | branch | snapshot: number")
     state = check.state
     if state is None:
         return _listing("branches", columns, [])

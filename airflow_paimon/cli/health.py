@@ -10,10 +10,10 @@ from typing import Any
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.health_plan import TableHealth
-from airflow_paimon.core.health.table_health import TableReport, read_healths
+from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.table.table import Table, matching_tables
 from airflow_paimon.shown import lists
-from airflow_paimon.shown.listing import Listing, counted, limited, size_text
+from airflow_paimon.shown.listing import Listing, counted, size_text
 
 
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -23,28 +23,7 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
         NotFoundError: it has no database.
     """
     found = read_healths(matching_tables(open_catalog(warehouse, storage_options), ["*"]), _now_ms())
-    shown, left = limited(found, limit)
-    columns = (
-        ("table", "text"),
-        ("score", "number"),
-        ("files", "number"),
-        ("size", "size"),
-        ("snapshots", "number"),
-        ("branches", "number"),
-        ("costs", "size"),
-        ("why", "text"),
-    )
-    return Listing(title="tables", columns=columns, rows=[_row(report) for report in shown], left=left)
-
-
-def _row(report: TableReport) -> list[Any]:
-    health = report.health
-    if health is None:
-        assert report.error is not None
-        return [report.table, *[None] * 6, f"unreadable: {report.error.message}"]
-    why = ", ".join(f"{r.id} -{r.points}" for r in health.reasons)
-    held, files = health.held, health.files
-    return [report.table, health.score, files.files, files.bytes, held.snapshots, held.branches, health.cost_bytes, why]
+    return lists.healths(found).first(limit)
 
 
 def one(table: Table, limit: int) -> Listing:

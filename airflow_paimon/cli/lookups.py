@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from airflow_paimon.core.catalogs import open_catalog
-from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
-from airflow_paimon.core.publish.replace_main import main_state, main_state_text
+from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
-from airflow_paimon.shown import lists
-from airflow_paimon.shown.listing import Listing, limited, utc_time
+from airflow_paimon.shown import glance, lists
+from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -29,7 +29,7 @@ def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: 
     catalog = open_catalog(warehouse, storage_options)
     shown, left = limited(find_databases(catalog), limit)
     rows = [(name, len(find_tables(catalog, name))) for name in shown]
-    return Listing(title="databases", columns=(("database", "text"), ("tables", "number")), rows=rows, left=left)
+    return Listing(title="databases", columns=heads("database | tables: number"), rows=rows, left=left)
 
 
 def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -41,39 +41,8 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
     catalog = open_catalog(warehouse, storage_options)
     found = [t for database in find_databases(catalog) for t in find_tables(catalog, database)]
     shown, left = limited(found, limit)
-    columns = (
-        ("table", "text"),
-        ("kind", "text"),
-        ("partitioned by", "text"),
-        ("branches", "number"),
-        ("snapshot", "number"),
-        ("committed", "utc"),
-        ("stored rows", "number"),
-        ("state of", "text"),
-    )
-    return Listing(title="tables", columns=columns, rows=[_table_row(t) for t in shown], left=left)
-
-
-def _table_row(table: Table) -> list[Any]:
-    """One that can't be read is listed all the same. A chain table's newest commit may be one of its branches."""
-    try:
-        schema = table.schema()
-        options = TableOptions(schema.options)
-        head = table.latest_snapshot()
-        commits = [head, *_chain_heads(table, options)]
-        state = main_state(table)["is_state_of"]
-    except PaimonError as error:
-        return [table.name, f"unreadable: {error.message}", None, None, None, None, None, None]
-    kind = "chain" if options.chain_table else "primary key" if schema.primary_keys else "append"
-    newest = max((s.time_millis for s in commits if s), default=None)
-    last = [head.id if head else None, utc_time(newest) if newest else None, head.total_record_count if head else None]
-    return [table.name, kind, schema.partition_keys, len(table.branch_names()), *last, state]
-
-
-def _chain_heads(table: Table, options: TableOptions) -> list[Snapshot | None]:
-    names = (options.snapshot_branch, options.delta_branch) if options.chain_table else ()
-    views = [table.branch(name) for name in names if name]
-    return [view.latest_snapshot() for view in views if view.exists()]
+    seen = [(t.name, glance.glance(t, with_state=True)) for t in shown]
+    return replace(glance.tables([(name, one) for name, one in seen if one is not None]), left=left)
 
 
 def branches(table: Table, limit: int) -> Listing:
@@ -106,18 +75,9 @@ def branches(table: Table, limit: int) -> Listing:
             ]
         )
     shown, left = limited(rows, limit)
-    columns = (
-        ("branch", "text"),
-        ("snapshot", "number"),
-        ("committed", "utc"),
-        ("schema", "number"),
-        ("from", "text"),
-        ("tag", "text"),
-        ("base", "number"),
-        ("owner", "text"),
-        ("retention", "text"),
-        ("protected by", "text"),
-        ("what for", "text"),
+    columns = heads(
+        "branch | snapshot: number | committed: utc | schema: number | from | tag | base: number | owner | "
+        "retention | protected by | what for"
     )
     return Listing(title="branches", columns=columns, rows=shown, left=left)
 
@@ -153,15 +113,9 @@ def snapshots(table: Table, limit: int) -> Listing:
         )
         for s in table.snapshots(list(ids))
     ]
-    columns = (
-        ("snapshot", "number"),
-        ("committed", "utc"),
-        ("kind", "text"),
-        ("operation", "text"),
-        ("stored rows", "number"),
-        ("stored change", "number"),
-        ("schema", "number"),
-        ("user", "text"),
+    columns = heads(
+        "snapshot: number | committed: utc | kind | operation | stored rows: number | "
+        "stored change: number | schema: number | user"
     )
     return Listing(title="snapshots", columns=columns, rows=rows, left=left, note=_elsewhere(table))
 
@@ -171,13 +125,7 @@ def partitions(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     rows = inspect(table, "partitions", at).sort_by([("partition", "descending")]).to_pylist()
     names = ("partition", "record_count", "file_count", "file_size_in_bytes", "last_update_time")
     shown, left = limited([[r[n] for n in names] for r in rows], limit)
-    columns = (
-        ("partition", "text"),
-        ("stored rows", "number"),
-        ("files", "number"),
-        ("size", "size"),
-        ("newest file", "time"),
-    )
+    columns = heads("partition | stored rows: number | files: number | size: size | newest file: time")
     return Listing(title="partitions", columns=columns, rows=shown, left=left, note=_elsewhere(table))
 
 
@@ -187,15 +135,8 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     rows = inspect(table, "files", at).sort_by(order).to_pylist()
     shown, left = limited(rows, limit)
     names = ("partition", "bucket", "level", "record_count", "file_size_in_bytes", "schema_id", "file_source")
-    columns = (
-        ("partition", "text"),
-        ("bucket", "number"),
-        ("level", "number"),
-        ("stored rows", "number"),
-        ("size", "size"),
-        ("schema", "number"),
-        ("source", "text"),
-        ("file", "text"),
+    columns = heads(
+        "partition | bucket: number | level: number | stored rows: number | size: size | schema: number | source | file"
     )
     found = [[*(r[n] for n in names), r["file_path"].removeprefix(f"{table.store.uri.rstrip('/')}/")] for r in shown]
     return Listing(title="files", columns=columns, rows=found, left=left, note=_elsewhere(table))

@@ -9,7 +9,7 @@ from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.table.table import find_databases
 from airflow_paimon.core.table.table_set import TableSet
 from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
-from airflow_paimon.shown.listing import Listing, limited, utc_time
+from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
 
 
 def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, name: str | None = None) -> Listing:
@@ -29,7 +29,7 @@ def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, 
         find_set(catalog, name)
         found = [one for one in set_folder(catalog, name).versions() if one.abandoned is None][::-1]
     shown, left = limited(found, limit)
-    columns = (("table set", "text"), ("number", "number"), ("created", "utc"), ("tag", "text"), ("tables", "text"))
+    columns = heads("table set | number: number | created: utc | tag | tables")
     return Listing(title="table sets" if name is None else "versions", columns=columns,
                    rows=[_row(one) for one in shown], left=left)  # fmt: skip
 

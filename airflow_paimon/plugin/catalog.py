@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,7 @@ from sqlalchemy import select
 from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.core.catalogs import Catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.secrets import secret_values
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -145,39 +142,6 @@ def checked_name(name: str) -> str:
     if odd or identifier.branch != MAIN or identifier.system_table or str(identifier) != name:
         raise InvalidInputError(f"{name!r} is not the name of a table, db.table")
     return name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """What the list of tables says of one. ``problem`` instead of the rest when it can't be read."""
-
-    kind: str = ""
-    partitioned_by: Sequence[str] = ()
-    branches: int = 0
-    newest: Snapshot | None = None
-    rows: int | None = None
-    problem: str = ""
-
-
-def glance(table: Table) -> Glance | None:
-    """Read a table's newest schema and snapshot: a few small reads. None: the folder holds no table."""
-    try:
-        if not table.exists():
-            return None
-        schema = table.schema()
-        options = TableOptions(schema.options)
-        chain = [options.snapshot_branch, options.delta_branch] if options.chain_table else []
-        heads = [table.branch(name).hinted_snapshot() for name in (MAIN, *chain) if name]
-        newest = max((h for h in heads if h), key=lambda h: h.time_millis, default=None)
-        return Glance(
-            kind="chain" if options.chain_table else "primary key" if schema.primary_keys else "append",
-            partitioned_by=schema.partition_keys,
-            branches=len(table.branch_names()),
-            newest=newest,
-            rows=heads[0].total_record_count if heads[0] and not chain else None,
-        )
-    except PaimonError as error:
-        return Glance(problem=error.message)
 
 
 def without_secrets_of(conn_id: str, message: str) -> str:

@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.health.table_health import TableReport, read_healths
 from airflow_paimon.core.table.table import find_tables
-from airflow_paimon.plugin.catalog import Glance, Known, Warehouse, checked_name, glance
+from airflow_paimon.plugin.catalog import Known, Warehouse, checked_name
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, paged, size, text
-from airflow_paimon.plugin.tabs.health import SERVES_SECONDS, score_cell
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, paged, sheet_of, text
+from airflow_paimon.plugin.tabs.health import SERVES_SECONDS, score_mark
+from airflow_paimon.shown import glance as glances
+from airflow_paimon.shown import lists
+from airflow_paimon.shown.glance import Glance, glance
 
 _ROWS = 50
-_TABLES = (
-    Column("Table"),
-    Column("Kind"),
-    Column("Partitioned by"),
-    Column("Branches", number=True),
-    Column("Snapshot", number=True),
-    Column("Last commit (UTC)"),
-    Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
-    Column("Health", href="?sort=health", help="Sort all tables of the database by their health, the worst first"),
-)
-_HEALTHS = (
-    Column("Table", href="?"),
-    Column("Health", number=True, order="ascending", help="A score from 0 to 100"),
-    Column("Files", number=True),
-    Column("Size", number=True),
-    Column("Snapshots", number=True),
-    Column("Costs", number=True, help="What the jobs that mend it read and write again at most"),
-    Column("Why", roomy=True),
-)
 _TABLE_BYTES = 3000
 """About what a table's health takes in memory."""
 
@@ -86,15 +71,23 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     shown = found[first:last]
     jobs = {("glance", uri, database, n): partial(glance, warehouse.table(database, n)) for n in shown}
     read = reader.gather(jobs, until=until, fresh=FRESH_SECONDS)
-    now_ms = int(time.time() * 1000)
+    seen = [(name, _glance(read.get(key))) for (*_, name), key in zip(jobs, jobs, strict=True)
+            if read.get(key, ...) is not None]  # fmt: skip
     link = f"{quote(warehouse.conn_id, safe='')}/{quote(database, safe='')}"
-    rows = []
-    for (*_, name), key in zip(jobs, jobs, strict=True):
-        what = read.get(key, ...)
-        if what is not None:
-            rows.append(_row(warehouse, Cell(name, href=f"{link}/{quote(name, safe='')}"), what, now_ms))
-    sheet = Sheet(columns=_TABLES, rows=rows, total=len(found), page=page, pages=pages, search=q, empty="No tables")
+    sheet = sheet_of(
+        glances.tables(seen, warehouse.without_secrets), int(time.time() * 1000),
+        q=q, page=1, size=_ROWS, empty="No tables",
+        links={"table": lambda row: f"{link}/{quote(row['table'], safe='')}"},
+        marks={"kind": lambda row: "bad" if row["kind"].startswith("unreadable") else ""},
+    )  # fmt: skip
+    by_health = Column("Health", href="?sort=health", help="Sort all tables of the database by their health")
+    see = [[*row, Cell("see", href=f"{row[0].href}?tab=health")] for row in sheet.rows]
+    sheet = replace(sheet, columns=[*sheet.columns, by_health], rows=see, total=len(found), page=page, pages=pages)
     return sheet, len(read) < len(jobs)
+
+
+def _glance(read: object) -> Glance | None:
+    return read if isinstance(read, Glance) else Glance(problem=read.message) if isinstance(read, PaimonError) else None
 
 
 def healths(warehouse: Warehouse, reader: Reader, database: str, q: str, page: int) -> Sheet:
@@ -112,57 +105,23 @@ def healths(warehouse: Warehouse, reader: Reader, database: str, q: str, page: i
         fresh=SERVES_SECONDS,
         weigh=lambda found: _TABLE_BYTES * (1 + len(found)),
     )
-    found = [r for r in reports if q.lower() in r.table.lower()]
-    page, pages, first, last = paged(len(found), page, _ROWS)
-    rows = [_health_row(warehouse, report) for report in found[first:last]]
-    return Sheet(columns=_HEALTHS, rows=rows, total=len(found), page=page, pages=pages, search=q, empty="No tables",
-                 hidden={"sort": "health"})  # fmt: skip
-
-
-def _health_row(warehouse: Warehouse, report: TableReport) -> list[Cell]:
-    name = report.table.partition(".")[2]
-    link = table_link(warehouse, report.table)
-    health = report.health
-    if health is None:
-        assert report.error is not None
-        why = Cell(f"unreadable: {warehouse.without_secrets(report.error.message)}", mark="bad")
-        return [Cell(name, href=link), score_cell(None), *[Cell("")] * 4, why]
-    why = Cell(", ".join(f"{r.id} -{r.points}" for r in health.reasons))
-    return [
-        Cell(name, href=link),
-        score_cell(health.score, href=f"{link}?tab=health"),
-        number(health.files.files),
-        size(health.files.bytes),
-        number(health.held.snapshots),
-        size(health.cost_bytes or None),
-        why,
-    ]
+    sheet = sheet_of(
+        lists.healths([replace(r, table=r.table.partition(".")[2]) for r in reports], warehouse.without_secrets),
+        0, q=q, page=page, size=_ROWS, empty="No tables",
+        links={
+            "table": lambda row: table_link(warehouse, f"{database}.{row['table']}"),
+            "score": lambda row: table_link(warehouse, f"{database}.{row['table']}") + "?tab=health",
+        },
+        marks={"score": lambda row: score_mark(row["score"])},
+    )  # fmt: skip
+    first, score, *others = sheet.columns
+    ordered = [replace(first, href="?"), replace(score, order="ascending"), *others]
+    return replace(sheet, columns=ordered, hidden={"sort": "health"})
 
 
 def table_link(warehouse: Warehouse, name: str) -> str:
     """Spell the address of a table's page below the page's root."""
     return "/".join(quote(part, safe="") for part in (warehouse.conn_id, *name.split(".", 1)))
-
-
-def _row(warehouse: Warehouse, link: Cell, what: object, now_ms: int) -> list[Cell]:
-    rest = len(_TABLES) - 2
-    if isinstance(what, PaimonError):
-        what = Glance(problem=what.message)
-    if not isinstance(what, Glance):
-        return [link, Cell("…", mark="muted"), *[Cell("", mark="muted")] * rest]
-    if what.problem:
-        shown = Cell("unreadable", title=warehouse.without_secrets(what.problem), mark="bad")
-        return [link, shown, *[Cell("")] * rest]
-    return [
-        link,
-        Cell(what.kind),
-        text(", ".join(what.partitioned_by)),
-        number(what.branches),
-        text(what.newest.id if what.newest else None),
-        moment(what.newest.time_millis if what.newest else None, now_ms),
-        number(what.rows),
-        Cell("see", href=f"{link.href}?tab=health"),
-    ]
 
 
 def _soon() -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +13,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.reading import Reader
-from airflow_paimon.plugin.sheet import Sheet, cell_of, columns_of, paged, without_empty
+from airflow_paimon.plugin.sheet import ByColumn, Sheet, paged, sheet_of
 from airflow_paimon.shown.listing import Listing
 
 
@@ -90,28 +90,12 @@ class PageContext:
         empty: str,
         size: int = 100,
         search: bool = True,
-        links: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = None,
-        marks: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = None,
+        links: ByColumn | None = None,
+        marks: ByColumn | None = None,
     ) -> Sheet:
-        """Show a page of a list: of its rows those whose first column has what is searched for.
-
-        ``links`` and ``marks``: of a column, by what a row has in each column; see ``Cell``.
-        """
-        names = [name for name, _ in listing.columns]
-        sought = self.asked.q.lower() if search else ""
-        found = [row for row in listing.rows if sought in str(row[0]).lower()]
-        page, pages, first, last = self.page_of(len(found), size)
-        rows = []
-        for row in found[first:last]:
-            by_name = dict(zip(names, row, strict=True))
-            cells = [cell_of(value, kind, self.now_ms) for value, (_, kind) in zip(row, listing.columns, strict=True)]
-            for place, name in enumerate(names):
-                link, mark = (links or {}).get(name), (marks or {}).get(name)
-                cells[place] = replace(cells[place], href=link(by_name)) if link else cells[place]
-                cells[place] = replace(cells[place], mark=mark(by_name) or cells[place].mark) if mark else cells[place]
-            rows.append(cells)
-        return Sheet(**without_empty(columns_of(listing), rows), total=len(found), page=page, pages=pages, empty=empty,
-                     search=self.asked.q if search else None)  # fmt: skip
+        """Show a page of a list, see ``sheet_of``."""
+        q, page = self.asked.q if search else None, self.asked.page
+        return sheet_of(listing, self.now_ms, q=q, page=page, size=size, empty=empty, links=links, marks=marks)
 
     def page_of(self, count: int, size: int) -> tuple[int, int, int, int]:
         """See ``paged``."""

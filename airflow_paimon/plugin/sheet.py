@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -71,7 +71,7 @@ def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> 
     return {"columns": [columns[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
-def columns_of(listing: Listing) -> list[Column]:
+def _columns(listing: Listing) -> list[Column]:
     """Return the columns of a list; those of texts are left out where no row says anything, but for the first."""
     return [
         Column(
@@ -85,7 +85,7 @@ def columns_of(listing: Listing) -> list[Column]:
     ]
 
 
-def cell_of(value: Any, kind: str, now_ms: int) -> Cell:
+def _cell(value: Any, kind: str, now_ms: int) -> Cell:
     """Return what a list has in a column of some kind."""
     if kind == "number":
         return number(value)
@@ -98,6 +98,41 @@ def cell_of(value: Any, kind: str, now_ms: int) -> Cell:
     if isinstance(value, (list, tuple)):
         return text(", ".join(map(str, value)))
     return folded(value) if kind == "sql" else shortened(value) if kind == "name" else text(value)
+
+
+ByColumn = Mapping[str, Callable[[Mapping[str, Any]], str]]
+"""Something of the cells of a column, by what their row has in each column."""
+
+
+def sheet_of(
+    listing: Listing,
+    now_ms: int,
+    *,
+    q: str | None,
+    page: int,
+    size: int,
+    empty: str,
+    links: ByColumn | None = None,
+    marks: ByColumn | None = None,
+) -> Sheet:
+    """Show a page of a list: of its rows those whose first column has ``q``; None: it isn't searched.
+
+    ``links`` and ``marks``: see ``Cell``.
+    """
+    names = [name for name, _ in listing.columns]
+    found = [row for row in listing.rows if (q or "").lower() in str(row[0]).lower()]
+    page, pages, first, last = paged(len(found), page, size)
+    rows = []
+    for row in found[first:last]:
+        cells = [_cell(value, kind, now_ms) for value, (_, kind) in zip(row, listing.columns, strict=True)]
+        by_name = dict(zip(names, row, strict=True))
+        for place, name in enumerate(names):
+            link, mark = (links or {}).get(name), (marks or {}).get(name)
+            href, marked = link(by_name) if link else "", mark(by_name) if mark else ""
+            cells[place] = replace(cells[place], href=href, mark=marked or cells[place].mark)
+        rows.append(cells)
+    kept = without_empty(_columns(listing), rows)
+    return Sheet(**kept, total=len(found), page=page, pages=pages, search=q, empty=empty)
 
 
 def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:

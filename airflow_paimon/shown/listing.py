@@ -83,6 +83,12 @@ class Listing:
         return [*none, *left, *([self.note] if self.note else [])]
 
 
+def heads(spelled: str) -> tuple[tuple[str, str], ...]:
+    """Return the columns of a list, spelled as ``tag | stored rows: number``; those without a kind are texts."""
+    pairs = (one.partition(":") for one in spelled.split("|"))
+    return tuple((name.strip(), kind.strip() or "text") for name, _, kind in pairs)
+
+
 def _is_value(kind: str) -> bool:
     return kind.startswith("value")
 

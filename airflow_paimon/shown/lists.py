@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.audit.audit_record import ERASURE, AuditRecord
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.health.health_plan import Reason, TableHealth
+from airflow_paimon.core.health.table_health import TableReport
 from airflow_paimon.core.metadata_expiry.storage_usage import TableUsage, Totals, holder_json
+from airflow_paimon.core.requests.findings import Finding
 from airflow_paimon.core.table.known_options import OptionClass, find_option, is_known, known_options, unknown_text
 from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.core.table.paths import (
@@ -20,7 +22,7 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.shown.holders import holder_text
-from airflow_paimon.shown.listing import Listing, duration_text, size_text, utc_time
+from airflow_paimon.shown.listing import Listing, duration_text, heads, size_text, utc_time
 
 STORED_ROWS = "With earlier versions of rows and deletes; a reader may see fewer"
 
@@ -37,7 +39,7 @@ def columns(schema: TableSchema) -> Listing:
         )
         for field in schema.fields
     ]
-    names = (("column", "text"), ("type", "text"), ("nullable", "text"), ("key", "text"), ("comment", "text"))
+    names = heads("column | type | nullable | key | comment")
     return Listing(title="columns", columns=names, rows=rows)
 
 
@@ -62,8 +64,8 @@ def options(found: Mapping[str, str], main: Mapping[str, str] | None = None) -> 
         )
         for key in keys
     ]
-    on_main = () if main is None else (("on main", "text"),)
-    names = (("option", "text"), ("value", "text"), ("default", "text"), *on_main, ("remark", "text"))
+    on_main = "" if main is None else "on main | "
+    names = heads(f"option | value | default | {on_main}remark")
     return Listing(title="options", columns=names, rows=rows)
 
 
@@ -93,15 +95,9 @@ def tags(found: Sequence[Tag]) -> Listing:
         )
         for tag in reversed(found)
     ]
-    names = (
-        ("tag", "text"),
-        ("what for", "text"),
-        ("snapshot", "number"),
-        ("committed", "utc"),
-        ("stored rows", "number"),
-        ("created", "time"),
-        ("kept", "text"),
-        ("expires", "time"),
+    names = heads(
+        "tag | what for | snapshot: number | committed: utc | stored rows: number | created: time | kept | "
+        "expires: time"
     )
     return Listing(title="tags", columns=names, rows=rows, help={"stored rows": STORED_ROWS})
 
@@ -129,14 +125,7 @@ def holders(usage: TableUsage) -> Listing:
     """List what holds files of a table, of all branches, with what its end would free, the most first."""
     found = [holder_json(one, usage.roots) for one in usage.holders]
     rows = [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in found]
-    names = (
-        ("held by", "text"),
-        ("snapshots", "number"),
-        ("size", "size"),
-        ("frees", "size"),
-        ("frees files", "number"),
-        ("way", "sentence"),
-    )
+    names = heads("held by | snapshots: number | size: size | frees: size | frees files: number | way: sentence")
     help = {
         "snapshots": "Snapshots, tags and changelogs that it stands for",
         "size": "All that it refers to, shared files included",
@@ -159,16 +148,7 @@ def reasons(health: TableHealth, note: str) -> Listing:
     rows = [
         (r.id, r.points, r.figure, r.limit, r.unit, _job_of(r), r.cost_bytes or None, r.text) for r in health.reasons
     ]
-    names = (
-        ("reason", "text"),
-        ("points", "number"),
-        ("figure", "number"),
-        ("limit", "number"),
-        ("unit", "text"),
-        ("job", "text"),
-        ("costs", "size"),
-        ("why", "sentence"),
-    )
+    names = heads("reason | points: number | figure: number | limit: number | unit | job | costs: size | why: sentence")
     help = {
         "points": "What it takes off the score of 100",
         "job": "The job that mends it; with none, a setting or a writer does",
@@ -182,6 +162,33 @@ def _job_of(reason: Reason) -> str | None:
     if reason.operation is None or reason.branch == "main":
         return reason.operation
     return f"{reason.operation} --branch {reason.branch}"
+
+
+def healths(found: Sequence[TableReport], clean: Callable[[str], str] = str) -> Listing:
+    """List tables by their health. ``clean`` takes secrets out of a storage's message."""
+    names = heads(
+        "table | score: number | files: number | size: size | snapshots: number | branches: number | "
+        "costs: size | why: sentence"
+    )
+    help = {"score": "From 0 to 100", "costs": "What the jobs that mend it read and write again at most"}
+    return Listing(title="tables", columns=names, rows=[_health(one, clean) for one in found], help=help)
+
+
+def _health(report: TableReport, clean: Callable[[str], str]) -> list[object]:
+    health = report.health
+    if health is None:
+        assert report.error is not None
+        return [report.table, *[None] * 6, f"unreadable: {clean(report.error.message)}"]
+    why = ", ".join(f"{r.id} -{r.points}" for r in health.reasons)
+    held, files, costs = health.held, health.files, health.cost_bytes or None
+    return [report.table, health.score, files.files, files.bytes, held.snapshots, held.branches, costs, why]
+
+
+def findings(found: Sequence[Finding]) -> Listing:
+    """List what a check of a table has found."""
+    rows = [(f.severity, f.id, f.message, f.at_risk, f.repair) for f in found]
+    names = heads("severity | finding | message | at risk | repair")
+    return Listing(title="findings", columns=names, rows=rows)
 
 
 def records(found: Sequence[AuditRecord]) -> Listing:
@@ -205,20 +212,9 @@ def records(found: Sequence[AuditRecord]) -> Listing:
         )
         for r in reversed(found)
     ]
-    names = (
-        *([("table", "text")] if several else []),
-        ("snapshot", "number"),
-        ("what", "text"),
-        ("on", "text"),
-        ("committed", "utc"),
-        ("branch", "name"),
-        ("asked by", "name"),
-        ("approved by", "name"),
-        ("reason", "text"),
-        ("made by", "sql"),
-        ("files", "number"),
-        ("size", "size"),
-        ("undone by", "number"),
+    names = heads(
+        f"{'table | ' if several else ''}snapshot: number | what | on | committed: utc | branch: name | asked by: name"
+        " | approved by: name | reason | made by: sql | files: number | size: size | undone by: number"
     )
     help = {
         "what": "On the page its link previews what taking it back would do",

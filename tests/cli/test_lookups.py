@@ -70,7 +70,7 @@ def test_tables(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "TABLE KIND PARTITIONED BY BRANCHES SNAPSHOT COMMITTED (UTC) STORED ROWS STATE OF"
     )
     name, kind, *keys, branches, snapshot, day, _, count, _ = lines[1].split()
-    assert (name, kind, keys, branches, snapshot, count) == ("d.c", "chain", ["region,", "dt"], "2", "-", "-")
+    assert (name, kind, keys, branches, snapshot, count) == ("d.c", "chain", ["region,", "dt"], "2", "8", "-")
     assert day.startswith("20"), "its branches' newest commit"
     assert lines[2] == "... and 2 more tables: --limit 0 shows all"
 

@@ -11,16 +11,10 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
+from airflow_paimon.plugin.sheet import Sheet, sheet_of
+from airflow_paimon.shown import lists
 
 _MARKS = {"error": "bad", "warning": "warn", "info": "muted"}
-_COLUMNS = (
-    Column("Severity"),
-    Column("Finding"),
-    Column("What was found"),
-    Column("At risk"),
-    Column("Repair"),
-)
 _MOST = 500
 
 
@@ -38,11 +32,9 @@ def findings_of(main: Table, now_ms: int, kept: ScopedManifests | None = None) -
 
 def findings_sheet(findings: list[Finding]) -> Sheet:
     """Show findings, the worst first."""
-    rows = [
-        [Cell(f.severity, mark=_MARKS[f.severity]), Cell(f.id), Cell(f.message), text(f.at_risk), text(f.repair)]
-        for f in findings[:_MOST]
-    ]
-    return Sheet(columns=_COLUMNS, rows=rows, total=len(findings), empty="Nothing is wrong with this table's metadata")
+    empty = "Nothing is wrong with this table's metadata"
+    marks = {"severity": lambda row: _MARKS[row["severity"]]}
+    return sheet_of(lists.findings(findings), 0, q=None, page=1, size=_MOST, empty=empty, marks=marks)
 
 
 def show(context: PageContext) -> Panel:

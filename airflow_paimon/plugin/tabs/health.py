@@ -8,7 +8,6 @@ from airflow_paimon.cli.health import facts_text
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.sheet import Cell
 from airflow_paimon.shown import lists
 
 SERVES_SECONDS = 60.0
@@ -31,8 +30,6 @@ def show(context: PageContext) -> Panel:
     return Panel(sheets=[context.sheet(listing, empty=empty, search=False, marks=marks)], notes=[f"{listing.note}."])
 
 
-def score_cell(score: int | None, href: str = "") -> Cell:
-    """Show a score in its colour; a dash for a table that can't be read."""
-    if score is None:
-        return Cell("-", mark="bad", href=href)
-    return Cell(str(score), mark="good" if score >= GOOD else "warn" if score >= POOR else "bad", href=href)
+def score_mark(score: int | None) -> str:
+    """Return the colour of a score; None: the table can't be read."""
+    return "bad" if score is None or score < POOR else "good" if score >= GOOD else "warn"
