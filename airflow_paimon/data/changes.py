@@ -23,7 +23,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
-from airflow_paimon.data.diff.plain import COUNT, surplus
+from airflow_paimon.data.diff.unkeyed import COUNT, surplus
 from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
 from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.conform import ROW_KINDS

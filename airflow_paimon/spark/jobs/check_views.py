@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import plan_state
 from airflow_paimon.data.diff.scan import DiffPlan, Side
+from airflow_paimon.data.diff.unkeyed import COUNT
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.check_diff import BEFORE, CHANGE, diff_frame
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
+from airflow_paimon.spark.jobs.diff_unkeyed import surplus
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.views import plan_view, view_columns
 
 if TYPE_CHECKING:
@@ -59,9 +60,6 @@ class CheckViews:
 
         ``_change`` is ``added``, ``changed`` or ``deleted``, ``_before`` the row as it was, NULL of an added one.
         Without a primary key a changed row is a deleted and an added one.
-
-        Raises:
-            UnsupportedFeatureError: rows of an append table with a map can't be compared.
         """
         if self._diff is None:
             self._diff = self._differing()
@@ -95,29 +93,17 @@ class CheckViews:
             view_frame(self.spark, [plan_read(side.scan, columns=plan.columns, time_travel=True)])
             for side in (plan.before, plan.after)
         )
-        return self._as_multisets(before, after)
-
-    def _as_multisets(self, before: DataFrame, after: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as sf
-
-        schema = self.plan.after.scan.schema
-        maps = [f.name for f in schema.fields if f.name in self.plan.columns and _has_map(f.type)]
-        if maps:
-            raise UnsupportedFeatureError(
-                f"{self.plan.after.scan.table.label}: Spark can't compare rows with a map ({', '.join(maps)}), so that "
-                f'there is no view diff: give the rule "rows": "all", or a SELECT on branch'
-            )
-        none = sf.lit(None)
-        added = after.exceptAll(before).select("*", sf.lit("added").alias(CHANGE))
-        added = added.withColumn(BEFORE, none.cast(before.schema))
-        deleted = before.exceptAll(after).select("*", sf.lit("deleted").alias(CHANGE))
-        return added.unionByName(deleted.withColumn(BEFORE, sf.struct(*self.plan.columns)))
+        return _as_multisets(before, after, plan.columns)
 
 
-def _has_map(data_type: DataType) -> bool:
-    """Whether Spark can't compare values of a type: a map, or a variant, in any depth."""
-    if isinstance(data_type, MapType) or data_type.root == "VARIANT":
-        return True
-    if isinstance(data_type, ArrayType):
-        return _has_map(data_type.element)
-    return isinstance(data_type, RowType) and any(_has_map(f.type) for f in data_type.fields)
+def _as_multisets(before: DataFrame, after: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return each row as often as one side has it more often than the other, as ``diff_branches`` counts them."""
+    from pyspark.sql import functions as sf
+
+    found = surplus(before, after, columns)
+    times, added = sf.sequence(sf.lit(1).cast("long"), sf.abs(found[COUNT])), found[COUNT] > 0
+    return found.select("*", sf.explode(times)).select(
+        *map(sql_name, columns),
+        sf.when(added, "added").otherwise("deleted").alias(CHANGE),
+        sf.when(~added, sf.struct(*map(sql_name, columns))).alias(BEFORE),
+    )

@@ -17,8 +17,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.diff.against import plan_own_changes
 from airflow_paimon.spark.jobs.check_diff import diff_frame
+from airflow_paimon.spark.jobs.check_views import CheckViews
 from tests.core.tables import alter_table
-from tests.spark.jobs.operations import in_tasks, run, values
+from tests.spark.jobs.operations import correct, diff, in_tasks, run, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,3 +86,19 @@ def test_a_column_that_the_branch_has_widened(spark: SparkSession, tmp_path: Pat
     put(fix, row(2), kind="-D", types=wide)
     found = {k: (kind, now, before) for k, (kind, now, before, *_) in differences(spark, tmp_path).items()}
     assert found == {1: ("changed", 2**40, 1), 2: ("deleted", 1, 1)}
+
+
+def test_rows_that_differ_without_a_key_are_those_of_the_diff(spark: SparkSession, tmp_path: Path) -> None:
+    main = create_table(str(tmp_path), "d.t", COLUMNS, options={"bucket": "-1"})
+    write_arrow(main, pa.Table.from_pylist([row(1), row(1), row(2), row(3, d=0.0), row(4)], TYPES))
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    correct(spark, tmp_path, "DELETE FROM branch WHERE k = 2; UPDATE branch SET d = -0.0D WHERE k = 3")
+    write_arrow(main.branch("fix"), pa.Table.from_pylist([row(1), row(1)], TYPES))
+    asked = build_request("check_branch_data", values(tmp_path, branch="fix"))
+    plan = plan_own_changes(open_context(asked), "fix")
+    rows = CheckViews(spark, asked, plan, {}).diff().collect()  # type: ignore[arg-type]
+    found = sorted((r.k, r._change, str(r.d), r._before and r._before.k) for r in rows)
+    assert found == [(1, "added", "0.5", None), (1, "added", "0.5", None), (2, "deleted", "0.5", 2),
+                     (3, "added", "-0.0", None), (3, "deleted", "0.0", 3)]  # fmt: skip
+    total = diff(spark, tmp_path)["total"]
+    assert (total["added"], total["deleted"], total["changed"]) == (3, 2, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pyarrow as pa
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.data.diff.keyed import Findings
-from airflow_paimon.data.diff.plain import COUNT, PAIRED, Side, Values, count_surplus
+from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, Side, Values, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.spark.read import frame_of
 from airflow_paimon.spark.spark_types import sql_name
@@ -28,8 +27,9 @@ _ROWS = hidden("rows")
 def count_differences(
     spark: SparkSession, schema: TableSchema, before: Side, after: Side, sample: int, shared_row_ids: int = 0
 ) -> list[tuple[Values, Findings]]:
-    """Like ``data.diff.plain.compare_rows``, in parts."""
-    grouped = _surplus(spark, before, after)
+    """Like ``data.diff.unkeyed.compare_rows``, in parts."""
+    old, new = (frame_of(spark, [(read, list(splits))]) for read, splits in (before, after))
+    grouped = surplus(old, new, before[0].columns)
     if shared_row_ids:
         grouped = _paired(grouped, schema.partition_keys, shared_row_ids)
 
@@ -39,16 +39,12 @@ def count_differences(
     return collect(map_in_arrow(grouped, work, SCHEMA))
 
 
-def _surplus(spark: SparkSession, before: Side, after: Side) -> DataFrame:
-    """Return each row that one side has more often, with how much more often the later side has it."""
+def surplus(before: DataFrame, after: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return each row that one side has more often, with ``COUNT``: how much more often the later side has it."""
     from pyspark.sql import functions as sf
 
-    parts = [
-        frame_of(spark, [(read, list(splits))]).withColumn(COUNT, sf.lit(weight).cast("long"))
-        for (read, splits), weight in ((before, -1), (after, 1))
-    ]
-    both = reduce(lambda one, other: one.union(other), parts)
-    return _uncancelled(both, before[0].columns)
+    weighed = [side.withColumn(COUNT, sf.lit(by).cast("long")) for side, by in ((before, -1), (after, 1))]
+    return _uncancelled(weighed[0].union(weighed[1]), columns)
 
 
 def _uncancelled(rows: DataFrame, columns: Sequence[str], *more: Column) -> DataFrame:
@@ -59,8 +55,8 @@ def _uncancelled(rows: DataFrame, columns: Sequence[str], *more: Column) -> Data
     # as text where Spark takes -0.0 for 0.0
     grouped = [_comparable(name, kinds[name]).alias(name) for name in columns]
     counted = rows.groupBy(*grouped).agg(*more, sf.sum(COUNT).alias(COUNT)).where(sf.col(COUNT) != 0)
-    names = [n for n in counted.columns if n != COUNT]
-    return counted.select(*(sf.col(sql_name(n)).cast(kinds[n]).alias(n) for n in names), COUNT)
+    back = {n: sf.col(sql_name(n)).cast(kinds[n]).alias(n) for n in columns if _is_float(kinds[n])}
+    return counted.select(*(back.get(n, sf.col(sql_name(n))) for n in counted.columns))
 
 
 def _paired(rows: DataFrame, partition_keys: Sequence[str], shared: int) -> DataFrame:
@@ -84,11 +80,16 @@ def _paired(rows: DataFrame, partition_keys: Sequence[str], shared: int) -> Data
 
 def _comparable(name: str, kind: DataType) -> Column:
     from pyspark.sql import functions as sf
-    from pyspark.sql import types as st
 
     column = sf.col(sql_name(name))
-    if not isinstance(kind, st.FloatType | st.DoubleType):
+    if not _is_float(kind):
         return column
     return sf.when(column == 0, column.cast("string")).otherwise(
         sf.when(sf.isnan(column), sf.lit("NaN")).otherwise(column.cast("double").cast("string"))
     )
+
+
+def _is_float(kind: DataType) -> bool:
+    from pyspark.sql import types as st
+
+    return isinstance(kind, st.FloatType | st.DoubleType)
