@@ -33,8 +33,11 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     :param branch: the branch that has to catch up (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
     :param min_snapshot_id: the branch's head is at least this snapshot (templated)
+    :param consumer: this streaming reader of the branch (``consumer-id``) has passed ``min_snapshot_id``, or the
+        branch's head when that is left out (templated)
     :param max_watermark_lag: the branch's watermark is at most this far behind main's, such as ``10 min`` (templated)
-    :param max_commit_lag: the branch's newest commit is at most this far behind main's (templated)
+    :param max_commit_lag: the branch's newest commit is at most this far behind main's; compactions and commits
+        without rows don't count (templated)
     :param reference_time: measure the lags from this time, ISO with an offset, instead of from main (templated)
     :param partitions: these partitions hold files, such as ``["dt=2025-01-01"]``, not older than main's newest there
         (templated)
@@ -53,6 +56,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         "branch",
         "paimon_conn_id",
         "min_snapshot_id",
+        "consumer",
         "max_watermark_lag",
         "max_commit_lag",
         "reference_time",
@@ -71,6 +75,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         branch: str = "main",
         paimon_conn_id: str = settings.CONN_ID,
         min_snapshot_id: int | str | None = None,
+        consumer: str | None = None,
         max_watermark_lag: str | timedelta | None = None,
         max_commit_lag: str | timedelta | None = None,
         reference_time: str | int | None = None,
@@ -87,6 +92,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         self.branch = branch
         self.paimon_conn_id = paimon_conn_id
         self.min_snapshot_id = min_snapshot_id
+        self.consumer = consumer
         self.max_watermark_lag = max_watermark_lag
         self.max_commit_lag = max_commit_lag
         self.reference_time = reference_time
@@ -132,6 +138,7 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
     def _condition(self) -> CatchUpCondition:
         return parse_condition(
             min_snapshot_id=given("min_snapshot_id", self.min_snapshot_id),
+            consumer=given("consumer", self.consumer),
             max_watermark_lag=given("max_watermark_lag", self.max_watermark_lag),
             max_commit_lag=given("max_commit_lag", self.max_commit_lag),
             reference_time=given("reference_time", self.reference_time),

@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon import open_table
+from airflow_paimon.core.branches.catch_up import check, parse_condition
 from airflow_paimon.dags import FlinkJob, correction_dag
 from airflow_paimon.hooks.flink import FlinkHook, PatientLook
 from airflow_paimon.operators.flink import FlinkSqlOperator, FlinkStopOperator, split_flink_sql
@@ -87,6 +88,15 @@ def test_a_job_is_started_stopped_and_started_from_its_savepoint(connected: Flin
     flink.feed("ops_round", [(3, 3)], resumed)
     flink.stop(resumed)
     assert flink.query("SELECT * FROM ops_round.t") == [(1, 1), (2, 2), (3, 3)]
+    passed, table = parse_condition(consumer="copies"), open_table(str(flink.warehouse), "ops_round.t")
+    assert not check(table, passed).caught_up
+    flink.sql("CREATE TABLE ops_round.copy (id BIGINT, v BIGINT)")
+    options = "'consumer-id' = 'copies', 'consumer.expiration-time' = '1 d'"
+    copies = flink.insert(f"INSERT INTO ops_round.copy SELECT * FROM ops_round.t /*+ OPTIONS({options}) */")
+    flink.committed(open_table(str(flink.warehouse), "ops_round.copy"), flink.checkpoint(copies)[copies])
+    flink.checkpoint(copies)
+    assert check(table, passed).caught_up
+    flink.cancel(copies)
 
 
 def test_a_retry_finds_what_a_lost_worker_has_begun(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.table import Table
 
+_AT_ONCE = 64
+"""Snapshots that are read at once on the way back to the newest that changed rows."""
 NO_WATERMARK = -(2**63)
 """Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
 
@@ -25,6 +27,7 @@ NO_WATERMARK = -(2**63)
 class CatchUpCondition:
     """The state that a branch must have reached; all given conditions must hold. Times and lags are milliseconds.
 
+    ``consumer``: this reader of the branch has passed the snapshot ``min_snapshot_id``, or the branch's head.
     ``watermark_lag_ms`` and ``commit_lag_ms``: how far the branch's watermark, or its newest commit's time, may be
     behind main's; with ``reference_time_ms``, behind that time instead.
     ``partitions``: specs (``dt=2025-01-01``, ``dt=2025-01-01/region=eu``, also partial) that must hold files;
@@ -32,9 +35,11 @@ class CatchUpCondition:
     ``marked_partitions``: partitions that are marked as complete (the file ``_SUCCESS``).
     ``wait_for_branch``: a branch that doesn't exist is waited for.
     ``main``: the branch's newest commit is not older than main's, nor is its watermark where both have one.
+    The newest commit is the newest that may have changed rows: neither a compaction nor an empty one of a heartbeat.
     """
 
     min_snapshot_id: int | None = None
+    consumer: str | None = None
     watermark_lag_ms: int | None = None
     commit_lag_ms: int | None = None
     reference_time_ms: int | None = None
@@ -43,6 +48,11 @@ class CatchUpCondition:
     wait_for_branch: bool = False
     marked_partitions: tuple[str, ...] = ()
     main: bool = False
+
+    @property
+    def needs_commits(self) -> bool:
+        """Whether the newest commit that changed rows is looked for."""
+        return self.main or self.commit_lag_ms is not None
 
     @property
     def needs_main(self) -> bool:
@@ -64,7 +74,10 @@ class CatchUpCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """A branch's newest snapshot. ``watermark_ms`` is None when its writers set none."""
+    """A branch's newest snapshot. ``watermark_ms`` is None when its writers set none.
+
+    ``commit_time_ms``: of the newest commit that changed rows, if that was looked for.
+    """
 
     snapshot_id: int
     commit_time_ms: int
@@ -86,7 +99,8 @@ class PartitionFiles:
 class CatchUpState:
     """The state read: heads are None for a branch without snapshots (or main's if not needed).
 
-    ``exists``: whether there is such a branch; ``unmarked``: which of the ``marked_partitions`` are not.
+    ``exists``: whether there is such a branch; ``unmarked``: which of the ``marked_partitions`` are not;
+    ``next_of_consumer``: the snapshot that the consumer reads next, None if the branch has no such consumer.
     """
 
     table: str
@@ -96,6 +110,7 @@ class CatchUpState:
     main_head: Head | None = None
     partitions: tuple[PartitionFiles, ...] = ()
     unmarked: tuple[str, ...] = ()
+    next_of_consumer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +149,7 @@ def parse_condition(
     allow_older_partitions: bool = False,
     wait_for_branch: bool = False,
     marked_partitions: Sequence[str] = (),
+    consumer: str | None = None,
 ) -> CatchUpCondition:
     """Parse the arguments of a sensor: lags as ``10 min``, times as ISO with an offset or epoch ms.
 
@@ -147,6 +163,7 @@ def parse_condition(
 
     condition = CatchUpCondition(
         min_snapshot_id=_number("min_snapshot_id", min_snapshot_id),
+        consumer=consumer,
         watermark_lag_ms=_lag("max_watermark_lag", max_watermark_lag),
         commit_lag_ms=_lag("max_commit_lag", max_commit_lag),
         reference_time_ms=None if reference_time is None else parse_timestamp(reference_time, "reference_time"),
@@ -161,7 +178,7 @@ def parse_condition(
         raise InvalidInputError("reference_time needs max_watermark_lag or max_commit_lag ('0 s' for no lag at all)")
     for spec in named:
         parse_partition_text(spec)
-    nothing_else = not (lags or named or condition.min_snapshot_id is not None or wait_for_branch)
+    nothing_else = not (lags or named or condition.min_snapshot_id is not None or consumer or wait_for_branch)
     return replace(condition, main=nothing_else)
 
 
@@ -175,11 +192,20 @@ def judge(condition: CatchUpCondition, state: CatchUpState) -> Verdict:
     behind = wanted is not None and head < wanted
     missing = [
         *([f"snapshot {wanted} (the branch is at {head})"] if behind else []),
+        *_consumer_behind(condition, state, head if wanted is None else wanted),
         *_lags_behind(condition, state, state.branch_head),
         *(text for files in state.partitions for text in _partition_behind(condition, files)),
         *(f"partition {spec} to be marked as complete" for spec in state.unmarked),
     ]
     return Verdict(state=state, waiting_for=tuple(missing))
+
+
+def _consumer_behind(condition: CatchUpCondition, state: CatchUpState, wanted: int) -> Iterable[str]:
+    following = state.next_of_consumer
+    if condition.consumer is None or (following is not None and following > wanted):
+        return
+    where = "the branch has no such consumer yet" if following is None else f"it reads snapshot {following} next"
+    yield f"consumer {condition.consumer} to pass snapshot {wanted} ({where})"
 
 
 def _lags_behind(condition: CatchUpCondition, state: CatchUpState, head: Head) -> Iterable[str]:
@@ -244,10 +270,11 @@ def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
     return CatchUpState(
         table=table.name,
         branch=table.branch_name,
-        branch_head=_head(branch),
-        main_head=_head(main),
+        branch_head=_head(table, branch, condition),
+        main_head=_head(view, main, condition),
         partitions=_partitions(table, branch, compared, condition.partitions) if branch is not None else (),
         unmarked=_unmarked(table, condition.marked_partitions),
+        next_of_consumer=_next_of_consumer(table, condition.consumer),
     )
 
 
@@ -264,11 +291,40 @@ def _unmarked(table: Table, specs: Sequence[str]) -> tuple[str, ...]:
     return tuple(unmarked(table, specs))
 
 
-def _head(snapshot: Snapshot | None) -> Head | None:
+def _next_of_consumer(table: Table, name: str | None) -> int | None:
+    if name is None:
+        return None
+    from airflow_paimon.core.table.consumers import find_consumer
+
+    return find_consumer(table, name)
+
+
+def _head(view: Table, snapshot: Snapshot | None, condition: CatchUpCondition) -> Head | None:
     if snapshot is None:
         return None
     watermark = None if snapshot.watermark == NO_WATERMARK else snapshot.watermark
-    return Head(snapshot_id=snapshot.id, commit_time_ms=snapshot.time_millis, watermark_ms=watermark)
+    changed = _newest_change(view, snapshot) if condition.needs_commits else snapshot
+    return Head(snapshot_id=snapshot.id, commit_time_ms=changed.time_millis, watermark_ms=watermark)
+
+
+def _newest_change(view: Table, head: Snapshot) -> Snapshot:
+    """Return the newest snapshot that may have changed rows; the earliest that there is, if none of them has."""
+    from airflow_paimon.core.table.history import snapshots_there
+
+    newest, step = head, 1  # mostly it is the one before
+    while not _may_change_rows(newest):
+        earlier = snapshots_there(view, list(range(max(newest.id - step, 1), newest.id)))
+        if not earlier:
+            break
+        newest = next(filter(_may_change_rows, reversed(earlier)), earlier[0])
+        step = _AT_ONCE
+    return newest
+
+
+def _may_change_rows(snapshot: Snapshot) -> bool:
+    """Flink commits snapshots without a row, for a watermark or a heartbeat; an overwrite's counts may cancel out."""
+    kind = snapshot.commit_kind.value
+    return kind == "OVERWRITE" or (kind == "APPEND" and snapshot.delta_record_count != 0)
 
 
 def _partitions(

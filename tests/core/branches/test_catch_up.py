@@ -21,6 +21,8 @@ from airflow_paimon.core.branches.catch_up import (
     parse_condition,
 )
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table, open_table
 from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, run
@@ -187,6 +189,52 @@ def test_missing_branch_is_an_error_and_an_empty_one_is_waited_for(tmp_path: Pat
         gather(table.branch("nope"), parse_condition(min_snapshot_id=1))
     verdict = check(table, parse_condition(min_snapshot_id=1))
     assert verdict.waiting_for == ("branch main has no snapshot yet",)
+
+
+def test_commits_without_rows_and_compactions_are_no_progress(tmp_path: Path) -> None:
+    """Neither the branch's, by which it would seem to have caught up, nor main's, which it could never reach."""
+    main = make_table(tmp_path)
+    append(main, "1")
+    run(main, "create_branch", branch="fix", snapshot=1)
+    fix, first = main.branch("fix"), main.find_snapshot(1)
+    assert first is not None
+    lag = parse_condition(max_commit_lag="1 min")
+
+    def commit(table: Table, number: int, minutes: int, rows: int = 0, kind: CommitKind = CommitKind.APPEND) -> None:
+        at = first.time_millis + minutes * MINUTE
+        made = dataclasses.replace(first, id=number, time_millis=at, delta_record_count=rows, commit_kind=kind)
+        table.store.create(table.paths.snapshot(number), made.to_bytes())
+        table.store.replace(table.paths.latest_hint, str(number).encode())
+
+    for number in range(2, 100):
+        commit(main, number, 10)
+    assert check(fix, lag).caught_up and check(fix, parse_condition()).caught_up
+    commit(main, 100, 10, rows=1)
+    commit(fix, 2, 10)
+    commit(fix, 3, 11, rows=1, kind=CommitKind.COMPACT)
+    (text,) = check(fix, lag).waiting_for
+    assert text.startswith("newest commit 20")
+    assert not check(fix, parse_condition()).caught_up
+    commit(fix, 4, 12, kind=CommitKind.OVERWRITE)  # as many rows as before
+    assert check(fix, lag).caught_up
+
+
+def test_a_reader_is_waited_for_by_its_consumer(tmp_path: Path) -> None:
+    main = make_table(tmp_path)
+    append(main, "1")
+    append(main, "2")
+    asked = parse_condition(consumer="sums", min_snapshot_id="1")
+    assert CatchUpCondition.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    (text,) = check(main, asked).waiting_for
+    assert text == "consumer sums to pass snapshot 1 (the branch has no such consumer yet)"
+    keep_from(main, "sums", 1)
+    (text,) = check(main, asked).waiting_for
+    assert text == "consumer sums to pass snapshot 1 (it reads snapshot 1 next)"
+    keep_from(main, "sums", 2)
+    assert check(main, asked).caught_up
+    assert not check(main, parse_condition(consumer="sums")).caught_up  # main's head is 2
+    keep_from(main, "sums", 3)
+    assert check(main, parse_condition(consumer="sums")).caught_up
 
 
 def test_a_branch_that_is_waited_for_may_be_made_later(tmp_path: Path) -> None:
