@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.partition_text import parse_partition_text, split_partitions
 from airflow_paimon.core.table.paths import MAIN
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 64
 """Snapshots that are read at once on the way back to the newest that changed rows."""
-NO_WATERMARK = -(2**63)
-"""Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The one committer: the only module that changes a table. Everything is put-if-absent or compare-and-swap on heads.
+"""The one committer: how a snapshot comes into a table. Everything is put-if-absent or compare-and-swap on heads.
 
 A commit writes manifests under unique names, publishes ``snapshot-(head + 1)`` with put-if-absent, reads it back and
 then refreshes the LATEST hint. A loser re-plans on the new head. After an unknown outcome nothing is cleaned up.

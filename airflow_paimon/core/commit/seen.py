@@ -152,10 +152,7 @@ class Seen:
 
 
 def is_same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether both are the same commit on top of the same one.
-
-    A commit that is planned again keeps its delta list, and on another snapshot of the same id also its own id.
-    """
+    """Whether both are the same commit on top of the same one."""
     mine, others = ((s.id, s.identity, s.base_manifest_list) for s in (one, other))
     return mine == others
 

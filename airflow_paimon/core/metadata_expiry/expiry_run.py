@@ -20,7 +20,7 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
 from airflow_paimon.core.metadata_expiry.ages import grace_millis, iso_time
 from airflow_paimon.core.metadata_expiry.named_older import naming_snapshots
-from airflow_paimon.core.metadata_expiry.reap import carry_out, execute_reap, gather_reap, side_by_side
+from airflow_paimon.core.metadata_expiry.reap import carry_out, carry_out_groups, execute_reap, gather_reap
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
 from airflow_paimon.core.metadata_expiry.references import KnownLists
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
@@ -283,14 +283,14 @@ def _take_away(context: Context, choice: Choice, moved: list[Root]) -> bool:
         if not there:  # another run has taken all of them away
             continue
         steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
-        side_by_side(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
+        carry_out_groups(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
         few_of_each = _FEW * len(_chains(there))
         for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
             still = _as_chosen(table, few)
             if still is None:
                 return False
             gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
-            side_by_side(table, gone, lambda action: moved.append(by_path[action.path]))
+            carry_out_groups(table, gone, lambda action: moved.append(by_path[action.path]))
             tags = [(r, r.tag) for r in still if r.tag is not None]
             held = tags if tags and any_hold(table) else []
             back = [r for r, tag in held if put_back_if_held(table.branch(r.branch), tag) is not None]

@@ -79,7 +79,7 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
     require_committable(table)
     if any(reap.stages):
         marks = (replace(e, reaping=True) for e in entries if not e.reaping)
-        side_by_side(table, [[Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go")] for m in marks])
+        carry_out_groups(table, [[Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go")] for m in marks])
     stages = [*([f.path for f in files] for files in reap.stages), [e.trash_path for e in entries]]
     for stage in stages:
         failed = delete_files(table, stage)
@@ -105,7 +105,7 @@ def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Acti
                     raise
 
 
-def side_by_side(
+def carry_out_groups(
     table: Table, groups: Iterable[Sequence[Action]], on_action: Callable[[Action], None] | None = None
 ) -> None:
     """Carry out groups of actions at the same time, those of a group in order; ``on_action`` is called after each, from

@@ -22,10 +22,9 @@ from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
-from airflow_paimon.core.table.visibility import hides_level_zero
+from airflow_paimon.core.table.visibility import POSTPONED_BUCKET, hides_level_zero
 
 MAX_LISTED = 20
-POSTPONED_BUCKET = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError
@@ -58,13 +57,6 @@ class Store(Protocol):
     def uri(self) -> str:
         """The root as an absolute URI (``file:///…``, ``s3://bucket/…``, ``memory://…``), without secrets."""
         ...
-
-    @property
-    def place(self) -> str:
-        """What tells the root from all others that this machine reaches: a bucket of one name is on several servers,
-        perhaps with a copy of the same table. Equal for the same root and options; may hold anything but secrets.
-        """
-        return self.uri
 
     @property
     def can_commit(self) -> bool:
@@ -258,8 +250,6 @@ class Store(Protocol):
 
 AT_ONCE = 64
 """How many small files are read at once."""
-_SHARED = 8
-"""Up to so many calls at once share their threads with others."""
 _NO_NAME = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 """An empty, ``.`` or ``..`` part of a path, also before a first or after a last ``/``."""
 LOOK_S = 2.0
@@ -271,29 +261,13 @@ FEW = 1000
 def side_by_side(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """Make calls of a store that don't depend on each other: at once where each waits for a server, else in order.
 
-    The first error is raised when all calls that have begun have ended.
+    The first error is raised when all calls have ended.
     """
     if not store.remote or len(calls) < 2:
         return [call() for call in calls]
-    if len(calls) > _SHARED:
-        with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
-            running = [pool.submit(copy_context().run, call) for call in calls]
-        return [call.result() for call in running]
-    running = [_threads(os.getpid()).submit(copy_context().run, call) for call in calls[1:]]
-    try:
-        first = calls[0]()
-    finally:
-        wait(running)
-    return [first, *(call.result() for call in running)]
-
-
-@lru_cache(maxsize=1)
-def _threads(pid: int) -> ThreadPoolExecutor:
-    """Return threads of this process that are used again: to start one takes as long as some requests.
-
-    There are as many as ever were busy at once, so that calls which make calls don't wait for each other.
-    """
-    return ThreadPoolExecutor(sys.maxsize, "airflow-paimon")
+    with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
+        running = [pool.submit(copy_context().run, call) for call in calls]
+    return [call.result() for call in running]
 
 
 def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:

@@ -95,14 +95,6 @@ class HdfsStore(Store):
     def uri(self) -> str:
         return f"{self._scheme}://{self._authority}{self._key('').rstrip('/')}"
 
-    @property
-    def place(self) -> str:
-        """Besides the URI, what tells the cluster of this name from another one: Hadoop's settings."""
-        given = json.loads(self._options)
-        settings = {name: value for name, value in given.items() if name not in _OPTIONS}
-        texts = _config_texts(given.get("config_dir", os.environ.get("HADOOP_CONF_DIR", "")))
-        return "\0".join([self.uri, json.dumps(settings, sort_keys=True), *texts])
-
     def child(self, path: str) -> HdfsStore:
         root = join(self._root, folder_name(path))
         return type(self)(self._scheme, self._authority, root, json.loads(self._options))

@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
@@ -41,9 +40,6 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOP
 _TRIES = 5
 _FEW = 250
 """Above so many names, of folders too, a folder is not listed for ``few_names``."""
-_FULL_S, _MOST_FULL = 1.0, 64
-_full: dict[str, float] = {}
-"""Folders in which ``few_names`` has found too many names, and until when it doesn't look again."""
 _PART = 10_000
 """Files of a part of a listing, at least."""
 
@@ -72,15 +68,6 @@ class LocalStore(Store):
     @property
     def uri(self) -> str:
         return f"file://{self._root}"
-
-    @property
-    def place(self) -> str:
-        """Besides the URI, the folder's number: containers that share ``/tmp`` may have others at the same path."""
-        try:
-            status = os.stat(self._root)
-        except OSError:
-            return self.uri
-        return f"{self.uri}\0{status.st_dev}:{status.st_ino}"
 
     def child(self, path: str) -> LocalStore:
         name = folder_name(path)
@@ -148,14 +135,10 @@ class LocalStore(Store):
             raise self._failed(error, "listing", path) from error
 
     def few_names(self, path: str) -> list[str] | None:
-        folder, now = self._folder(path), time.monotonic()
-        if now < _full.get(folder, now):
-            return None
         try:
-            with os.scandir(folder) as entries:
+            with os.scandir(self._folder(path)) as entries:
                 some = list(islice(entries, _FEW + 1))
                 if len(some) > _FEW:
-                    _remember_full(folder, now)
                     return None
                 return [entry.name for entry in some if not entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
@@ -460,12 +443,6 @@ def _linked(file: str) -> UnsafeOperationError:
         f"{file} is a symbolic link, and below a table's folder none is followed: what is behind it may be anybody's. "
         f"Put in its place what it names, or mount that there (mount --bind); the table's folder itself may be a link"
     )
-
-
-def _remember_full(folder: str, now: float) -> None:
-    if len(_full) >= _MOST_FULL:
-        _full.clear()
-    _full[folder] = now + _FULL_S
 
 
 def _open_new(file: str) -> int:

@@ -100,10 +100,6 @@ class ObjectStore(Store):
         return f"{self._scheme}://{join(self._authority, self._prefix)}"
 
     @property
-    def place(self) -> str:
-        return f"{self.uri}\0{self._server}"
-
-    @property
     def _server(self) -> str:
         """What says which server it is."""
         return str(json.loads(self._options).get("endpoint_url", ""))

@@ -27,10 +27,6 @@ class StoreOver(Store):
         return self.inner.uri
 
     @property
-    def place(self) -> str:
-        return self.inner.place
-
-    @property
     def can_commit(self) -> bool:
         return self.inner.can_commit
 

@@ -20,6 +20,7 @@ DEFAULT_KINDS = ("APPEND", "OVERWRITE")
 REMEMBERED = 32
 """Snapshots that are kept to find the point to which another engine's rollback went."""
 NO_WATERMARK = -(2**63)
+"""Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""An immutable view of one branch of a table. Loads nothing when created, caches nothing: each call reads storage."""
+"""An immutable view of one branch of a table. Loads nothing when created, and keeps nothing unless it is asked to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from airflow_paimon.core.catalogs import Catalog, open_catalog, storage_only
 from airflow_paimon.core.errors import (
+    ConflictError,
     FormatError,
     InvalidInputError,
     NotFoundError,
@@ -24,9 +25,8 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
-from airflow_paimon.core.store.base import FEW, read_if_there, side_by_side
+from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.table.guesses import guess_of, listed, newest_of_long, remember
 from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
@@ -50,8 +50,6 @@ _PROBE_LIMIT = 8
 _STEPS = tuple(2**power for power in range(17))
 """How far above a hinted snapshot others are looked for."""
 _CLIMBS = 8
-_CLOSE = 16
-"""By how much a hint is often too low."""
 _LISTED = 10
 _MILLIS = re.compile(r"-?[0-9]{1,18}")
 
@@ -105,12 +103,12 @@ class Table:
         Raises:
             NotFoundError: the table or the branch has no schema, or not this one.
         """
-        ids, guessed = ([schema_id], {}) if schema_id is not None else self._schema_ids_and(slice(-1, None))
+        ids = [schema_id] if schema_id is not None else self.schema_ids()
         if not ids:
             raise self.missing()
         newest = ids[-1]
         try:
-            data = guessed[newest] if newest in guessed else self.store.read(self.paths.schema(newest))
+            data = self.store.read(self.paths.schema(newest))
         except NotFoundError:
             if schema_id is None and self.schema_ids() != ids:
                 return self.schema()  # the branch is being deleted, or was made anew, between the listing and the read
@@ -119,21 +117,11 @@ class Table:
 
     def schemas(self) -> list[TableSchema]:
         """Read all schema versions, ascending."""
-        ids, data = self._schema_ids_and(slice(None))
+        ids = self.schema_ids()
         if not ids:
             raise self.missing()
-        if not data.keys() >= set(ids):
-            data = dict(zip(ids, self.store.read_many([self.paths.schema(i) for i in ids]), strict=True))
-        return [parse_schema(data[i], f"{self.label}: schema-{i}") for i in ids]
-
-    def _schema_ids_and(self, which: slice) -> tuple[list[int], Mapping[int, bytes]]:
-        """List the schemas, and read some of those of the last look meanwhile."""
-        folder = self.paths.schema_dir
-        known = guess_of(self.store, folder)
-        guess = ((0,) if known is None else known)[which]
-        ids, data = listed(self.store, self.schema_ids, self.paths.schema, guess)
-        remember(self.store, folder, ids)
-        return ids, data
+        data = self.store.read_many([self.paths.schema(i) for i in ids])
+        return [parse_schema(d, f"{self.label}: schema-{i}") for i, d in zip(ids, data, strict=True)]
 
     def exists(self) -> bool:
         """Whether this branch of the table has a schema: without one no engine sees it."""
@@ -187,71 +175,39 @@ class Table:
         return [i for i in numbered(self.store.names(self.paths.snapshot_dir), SNAPSHOT_PREFIX) if i > 0]
 
     def latest_snapshot_id(self) -> int | None:
-        """Return the greatest snapshot id, found as ``latest_snapshot`` does."""
-        found, _ = self._newest(())
-        return found.id if isinstance(found, Snapshot) else found
+        """Return the greatest snapshot id from a listing: a hint can be wrong, and a gap hides the ids after it.
 
-    def _newest(self, guess: Sequence[int]) -> tuple[Snapshot | int | None, bool]:
-        """Find the newest snapshot, or its id, from a listing: a hint can be wrong, and a gap hides the ids after it.
-        Only where a listing is long, from the hints and what they are proven by. Returns whether it was.
+        Only where a listing is long, from the hints and what they are proven by.
         """
-        known = newest_of_long(self.store, self.paths.snapshot_dir)
-        newest = self._newest_of_many(known) if known is not None else None
+        names = self.store.few_names(self.paths.snapshot_dir)
+        newest = self._newest_of_many() if names is None else None
         if newest is not None:
-            return newest, True
-        names, data = listed(
-            self.store, partial(self.store.few_names, self.paths.snapshot_dir), self.paths.snapshot, guess
-        )
+            return newest
         if names is None:
-            newest = self._newest_of_many()
-            if newest is not None:
-                return newest, True
             names = self.store.names(self.paths.snapshot_dir)
-        latest = max(numbered(names, SNAPSHOT_PREFIX), default=0)
-        return self._parsed(latest, data[latest]) if latest in data else latest or None, False
+        return max(numbered(names, SNAPSHOT_PREFIX), default=0) or None
 
-    def _newest_of_many(self, known: int | None = None) -> Snapshot | None:
+    def _newest_of_many(self) -> int | None:
         """Find the newest of very many snapshots from the hints; None: they don't tell, so list.
 
         Snapshots expire one after the other, the oldest first: where one exists and the next doesn't, it is the newest.
-        It is read after the look at the next one. A hint that an expiry has passed is of a snapshot that another engine
-        put long after its turn. A gap, which only a deletion by hand leaves, is seen unless it is wider than what lies
-        above it.
-
-        ``known``: what was the newest one before. Others are looked for above that together with the hints, which have
-        to say that there are still so many.
+        It is looked at after the look at the next one. A hint that an expiry has passed is of a snapshot that another
+        engine put long after its turn. A gap, which only a deletion by hand leaves, is seen unless it is wider than
+        what lies above it.
         """
         if self.store.keeper is not None:
             return None
         paths = (self.paths.latest_hint, self.paths.earliest_hint)
-        hints = [partial(read_if_there, self.store, path) for path in paths]
-        looks: list[Callable[[], Any]] = [*hints, *([] if known is None else [partial(self._highest_above, known)])]
-        latest, earliest, *highest = side_by_side(self.store, looks)
+        latest, earliest = side_by_side(self.store, [partial(read_if_there, self.store, path) for path in paths])
         at, first = hint_number(latest or b""), hint_number(earliest or b"") or 0
         if not at or at < first:
             return None
-        if known is not None:
-            if at > (highest[0] or known) or known - first < FEW:
-                return None
-            if highest[0] is None:
-                return self.find_snapshot(known)
-            at = highest[0]
-        if not self.store.remote:
-            at = self._climbed(at)
         for _ in range(_CLIMBS):
             found = self._highest_above(at)
             if found is None:
-                return self.find_snapshot(at)
+                return at if self.store.exists(self.paths.snapshot(at)) else None
             at = found
         return None
-
-    def _climbed(self, number: int) -> int:
-        """Go up from a hint that is a little too low: the many looks above it, one by one here, are then made once."""
-        for _ in range(_CLOSE):
-            if not self.store.exists(self.paths.snapshot(number + 1)):
-                break
-            number += 1
-        return number
 
     def _highest_above(self, number: int) -> int | None:
         """Look for snapshots with higher ids, ever farther; return the highest that is there."""
@@ -264,9 +220,10 @@ class Table:
 
         Raises:
             FormatError: there is none, but tags, hints or the branch's options prove that there were snapshots.
+            ConflictError: each one that was listed was gone when it was read.
         """
         for _ in range(_PROBE_LIMIT):
-            latest, is_long = self._newest(guess_of(self.store, self.paths.snapshot_dir) or ())
+            latest = self.latest_snapshot_id()
             if latest is None:
                 proof = proof_of_snapshots(self)
                 if proof is None:
@@ -277,13 +234,10 @@ class Table:
                     f"{self.label} has no snapshots, although {proof} proves that it had: {self.paths.snapshot_dir} "
                     f"was deleted. Nothing was read or written; run check_table, which says what can be restored"
                 )
-            try:
-                newest = latest if isinstance(latest, Snapshot) else self.snapshot(latest)
-            except NotFoundError:
-                continue  # rolled back or replaced between the listing and the read: list again
-            remember(self.store, self.paths.snapshot_dir, [newest.id], is_long=is_long)
-            return newest
-        raise FormatError(f"{self.label}: the newest snapshot keeps vanishing while it is read")
+            found = self.find_snapshot(latest)
+            if found is not None:
+                return found  # otherwise rolled back or replaced between the listing and the read: list again
+        raise ConflictError(f"{self.label}: the newest snapshot keeps vanishing while it is read; run it again")
 
     def hinted_snapshot(self) -> Snapshot | None:
         """Read the newest snapshot with at most three small reads when the LATEST hint is right; list otherwise.
@@ -325,7 +279,7 @@ class Table:
         """Read the given snapshots, or all that exist, in order."""
         ids = self.snapshot_ids() if ids is None else ids
         data = self.store.read_many([self.paths.snapshot(i) for i in ids])
-        return [parse_snapshot(d, f"{self.label}: snapshot-{i}") for i, d in zip(ids, data, strict=True)]
+        return [self._parsed(i, d) for i, d in zip(ids, data, strict=True)]
 
     # -- tags and branches -----------------------------------------------------------------------------------------
 
@@ -627,7 +581,12 @@ def snapshot_by_time(table: Table, time_ms: int) -> Snapshot:
     low, high, best = 0, len(ids) - 1, None
     while low <= high:
         middle = (low + high) // 2
-        snapshot = table.snapshot(ids[middle])
+        try:
+            snapshot = table.snapshot(ids[middle])
+        except NotFoundError:
+            if table.snapshot_ids() == ids:
+                raise
+            return snapshot_by_time(table, time_ms)  # it has expired since the listing
         if snapshot.time_millis <= time_ms:
             best, low = snapshot, middle + 1
         else:

@@ -277,13 +277,13 @@ def test_a_hold_by_replacement_survives_a_deletion_that_began_before(
 
 def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     run(table, "create_tag", tag="month", time_retained="1 d")
-    known, told = expiry_run.side_by_side, []
+    known, told = expiry_run.carry_out_groups, []
 
     def late(on: Table, chains: Any, *more: Any) -> None:
         if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for chain in chains for a in chain):
             told.append(hold(table, tag="month", if_exists="skip"))
         known(on, chains, *more)
 
-    monkeypatch.setattr(expiry_run, "side_by_side", late)
+    monkeypatch.setattr(expiry_run, "carry_out_groups", late)
     result = run(table, "expire_tags", now=LATER)
     assert told and table.tag("month").hold == "case 17" and result.details["expired"] == {}

@@ -192,23 +192,6 @@ def test_how_often_a_name_node_is_tried(tmp_path: Path, monkeypatch: pytest.Monk
     assert client_settings("hdfs://n:8020", {}, folder) == {name: "5"}
 
 
-def test_clusters_of_one_name_are_different_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HADOOP_HOME", raising=False)
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "hdfs-site.xml").write_text(f"<!-- the name node of {name} -->")
-
-    def place(**options: str) -> str:
-        return HdfsStore("hdfs", "service", "t", options).place
-
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "one"))
-    one = place()
-    assert one == place() == place(config_dir=str(tmp_path / "one"), kerberos_principal="u")
-    assert len({one, place(config_dir=str(tmp_path / "other")), place(**{"dfs.nameservices": "service"})}) == 3
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "other"))
-    assert place() != one
-
-
 def test_a_folder_is_no_object(direct: Store) -> None:
     direct.create("a/x", b"1")
     for call in (lambda: direct.create("a", b"1"), lambda: direct.replace("a", b"1")):

@@ -53,19 +53,6 @@ def test_uri_is_literal(tmp_path: Path) -> None:
     assert LocalStore("/").child("a").uri == "file:///a"
 
 
-def test_another_folder_at_the_same_path_is_another_place(tmp_path: Path) -> None:
-    table = tmp_path / "t"
-    store = LocalStore(str(table))
-    places = [store.place]
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        table.unlink(missing_ok=True)
-        table.symlink_to(tmp_path / name)
-        places.append(store.place)
-    assert len(set(places)) == 3
-    assert LocalStore(str(table)).place == places[-1]
-
-
 def test_relative_root_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = LocalStore("warehouse")

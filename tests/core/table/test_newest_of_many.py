@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.store import local
-from airflow_paimon.core.table import table as table_module
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table
-from tests.stores import CountingStore
+from tests.stores import CountingStore, Far
 from tests.strict_metadata import damaged_on_purpose
 
 SNAPSHOTS = 12
@@ -24,27 +23,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path: table.store.read(path) for path in table.store.walk("")}
 
 
-class Far(CountingStore):
-    """A folder that is used as a remote storage is."""
-
-    remote = True
-
-
-@pytest.fixture(params=[CountingStore, Far], ids=["near", "known before"])
+@pytest.fixture(params=[CountingStore, Far], ids=["near", "far"])
 def table(
     tmp_path: Path, made: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Table:
     monkeypatch.setattr(local, "_FEW", 3)
-    monkeypatch.setattr(table_module, "FEW", 3)
     store = local.LocalStore(str(tmp_path / "wh/d.db/t"))
     for path, data in made.items():
         store.create(path, data)
-    counting = request.param(store)
-    made_table = Table(counting, "d.t")
-    if counting.remote:
-        made_table.latest_snapshot()
-        counting.tally.reset()
-    return made_table
+    return Table(request.param(store), "d.t")
 
 
 def newest(table: Table) -> int:
@@ -60,8 +47,7 @@ def without(table: Table, *ids: int) -> None:
 
 def test_a_right_hint_saves_the_listing(table: Table) -> None:
     assert newest(table) == SNAPSHOTS
-    looks = 0 if table.store.remote else 2  # at the beginning of a listing, which finds that there are many
-    assert table.store.tally.calls["names"] == looks
+    assert table.store.tally.calls["names"] == 2, "the beginning of a listing, which finds that there are many"
     assert append(table, "a").snapshot.id == SNAPSHOTS + 1
 
 
