@@ -51,7 +51,6 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.markdown import escape, where_it_ran
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
     DEFAULTS,
@@ -66,6 +65,7 @@ from airflow_paimon.runbooks.tasks import (
 )
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.shown.correction_text import plan_lines
+from airflow_paimon.shown.markdown import escape, where_it_ran
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.markdown import where_it_ran
 from airflow_paimon.runbooks.tasks import (
     DEFAULTS,
     SPARK,
@@ -40,6 +39,7 @@ from airflow_paimon.runbooks.tasks import (
     unless_checks_are_skipped,
     where_asked,
 )
+from airflow_paimon.shown.markdown import where_it_ran
 from airflow_paimon.task_run import triggering_user
 
 MORE = "More: the rows that the approver sees"

@@ -297,7 +297,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         """Show who triggered the run, and the statements that made the branch's commits, as far as they are kept."""
         from airflow_paimon.core.publish.audit_properties import change_of, readable_snapshots
         from airflow_paimon.core.table.history import branch_point
-        from airflow_paimon.runbooks.markdown import escape, sql_block
+        from airflow_paimon.shown.markdown import escape, sql_block
 
         user = triggering_user(context)
         lines = [f"- Requested by: {escape(user) if user else '*unknown*'}"]

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.runbooks.markdown import counted, escape, table
+from airflow_paimon.shown.listing import Listing, heads
+from airflow_paimon.shown.markdown import counted, escape, table_of
 
 _OUTCOMES = {"passed": "passed", "warned": "**warns**", "failed": "**failed**", "skipped": "not compared"}
 _ROWS = 3
@@ -22,8 +23,9 @@ def render_checks(rules: Sequence[Mapping[str, Any]]) -> str:
         return ""
     warned = sum(rule["outcome"] == "warned" for rule in rules)
     summary = f"**{counted(len(rules), 'check')} of the branch**" + (f", {warned} with a warning" if warned else "")
-    listed = [[escape(r["name"]), _OUTCOMES.get(r["outcome"], escape(r["outcome"])), escape(r["said"])] for r in rules]
-    parts = [f"{summary}:", table(["Check", "Outcome", "Rows"], listed)]
+    listed = [(r["name"], _OUTCOMES.get(r["outcome"], escape(r["outcome"])), r["said"]) for r in rules]
+    listing = Listing(title="checks", columns=heads("check | outcome: markdown | rows"), rows=listed)
+    parts = [f"{summary}:", table_of(listing)]
     return "\n\n".join([*parts, *(_samples(rule) for rule in rules if rule["rows"])])
 
 

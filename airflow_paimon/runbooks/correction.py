@@ -15,7 +15,7 @@ from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import made_branch, own_publishes, run_digest, run_tag
-from airflow_paimon.runbooks.markdown import counted, escape, sql_block
+from airflow_paimon.shown.markdown import counted, escape, sql_block
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot

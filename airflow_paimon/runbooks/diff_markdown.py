@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.runbooks.markdown import counted, escape, table
+from airflow_paimon.shown.markdown import counted, escape, table
 
 _PARTITIONS = 50
 _PARTITIONS_WITH_SAMPLES = 10

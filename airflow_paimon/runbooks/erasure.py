@@ -11,7 +11,8 @@ from airflow_paimon.core.erasure.report import report_markdown
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
-from airflow_paimon.runbooks.markdown import code_block, counted, escape, table, where_it_ran
+from airflow_paimon.shown.listing import Listing, heads
+from airflow_paimon.shown.markdown import code_block, counted, escape, table_of, where_it_ran
 
 _LISTED = 50
 _PLANNED = (
@@ -89,27 +90,20 @@ def describe_plan(
         about.append(f"**Required checks are skipped**: {escape(', '.join(checked['skipped']))}")
     about += [f"**Not searched**: {one['path']}: {escape(one['reason'])}" for one in found["unchecked"][:_LISTED]]
     parts = ["\n".join(f"- {line}" for line in about)]
-    parts += _part(
-        "Files are written again, without these rows",
-        ["Branch", "Files", "Stored rows"],
-        [[b["branch"], f"{b['files']:,}", f"{b['rows']:,}"] for b in found["branches"]],
-    )
-    parts += _part("What ends, and what nobody can read afterwards", ["What", "Lost"], _holders(found["ends"], "lost"))
-    parts += _part("**What stays and keeps such rows: there is no proof until it has ended**", ["What", "Way out"],
-                   _holders(found["stays"], "way"))  # fmt: skip
-    parts += _part(
-        "Open branches whose publish will be a conflict",
-        ["Branch", "Way out"],
-        [[escape(c["branch"]), escape(c["way"])] for c in found["conflicts"]],
-    )
+    branches = [(b["branch"], b["files"], b["rows"]) for b in found["branches"]]
+    ends = [(_holder(h), h["lost"]) for h in found["ends"]]
+    stays = [(_holder(h), h["way"]) for h in found["stays"]]
+    conflicts = [(c["branch"], c["way"]) for c in found["conflicts"]]
+    parts += [
+        *_part("Files are written again, without these rows", "branch | files: number | stored rows: number", branches),
+        *_part("What ends, and what nobody can read afterwards", "what | lost", ends),
+        *_part("**What stays and keeps such rows: there is no proof until it has ended**", "what | way out", stays),
+        *_part("Open branches whose publish will be a conflict", "branch | way out", conflicts),
+    ]
     return {
         "subject": f"Erase {counted(found['rows'], 'stored row')} of {checked['table']} for good?",
         "markdown": "\n\n".join(parts),
     }
-
-
-def _holders(holders: Sequence[Mapping[str, Any]], column: str) -> list[list[str]]:
-    return [[escape(_holder(h)), escape(h[column])] for h in holders]
 
 
 def _holder(holder: Mapping[str, Any]) -> str:
@@ -118,9 +112,9 @@ def _holder(holder: Mapping[str, Any]) -> str:
     return f"{holder['kind']} {holder['name'] or ''} of {holder['branch']} ({span})".replace("  ", " ")
 
 
-def _part(title: str, headers: list[str], rows: list[list[str]]) -> list[str]:
-    more = [[f"and {len(rows) - _LISTED:,} more", *[""] * (len(headers) - 1)]] if len(rows) > _LISTED else []
-    return [f"{title}:\n\n{table(headers, [*rows[:_LISTED], *more])}"] if rows else []
+def _part(title: str, columns: str, rows: Sequence[Sequence[Any]]) -> list[str]:
+    listing = Listing(title=title, columns=heads(columns), rows=rows).first(_LISTED)
+    return [f"{title}:\n\n{table_of(listing)}"] if rows else []
 
 
 def check_approved(params: Mapping[str, Any], approved: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.core.table.paths import MAIN, RUN_TAG_PREFIX, is_run_tag
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.markdown import counted
+from airflow_paimon.shown.markdown import counted
 from airflow_paimon.task_run import commit_user_prefix
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.options import requested_duration
-from airflow_paimon.runbooks.markdown import escape
+from airflow_paimon.shown.markdown import escape
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

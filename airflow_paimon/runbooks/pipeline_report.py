@@ -13,7 +13,8 @@ from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
-from airflow_paimon.runbooks.markdown import counted, escape, sql_block, table, where_it_ran
+from airflow_paimon.shown.listing import Listing, heads
+from airflow_paimon.shown.markdown import counted, escape, sql_block, table, table_of, where_it_ran
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -284,15 +285,19 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
         compared = undo.compared_by_undo(open_main(form), publish.undo_tag, publish.before.id)
         tables.append({"tag": publish.undo_tag, **compared})
         lines.append(f"{name}: back to tag {publish.undo_tag}, before snapshot {publish.snapshot.id}")
-        rows.append([escape(name), str(publish.snapshot.id), *(f"{details[key]:,}" for key in (
-            "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))])  # fmt: skip
+        rows.append((name, publish.snapshot.id, *(details[key] for key in (
+            "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))))  # fmt: skip
     if not tables:
         raise NotFoundError(f"Every publish of branch {params['branch']!r} was undone already")
-    head = ["Table", "Publish", "Partitions", "Files out", "Rows out", "Files in", "Rows in"]
+    columns = heads(
+        "table | publish: number | partitions: number | files out: number | rows out: number | files in: number"
+        " | rows in: number"
+    )
+    publishes = table_of(Listing(title="publishes", columns=columns, rows=rows))
     about = _about(params, asked_by, "What main got elsewhere since stays")
     return {
         "subject": f"Undo the correction of {' and '.join(one['table'] for one in tables)}?",
-        "markdown": "\n\n".join([about, table(head, rows), *map(escape, lines)]),
+        "markdown": "\n\n".join([about, publishes, *map(escape, lines)]),
         "tables": tables,
         "lines": lines,
     }

@@ -19,7 +19,8 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.metrics import send_health
 from airflow_paimon.runbooks.form import check_policy, request_for
 from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night, put_together
-from airflow_paimon.runbooks.markdown import counted, escape, table
+from airflow_paimon.shown.listing import Listing, heads
+from airflow_paimon.shown.markdown import counted, escape, table_of
 from airflow_paimon.task_run import ERROR_KEY
 
 if TYPE_CHECKING:
@@ -426,35 +427,35 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     if "measured" in found:
         subject = f"{counted(found['measured'], 'table')} measured; worked on: {subject}"
     rows = [
-        [
-            escape(row["table"]),
+        (
+            row["table"],
             f"{row['compacted_files']:,} to {row['compacted_to']:,} ({row['compacted_on']})"
             if row["compacted_files"]
-            else "",
-            *(f"{row[name]:,}" if row[name] else "" for name in _COUNTED),
-            f"{row['freed_bytes']:,}" if row["freed_bytes"] else "",
+            else None,
+            *(row[name] or None for name in (*_COUNTED, "freed_bytes")),
             _notes(row),
-        ]
+        )
         for row in found["by_table"]
     ]
-    counts = ("Partitions", "Snapshots", "Tags", "Branches", "Files freed")
-    headers = ("Table", "Files compacted", *counts, "Bytes freed", "Notes")
-    parts = [escape(subject), *([table(headers, rows)] if rows else [])]
+    columns = (
+        "table | files compacted | partitions: number | snapshots: number | tags: number | branches: number"
+        " | files freed: number | bytes freed: number | notes: markdown"
+    )
+    soon = [[one[k] for k in ("table", "branch", "owner", "expires_at")] for one in found["expiring_soon"]]
+    late = [(one["table"], one["score"], one["why"]) for one in found.get("waiting_for_budget", ())]
+    parts = [escape(subject), *_part("", columns, rows)]
     if found["tables"] > len(rows):
         parts.append(f"and {counted(found['tables'] - len(rows), 'more table')}")
-    soon = [
-        [escape(one[k] or "") for k in ("table", "branch", "owner", "expires_at")] for one in found["expiring_soon"]
-    ]
-    if soon:
-        parts += ["These branches expire soon:", table(("Table", "Branch", "Owner", "Expires at"), soon)]
-    late = [
-        [escape(one["table"]), str(one["score"]), escape(one["why"])] for one in found.get("waiting_for_budget", ())
-    ]
-    if late:
-        parts += ["These compactions wait for another night:", table(("Table", "Score", "Why"), late)]
+    parts += _part("These branches expire soon:", "table | branch | owner | expires at", soon)
+    parts += _part("These compactions wait for another night:", "table | score: number | why", late)
     if found["waiting"]:
         parts.append(f"{counted(found['waiting'], 'snapshot or tag file')} wait in the trash for a later run.")
     return subject, "\n\n".join(parts)
+
+
+def _part(title: str, columns: str, rows: Sequence[Sequence[Any]]) -> list[str]:
+    listing = Listing(title=title, columns=heads(columns), rows=rows)
+    return [*([title] if title else []), table_of(listing)] if rows else []
 
 
 def message_of(found: Mapping[str, Any], subject: str, url: str) -> dict[str, Any]:

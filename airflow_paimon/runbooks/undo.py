@@ -9,8 +9,9 @@ from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.diff_markdown import render_undo
 from airflow_paimon.runbooks.form import open_main, request_for
-from airflow_paimon.runbooks.markdown import counted, escape, table
 from airflow_paimon.runbooks.pages import page_address
+from airflow_paimon.shown.listing import Listing, heads
+from airflow_paimon.shown.markdown import counted, escape, table_of
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
@@ -93,9 +94,9 @@ def describe_plan(
     """
     details = preview["details"]
     actions = [a for a in details["plan"]["actions"] if a["action"] == "ReplaceBucket"]
-    rows = [[escape(a["path"]), escape(a["reason"])] for a in actions[:_LISTED]]
-    if (more := details["buckets"] - len(rows)) > 0:
-        rows.append([f"and {more:,} more", ""])
+    rows = [(a["path"], a["reason"]) for a in actions[:_LISTED]]
+    left = max(0, details["buckets"] - len(rows))
+    buckets = Listing(title="buckets", columns=heads("bucket | change"), rows=rows, left=left)
     kept = (
         "What main got elsewhere since stays."
         if params["keep_later"]
@@ -115,7 +116,7 @@ def describe_plan(
         f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
     shown = "" if diff is None else render_undo(diff["details"])
-    parts = ["\n".join(f"- {line}" for line in about), facts, shown, table(["Bucket", "Change"], rows)]
+    parts = ["\n".join(f"- {line}" for line in about), facts, shown, table_of(buckets)]
     return {
         "subject": f"Undo the correction of {planned['table']} ({partitions})?",
         "markdown": "\n\n".join(part for part in parts if part),

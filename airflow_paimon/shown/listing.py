@@ -20,8 +20,8 @@ _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time);
-    name (of a user or a branch), sentence or sql: a text, which may be long; value or value number: a value of a row,
-    under the column's own name.
+    name (of a user or a branch), sentence or sql: a text that may be long; markdown: one that a report shows as it is;
+    value or value number: a value of a row, under the column's own name.
 
     ``left``: rows that are not shown. ``note``: a line for people below the table. ``help``: what a column means.
     """
@@ -48,7 +48,7 @@ class Listing:
         """Return an aligned table; numbers and sizes stand to the right. ``all_of_them``: how to see what is left."""
         kinds = [kind for _, kind in self.columns]
         heads = [name if _is_value(k) else name.upper() + (" (UTC)" if k == "utc" else "") for name, k in self.columns]
-        cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in self._cells()]
+        cells = [[printable(cell).replace("\n", "\\n") for cell in row] for row in self.cells()]
         widths = [max(len(line[i]) for line in (heads, *cells)) for i in range(len(heads))]
         lines = [_line(line, kinds, widths) for line in (heads, *cells)]
         return "\n".join([*lines, *self._below(all_of_them)])
@@ -57,7 +57,7 @@ class Listing:
         """Return the table as HTML, every text escaped."""
         heads = [name + (" (UTC)" if kind == "utc" else "") for name, kind in self.columns]
         numbers = [kind in _NUMBERS for _, kind in self.columns]
-        return table_html(heads, self._cells(), numbers) + "".join(map(line_html, self._below(all_of_them)))
+        return table_html(heads, self.cells(), numbers) + "".join(map(line_html, self._below(all_of_them)))
 
     def __repr__(self) -> str:
         return self.to_text("limit=0 shows all")
@@ -73,7 +73,8 @@ class Listing:
         """Give the rows that are shown, as ``to_json`` does."""
         return iter(self.to_json())
 
-    def _cells(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
+        """Return what people read in each cell."""
         kinds = [kind for _, kind in self.columns]
         return [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
 

@@ -27,8 +27,8 @@ from airflow_paimon.plugin.sheet import (
     text,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.markdown import counted
 from airflow_paimon.shown import lists
+from airflow_paimon.shown.markdown import counted
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/markdown"}
 ENDINGS = {"json": "json", "csv": "csv", "markdown": "md"}

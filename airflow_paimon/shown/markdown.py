@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_paimon.shown.listing import Listing
 from airflow_paimon.shown.listing import counted as counted
 
 _ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
@@ -52,6 +53,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table; its cells are Markdown already."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table_of(listing: Listing) -> str:
+    """Return a list as a table."""
+    names, kinds = zip(*listing.columns, strict=True)
+    rows = [[c if k == "markdown" else escape(c) for c, k in zip(row, kinds, strict=True)] for row in listing.cells()]
+    if listing.left:
+        rows.append([f"and {listing.left:,} more", *[""] * (len(names) - 1)])
+    return table([name[:1].upper() + name[1:] for name in names], rows)
 
 
 def where_it_ran(results: Mapping[str, Any]) -> str:
