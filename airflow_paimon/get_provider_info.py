@@ -89,6 +89,7 @@ def get_provider_info() -> dict[str, Any]:
             _modules(
                 "airflow_paimon.triggers.snapshot",
                 "airflow_paimon.triggers.spark_job",
+                "airflow_paimon.triggers.quiet",
                 "airflow_paimon.triggers.table_set",
                 "airflow_paimon.triggers.flink",
             )

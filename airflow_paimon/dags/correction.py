@@ -1,8 +1,8 @@
 """Correct data of a Paimon table on a branch, prove it, have it approved, publish it: one trigger, one form.
 
-check_params -> tag_main -> create_branch -> correct -> wait -> check -> diff -> report -> approve -> merge or
-fast_forward -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot, main is not
-touched.
+check_params -> tag_main -> create_branch -> correct -> wait -> check -> diff -> report -> approve -> wait_for_quiet ->
+merge or fast_forward -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot,
+main is not touched.
 Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is the page for the person on call.
 """
 
@@ -24,6 +24,7 @@ from airflow_paimon.dags.flink_jobs import (
     all_are_stopped,
     declared_jobs,
     form_field,
+    need_not_wait,
     of_publishes,
 )
 from airflow_paimon.locked_fields import locked_names
@@ -63,6 +64,7 @@ from airflow_paimon.runbooks.tasks import (
     end_as_rejected,
     unless_kept,
 )
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.shown.correction_text import plan_lines
 from airflow_paimon.shown.markdown import escape, where_it_ran
@@ -187,6 +189,13 @@ PARAMS = {
     "wait_partitions": texts(
         "Wait: partitions",
         "Wait until these partitions have files on the branch that are not older than main's.",
+        section=WAIT_FIELDS,
+    ),
+    "wait_for_quiet": text(
+        "Wait: open buckets",
+        "How long to wait, right before the publish, until running Flink jobs leave the corrected buckets alone, such "
+        "as 1 h. 0 s: fail immediately if one may have them open.",
+        "1 h",
         section=WAIT_FIELDS,
     ),
     "engine": choice(
@@ -334,17 +343,16 @@ def add_tasks(
 ) -> None:
     """Add the tasks, in the order of their names above."""
     steps = [check_params(), *_correct_and_compare(), (reported := report())]
-    publish = ["{{ params.publish }}", *(f"stop_{job.task_name}" for job in flink_jobs)]
-    approve = ask_for_approval(publish, four_eyes="{{ params.four_eyes }}")
-    publishes = _publish(flink_jobs)
+    approve = ask_for_approval("wait_for_quiet", four_eyes="{{ params.four_eyes }}")
+    quiet, publishes = _wait_for_quiet(flink_jobs), _publish(flink_jobs)
     verified = verify()
     delete_branch, delete_tag = _clean_up()
     for earlier, later in pairwise([*steps, approve]):
         earlier >> later
-    approve >> [*publishes, end_as_rejected(what_stands)]
-    publishes >> verified >> delete_branch >> delete_tag
-    [*steps, approve, *publishes, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
-    add_flink_jobs(flink_jobs, approve, publishes, last)
+    approve >> [quiet, end_as_rejected(what_stands)]
+    quiet >> publishes >> verified >> delete_branch >> delete_tag
+    [*steps, approve, quiet, *publishes, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
+    add_flink_jobs(flink_jobs, quiet, publishes, last)
     add_own_tasks("before_approval", before_approval, reported, approve, last)
     add_own_tasks("after_publish", after_publish, verified, delete_branch, last)
 
@@ -404,8 +412,20 @@ def _correct_and_compare() -> list[BaseOperator]:
     return [tag_main, create_branch, correct, wait, check, diff]
 
 
+def _wait_for_quiet(flink_jobs: Sequence[FlinkJob]) -> BaseOperator:
+    return BucketsQuietSensor(
+        task_id="wait_for_quiet",
+        branch=PLANNED % "branch",
+        time_limit="{{ params.wait_for_quiet or '0 s' }}",
+        writers_stopped="{{ params.writers_stopped }}",
+        deferrable=True,
+        poke_interval=30,
+        pre_execute=partial(need_not_wait, flink_jobs),
+    )
+
+
 def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:
-    """Both ways; the form's *Publish* says which one the approval goes on with."""
+    """Both ways; the form's *Publish by* chooses one."""
     arguments: dict[str, Any] = {
         "branch": PLANNED % "branch",
         "expected_branch_snapshot": REPORTED % "branch_snapshot",

@@ -1,6 +1,6 @@
 """Flink jobs that a correction stops right before its publish and starts from their savepoints after it.
 
-stop_NAME, between approve and the publish -> resume_NAME, after the publish, whatever became of it.
+stop_NAME, between wait_for_quiet and the publish -> resume_NAME, after the publish, whatever became of it.
 """
 
 from __future__ import annotations
@@ -79,11 +79,16 @@ def declared_jobs(context: Context) -> list[str]:
 
 def of_publishes(jobs: Sequence[FlinkJob]) -> dict[str, Any]:
     """Return the arguments of the publishes that wait for the stops; the stop of a job that isn't chosen is skipped."""
-    rule = "none_failed_min_one_success"
-    return {"trigger_rule": rule, "pre_execute": partial(check_stopped, jobs)} if jobs else {}
+    return {"trigger_rule": "none_failed_min_one_success", "pre_execute": partial(check_stopped, jobs)}
 
 
-def add_flink_jobs(jobs: Sequence[FlinkJob], approve: BaseOperator, publishes: list[Any], last: BaseOperator) -> None:
+def need_not_wait(jobs: Sequence[FlinkJob], context: Context) -> None:
+    """Let the wait for quiet buckets succeed, if all jobs are stopped after it."""
+    if all_are_stopped(context["params"], [job.name for job in jobs]):
+        context["task"].writers_stopped = True
+
+
+def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: list[Any], last: BaseOperator) -> None:
     """Add the tasks of each job, and let the publishes wait for the stops."""
     for job in jobs:
         stop = FlinkStopOperator(
@@ -103,7 +108,7 @@ def add_flink_jobs(jobs: Sequence[FlinkJob], approve: BaseOperator, publishes: l
             stopped_by=stop.task_id,
             trigger_rule="all_done",
         )
-        approve >> stop >> publishes >> resume >> last
+        quiet >> stop >> publishes >> resume >> last
         stop >> resume
         stop >> last
 
@@ -112,7 +117,7 @@ def check_stopped(jobs: Sequence[FlinkJob], context: Context) -> None:
     """Let the publish replace what the jobs had open, if all of them are stopped, and see that they still are.
 
     Raises:
-        AirflowSkipException: the run publishes the other way; the approval can't skip what is after a stop.
+        AirflowSkipException: the run publishes the other way.
             UnsafeOperationError: a job runs again, as it does when only the publish was cleared.
     """
     params = context["params"]

@@ -112,6 +112,11 @@ def _unsafe(params: Mapping[str, Any], error: Mapping[str, Any], stands: bool) -
 
 def _passing(failed: str, stands: bool) -> str:
     """Advice for failures of Spark, the storage or a worker, which may not happen again in a retry."""
+    if failed == "wait_for_quiet":
+        return (
+            f"stop the Flink job with a savepoint and {AGAIN} with Writers are stopped, or let it go on without rows "
+            f"of these buckets; then {_clear(failed, stands)}"
+        )
     if failed == "wait":
         return f"find out why the job that fills the branch is late, then {_clear(failed, stands)}"
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def check_form(context: Context, params: Iterable[str]) -> None:
 
 
 def ask_for_approval(
-    on_approve: str | Sequence[str],
+    on_approve: str,
     *,
     asked_in: str = "report",
     required: str = "{{ params.approval }}",

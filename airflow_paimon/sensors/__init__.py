@@ -7,10 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_paimon.sensors.quiet import *  # noqa: F403
     from airflow_paimon.sensors.snapshot import *  # noqa: F403
     from airflow_paimon.sensors.table_set import *  # noqa: F403
 
 MODULES = {
+    "quiet": ("BucketsQuietSensor",),
     "snapshot": ("SnapshotCatchUpSensor",),
     "table_set": ("TableSetSensor",),
 }

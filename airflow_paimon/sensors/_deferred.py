@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_paimon._compat import AirflowException, AirflowFailException, AirflowSkipException, BaseSensorOperator
+from airflow_paimon._compat import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseSensorOperator,
+)
 from airflow_paimon.arguments import is_blank
 from airflow_paimon.core.errors import InvalidInputError
 
@@ -17,7 +23,8 @@ def failing_as_a_poke(sensor: BaseSensorOperator) -> Iterator[None]:
     try:
         yield
     except AirflowException as error:
-        if sensor.never_fail or (sensor.soft_fail and isinstance(error, AirflowFailException)):
+        ends = isinstance(error, AirflowFailException | AirflowSensorTimeout)
+        if sensor.never_fail or (sensor.soft_fail and ends):
             raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
         raise
 
@@ -27,3 +34,11 @@ def given(name: str, value: Any) -> Any:
     if value is not None and is_blank(value):
         raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
     return value
+
+
+def flag(name: str, value: bool | str) -> bool:
+    """Take a switch that may be a rendered template."""
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
+    return text == "true"

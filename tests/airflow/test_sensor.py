@@ -9,13 +9,18 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_paimon import create_branch, open_table
 from airflow_paimon.core.branches.catch_up import parse_condition
+from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 from tests.airflow.conftest import RunDag
 from tests.airflow.processes import later
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
+from tests.data.test_compact_keyed import keyed, upsert
+from tests.data.test_open_buckets import pretend
 
 pytestmark = pytest.mark.airflow
 
@@ -114,6 +119,31 @@ def test_times_out(warehouse: Path, run_dag: RunDag) -> None:
         )
     )
     assert run.tasks == {"wait": ("skipped", 1)}
+
+
+@pytest.mark.part(few=1)
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
+    keyed(warehouse, bucket="1", deletion_vectors__enabled="true", write_only="false")
+    main = open_table(str(warehouse), "d.t")
+    upsert(main, ("a", 1, "x"))
+    pretend(main)
+    create_branch(main, "fix", snapshot=main.latest_snapshot_id())
+    write_arrow(main.branch("fix"), read_arrow(main), mode="overwrite")
+    asked: dict[str, Any] = {"table": "d.t", "poke_interval": 0.2, "deferrable": deferrable, "retries": 3}
+
+    def build() -> None:
+        late = BucketsQuietSensor(task_id="late", branch="fix", time_limit="{{ '0 s' }}", **asked)
+        skipped = BucketsQuietSensor(task_id="skipped", partitions=["p=a"], time_limit="1 s", soft_fail=True, **asked)
+        stopped = BucketsQuietSensor(task_id="stopped", branch="fix", writers_stopped="{{ True }}", **asked)
+        quiet = BucketsQuietSensor(task_id="quiet", branch="fix", time_limit="10 min", trigger_rule="all_done", **asked)
+        [late, skipped, stopped] >> quiet
+
+    with later(8, lambda: pretend(main, timeMillis=0)):
+        run = run_dag(dag(f"quiet_{deferrable}", build))
+    assert run.tasks == {"late": ("failed", 1), "skipped": ("skipped", 1), "stopped": ("success", 1),
+                         "quiet": ("success", 1)}  # fmt: skip
+    assert run.xcom("quiet")["effect"] is None
 
 
 def trigger(**condition: Any) -> SnapshotCatchUpTrigger:

@@ -19,6 +19,7 @@ from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import PlanCorrectionOperator, PublishApprovalOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
 from airflow_paimon.rule_text import rules_as_json
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.sensors.table_set import TableSetSensor
 from tests.airflow.conftest import RunDag
@@ -153,7 +154,7 @@ def test_texts_are_wanted_where_names_are(warehouse: Path) -> None:
 
 
 def test_only_sql_and_rules_may_be_files() -> None:
-    known = [*OPERATORS.values(), PublishApprovalOperator, SnapshotCatchUpSensor, TableSetSensor]
+    known = [*OPERATORS.values(), PublishApprovalOperator, BucketsQuietSensor, SnapshotCatchUpSensor, TableSetSensor]
     known += [PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator, PlanCorrectionOperator]
     assert {cls.template_ext for cls in known} == {()}, "Airflow would open every text with such an end"
     assert {name for cls in known for name in cls.file_fields} == {"sql", "rules"}

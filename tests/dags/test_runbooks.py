@@ -551,6 +551,7 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
         ("correct", {"kind": "storage"}, {}, "clear task correct with its downstream"),
         ("diff", None, {}, '{"driver_memory": "4g"}'),
         ("wait", None, {}, "the job that fills the branch"),
+        ("wait_for_quiet", None, {}, "stop the Flink job with a savepoint"),
     ],
 )
 def test_the_advice_is_about_the_kind_of_failure(

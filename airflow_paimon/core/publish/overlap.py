@@ -49,7 +49,7 @@ def open_branches(main: Table, touched: Touched, but: str | None) -> list[Overla
         if name == but or is_chain_part(options, name):
             continue
         try:
-            compared = _compare(main, main.branch(name), schema)
+            compared = compare(main, main.branch(name), schema)
         except PaimonError as error:
             found.append(Overlap(branch=name, unreadable=error.message))
             continue
@@ -62,7 +62,7 @@ def open_branches(main: Table, touched: Touched, but: str | None) -> list[Overla
 
 def changed_on_main(main: Table, branch: Table, touched: Touched) -> frozenset[BucketKey]:
     """Return those buckets that main has changed since the branch was made: its publish would meet a conflict."""
-    schema, compared = main.schema(), _compare(main, branch, main.schema())
+    schema, compared = main.schema(), compare(main, branch, main.schema())
     if compared is None:
         return frozenset()
     mine, neutral = compared.sides.ours, neutral_kinds(schema)
@@ -71,7 +71,8 @@ def changed_on_main(main: Table, branch: Table, touched: Touched) -> frozenset[B
     return _common(mine, compared.sides.theirs, real, touched, schema)
 
 
-def _compare(main: Table, branch: Table, schema: TableSchema) -> Compared | None:
+def compare(main: Table, branch: Table, schema: TableSchema) -> Compared | None:
+    """Return what both sides have changed; None: one is empty, or they share no snapshot."""
     head, theirs = main.latest_snapshot(), branch.latest_snapshot()
     base = None if head is None or theirs is None else branch_point(main, branch)
     if head is None or theirs is None or base is None:
