@@ -87,6 +87,7 @@ test: $(CLASSES) ## the test suite (PYTEST_ARGS='-k branch' for a part)
 
 thorough: $(CLASSES) ## the whole test suite with all cases, of which `make test` has a part (an hour on 2 cores)
 	@$(export_java)
+	$(PY) tests/oracles/prepare.py --only flink120
 	export AIRFLOW_PAIMON_THOROUGH=1
 	exec $(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 

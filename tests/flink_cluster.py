@@ -82,6 +82,8 @@ class Flink:
     folder: Path
     gateway: str
     manager: str
+    paimon: str
+    """The release of its connector."""
     session: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -267,7 +269,8 @@ def flink_cluster(folder: Path, release: str = "flink") -> Iterator[Flink]:
         (folder / name).mkdir()
     (folder / "conf" / "config.yaml").write_text(_configuration(folder, manager, gateway, rpc))
     (folder / "conf" / "log4j.properties").write_text(_LOG)
-    flink = Flink(folder, f"http://127.0.0.1:{gateway}/v3", f"http://127.0.0.1:{manager}")
+    paimon = layout.FLINKS[release].paimon
+    flink = Flink(folder, f"http://127.0.0.1:{gateway}/v3", f"http://127.0.0.1:{manager}", paimon)
     with ExitStack() as ends:
         for name in _PROGRAMS:
             flink.processes[name] = ends.enter_context(_process(folder, name, release))

@@ -1,3 +1,3 @@
-from tests.oracles.fixtures import connector_oracle, flink, golden, java_oracle, pypaimon_oracle, rust_oracle
+from tests.oracles.fixtures import connector_oracle, flink, flink120, golden, java_oracle, pypaimon_oracle, rust_oracle
 
-__all__ = ["connector_oracle", "flink", "golden", "java_oracle", "pypaimon_oracle", "rust_oracle"]
+__all__ = ["connector_oracle", "flink", "flink120", "golden", "java_oracle", "pypaimon_oracle", "rust_oracle"]

@@ -68,13 +68,23 @@ def connector_oracle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark
     yield from _started_oracle("o4", SparkConnectorOracle, tmp_path_factory.mktemp("connector-oracle"))
 
 
+def _started_flink(name: str, folder: Path) -> Iterator[Flink]:
+    if (reason := layout.missing(name)) is not None:
+        unavailable(reason)
+    with flink_cluster(folder, name) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="session")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """Flink with Paimon's connector. A test makes a database and jobs of its own, and cancels these."""
-    if (reason := layout.missing("flink")) is not None:
-        unavailable(reason)
-    with flink_cluster(tmp_path_factory.mktemp("flink")) as cluster:
-        yield cluster
+    yield from _started_flink("flink", tmp_path_factory.mktemp("flink"))
+
+
+@pytest.fixture(scope="session")
+def flink120(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """Flink 1.20 with an older connector of Paimon."""
+    yield from _started_flink("flink120", tmp_path_factory.mktemp("flink120"))
 
 
 @pytest.fixture(scope="session")

@@ -33,8 +33,9 @@ def streaming_readers(
         files = [e.file for c in changes for e in (*c.delete, *c.add)]
         megabytes = sum(f.file_size for f in files) / 1e6
         note = (
-            f"get the net changes, from the changelog of this snapshot (changelog-producer={producer}); for it the "
-            f"publish reads {len(files)} files, {megabytes:,.1f} MB (not with --changelog none)"
+            f"get the net changes, from the changelog of this snapshot (changelog-producer={producer}; readers with a "
+            f"Paimon before 1.1 skip it); for it the publish reads {len(files)} files, {megabytes:,.1f} MB (not with "
+            f"--changelog none)"
         )
         later = sum(e.file.level < _first_emitted_level(schema) for c in changes for e in c.add)
         if later:
