@@ -137,8 +137,8 @@ def test_statements_that_are_taken_over_together_change_no_file(tmp_path: Path) 
     delete(working, 1, 12)
     delete(working, 2)
     assert keys(table) == list(range(ROWS))
-    staging = Staging(view=working, onto=table, head=head, schema=table.schema(), shares=True)
-    take_over(staging, None, expected_rows=0, identity=CommitIdentity(), properties=lambda removed, added: {})
+    staging = Staging(view=working, onto=table, head=head, schema=table.schema())
+    take_over(staging, identity=CommitIdentity(), properties=lambda removed, added: {})
     assert keys(table) == [k for k in range(ROWS) if k not in (1, 2, 12)]
     assert files(table) == before and table.latest_snapshot_id() == head.id + 1
 

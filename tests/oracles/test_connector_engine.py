@@ -181,9 +181,7 @@ def test_a_retry_gives_the_first_try_s_result(connector: Run, tmp_path: Path) ->
     asked = {"sql": "UPDATE branch SET v = 'x' WHERE dt = 'a'", "operation_id": "op-1"}
     head = branch.latest_snapshot()
     assert head is not None
-    open_staging(
-        branch, head, branch.schema(), "op-1", "2026-11-21T00:00:00+00:00", shares=True
-    )  # what a killed try leaves
+    open_staging(branch, head, branch.schema(), "op-1", "2026-11-21T00:00:00+00:00")  # what a killed try leaves
     (left,) = [n for n in branch.branch_names() if n != "fix"]
     findings = run(tmp_path, "check_table").details["findings"]
     assert [f["id"] for f in findings] == [f"staging-branch:{left}"]

@@ -20,7 +20,6 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
     PaimonError,
     UnsafeOperationError,
 )
@@ -35,7 +34,7 @@ from airflow_paimon.core.store.unpublished import Unpublished
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     MANIFEST_DIR,
@@ -46,7 +45,7 @@ from airflow_paimon.core.table.paths import (
     BranchPaths,
     numbered,
 )
-from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -68,16 +67,13 @@ _METADATA = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
     """``view`` is the staging branch, or an unpublished view of the branch itself; its files are taken over to
-    ``onto``, on top of ``head``.
-
-    ``shares``: it starts from ``head``, so that new rows are merged with existing ones; otherwise it starts empty.
+    ``onto``, on top of ``head``, from which it starts.
     """
 
     view: Table
     onto: Table
     head: Snapshot
     schema: TableSchema
-    shares: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +118,14 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
     ]
     for schema_id, data in sorted(schemas.items()):
         actions.append(PutNew(path=paths.schema(schema_id), data=data, reason=f"schema {schema_id}"))
-    if staging.shares:
-        reason = f"snapshot {staging.head.id} of {staging.onto.branch_name}, byte for byte"
-        actions.append(PutNew(path=paths.snapshot(staging.head.id), data=head, reason=reason))
-        hint = str(staging.head.id).encode()
-        actions.append(Replace(path=paths.latest_hint, data=hint, reason="hint for readers"))
+    reason = f"snapshot {staging.head.id} of {staging.onto.branch_name}, byte for byte"
+    actions.append(PutNew(path=paths.snapshot(staging.head.id), data=head, reason=reason))
+    hint = str(staging.head.id).encode()
+    actions.append(Replace(path=paths.latest_hint, data=hint, reason="hint for readers"))
     return actions
 
 
-def open_staging(
-    onto: Table, head: Snapshot, schema: TableSchema, operation_id: str | None, now_iso: str, *, shares: bool
-) -> Staging:
+def open_staging(onto: Table, head: Snapshot, schema: TableSchema, operation_id: str | None, now_iso: str) -> Staging:
     """Create a staging branch for an operation; one left by an earlier try is deleted first.
 
     Raises:
@@ -151,7 +144,7 @@ def open_staging(
         raise ConflictError(f"{onto.label} was altered while its rows were computed; run it again")
     latest = parse_schema(schemas[ids[-1]], f"{onto.label}: schema-{ids[-1]}")
     schemas[ids[-1]] = staging_schema(latest).to_bytes()
-    staging = Staging(view=view, onto=onto, head=head, schema=latest, shares=shares)
+    staging = Staging(view=view, onto=onto, head=head, schema=latest)
     execute(onto, plan_staging(staging, schemas, onto.store.read(onto.paths.snapshot(head.id)), now_iso))
     return staging
 
@@ -185,9 +178,7 @@ def discard_staging(view: Table) -> None:
 
 def take_over(
     staging: Staging,
-    replaced: Selection | None,
     *,
-    expected_rows: int,
     identity: CommitIdentity,
     properties: Callable[[Sequence[ManifestEntry], Sequence[ManifestEntry]], Mapping[str, str]],
     rewrite: Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]] | None = None,
@@ -195,20 +186,16 @@ def take_over(
 ) -> Taken:
     """Move the staged files to the target branch, as one OVERWRITE snapshot.
 
-    ``replaced``: the partitions that the staged files replace; None: the staged changes are merged in.
-    ``expected_rows``: how many rows the writer got. ``properties`` is called with the removed and added files.
+    ``properties`` is called with the removed and added files.
     ``rewrite`` writes files again whose rows store versions of the staging branch; without it they are refused.
 
     Raises:
-        ConflictError: the branch was written or altered meanwhile, or the staged rows are not all there (another try
-            of the operation took the staging branch away); nothing was published.
-        InvalidInputError: files were staged in other partitions.
+        ConflictError: the branch was written or altered meanwhile, or another try of the operation took the staging
+            branch away; nothing was published.
         UnsafeOperationError: with row tracking, staged files store ids or versions that other rows or commits have.
     """
     onto, head, schema = staging.onto, staging.head, staging.schema
-    removed, added, index = _merged(staging) if replaced is None else _replaced(staging, replaced)
-    if replaced is not None:
-        _check_rows(staging, added, expected_rows)
+    removed, added, index = _merged(staging)
     fresh, next_row_id = _numbered(staging, added, rewrite)
     why = "the branch was written or altered while its rows were corrected; nothing was published. Run it again"
     unmoved = HeadIs(snapshot=head, schema_id=schema.id, why=why)
@@ -269,51 +256,22 @@ def _check_versions(staging: Staging, found: Renumbering) -> None:
 
 
 def _id_space(staging: Staging) -> IdSpace:
-    """A staging branch that starts from the head continues its row ids; an empty one begins at 0."""
+    """The staging branch continues the row ids of the head."""
     ours = staging.head.next_row_id or 0
     staged = staging.view.latest_snapshot()
     theirs = (staged.next_row_id if staged else None) or 0
-    shared, base = (ours, staging.head.id) if staging.shares else (0, 0)
-    return id_space(staging.onto.name, shared=shared, target=ours, source=theirs, base=base)
+    return id_space(staging.onto.name, shared=ours, target=ours, source=theirs, base=staging.head.id)
 
 
 _Change = tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]
 
 
-def _replaced(staging: Staging, chosen: Selection) -> _Change:
-    onto, head, schema = staging.onto, staging.head, staging.schema
-    staged = staging.view.latest_snapshot()
-    added = list(live_entries(staging.view, staged).values())
-    strange = next((e for e in added if not chosen(e.partition)), None)
-    if strange is not None:
-        named = StoredPartitions(schema).text(strange.partition)
-        raise InvalidInputError(
-            f"{onto.label}: rows of partition {named} were written, which is not among those to correct: the query "
-            f"returns different rows each time it runs"
-        )
-    removed = list(live_entries(onto, head, chosen).values())
-    index = [i for i in read_index(onto, head) if not chosen(i.partition)] + read_index(staging.view, staged)
-    return removed, added, index if index or head.index_manifest else None
-
-
-def _check_rows(staging: Staging, added: Sequence[ManifestEntry], expected: int) -> None:
-    """With keys there may be fewer rows than given, as the writer merges them; without keys none may be missing."""
-    staged = sum(e.file.row_count for e in added)
-    if staged == expected or (staging.schema.primary_keys and 0 < staged < expected):
-        return
-    raise ConflictError(
-        f"{staging.onto.label}: {staged} of {expected} rows are in {staging.view.branch_name}: another try of the "
-        f"operation deleted that branch, or the query returns different rows each time; nothing was published. Run it "
-        f"again",
-        details={"expected_rows": expected, "staged_rows": staged},
-    )
-
-
 def _merged(staging: Staging) -> _Change:
     onto, head, staged = staging.onto, staging.head, staging.view.latest_snapshot()
     if staged is None:
-        raise NotFoundError(
-            f"{staging.view.label} is gone: another try of this operation may have deleted it; run it again"
+        raise ConflictError(
+            f"{staging.view.label} is gone: another try of this operation has deleted it; nothing was published. Run "
+            f"it again"
         )
     diff = difference(staging.view, head, staged)
     changes = [

@@ -77,13 +77,13 @@ def correct_by_connector(
     def described(removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]) -> Mapping[str, str]:
         return properties(request, made, {"statement": statement.kind, **base.figures(removed, added)})
 
-    staging = open_staging(branch, base.head, base.schema, request.operation_id, context.now_iso, shares=True)
+    staging = open_staging(branch, base.head, base.schema, request.operation_id, context.now_iso)
     try:
         what = f"correct_branch {branch.label}: {statement.kind}, engine connector"
         with registered(spark, views(base), marked=request.restricted_sql), progress(spark, what):
             _execute(spark, request, base, statement, _parts(catalog, staging.view))
         _require_compacted(staging, base)
-        taken = take_over(staging, None, expected_rows=0, identity=identity, properties=described)
+        taken = take_over(staging, identity=identity, properties=described)
     finally:
         discard_staging(staging.view)
     landed = taken.receipt.snapshot

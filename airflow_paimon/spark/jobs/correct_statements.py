@@ -149,10 +149,9 @@ class _Together:
             self._rewritten += rewrite_files(view, entries, space)
             return self._rewritten
 
-        staging = Staging(view=self._working, onto=base.table, head=base.head, schema=base.schema, shares=True)
+        staging = Staging(view=self._working, onto=base.table, head=base.head, schema=base.schema)
         return take_over(
-            *(staging, None),
-            expected_rows=0,
+            staging,
             identity=identity,
             properties=described,
             rewrite=rewrite,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +12,10 @@ import pytest
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.commit.staging import Staging, Taken, discard_staging, open_staging, staging_schema, take_over
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import BranchPaths
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
@@ -26,7 +24,6 @@ from tests.core.tables import alter_table, append, make_table, message, names, r
 from tests.data.row_statements import statement, with_ids
 
 NOW = "2026-11-21T00:00:00+00:00"
-PARTITION_A: Callable[[tuple[object, ...]], bool] = lambda values: values == ("a",)  # noqa: E731
 
 
 @pytest.fixture
@@ -38,56 +35,26 @@ def fix(tmp_path: Path) -> Table:
     return main.branch("fix")
 
 
-def stage(fix: Table, *, shares: bool, operation_id: str | None = None) -> Staging:
+def stage(fix: Table, operation_id: str | None = None) -> Staging:
     head = fix.latest_snapshot()
     assert head is not None
-    return open_staging(fix, head, fix.schema(), operation_id, NOW, shares=shares)
+    return open_staging(fix, head, fix.schema(), operation_id, NOW)
 
 
-def take(
-    staging: Staging, hit: Any = PARTITION_A, properties: Mapping[str, str] | None = None, rows: int | None = None
-) -> Taken:
-    if rows is None:
-        rows = sum(e.file.row_count for e in live_entries(staging.view, staging.view.latest_snapshot()).values())
-    return take_over(
-        staging,
-        None if hit is None else StoredPartitions(staging.schema).where(hit),
-        expected_rows=rows,
-        identity=CommitIdentity(),
-        properties=lambda removed, added: properties or {},
-    )
+def take(staging: Staging, properties: Mapping[str, str] | None = None) -> Taken:
+    return take_over(staging, identity=CommitIdentity(), properties=lambda removed, added: properties or {})
 
 
-def test_an_overwrite_replaces_the_chosen_partitions_in_one_snapshot(fix: Table) -> None:
-    staging, before = stage(fix, shares=False), names(fix)
-    assert staging.view.latest_snapshot() is None
-    append(staging.view, "a")
-    append(staging.view, "a", bucket=1)
-    staged = names(staging.view)
-    taken = take(staging, properties={"who": "me"})
-    assert (len(taken.removed), len(taken.added)) == (1, 2)
-    assert names(fix) == staged | {n for n in before if n != taken.removed[0].file.file_name}
-    head = fix.latest_snapshot()
-    assert head is not None
-    assert (head.id, head.commit_kind, head.properties["who"]) == (3, CommitKind.OVERWRITE, "me")
-    discard_staging(staging.view)
-    assert fix.branch_names() == ["fix"]
-    assert run(fix, "check_table").details["findings"] == []
+def test_nothing_staged_is_no_commit(fix: Table) -> None:
+    assert take(stage(fix)).receipt.snapshot is None and fix.latest_snapshot_id() == 2
 
 
-def test_nothing_staged_empties_the_partitions(fix: Table) -> None:
-    taken = take(stage(fix, shares=False))
-    assert (len(taken.removed), len(taken.added), len(names(fix))) == (1, 0, 1)
-    again = take(stage(fix, shares=False))
-    assert again.receipt.snapshot is None and fix.latest_snapshot_id() == 3
-
-
-def test_rows_that_another_try_took_away_are_not_replaced_by_nothing(fix: Table) -> None:
-    first = stage(fix, shares=False, operation_id="op")
+def test_a_try_whose_branch_another_one_took_away_publishes_nothing(fix: Table) -> None:
+    first = stage(fix, operation_id="op")
     append(first.view, "a", rows=3)
-    stage(fix, shares=False, operation_id="op")  # the retry, while the first try is still alive
-    with pytest.raises(ConflictError, match="0 of 3 rows"):
-        take(first, rows=3)
+    stage(fix, operation_id="op")  # the retry, while the first try is still alive
+    with pytest.raises(ConflictError, match="is gone: another try"):
+        take(first)
     assert fix.latest_snapshot_id() == 2
 
 
@@ -96,22 +63,27 @@ def test_columns_altered_while_the_rows_were_computed_are_a_conflict(fix: Table)
     assert head is not None
     alter_table(fix, [AddColumn(name="extra", type="INT")])
     with pytest.raises(ConflictError, match="altered"):
-        open_staging(fix, head, schema, None, NOW, shares=False)
+        open_staging(fix, head, schema, None, NOW)
     assert fix.branch_names() == ["fix"]
 
 
 def test_changes_on_top_of_the_branch_are_merged_in(fix: Table) -> None:
-    staging = stage(fix, shares=True)
+    staging = stage(fix)
     append(staging.view, "a", seq=5)
     rewrite(staging.view, "b", kind=CommitKind.COMPACT)  # by itself
-    taken = take(staging, None)
+    taken = take(staging, {"who": "me"})
     assert (len(taken.removed), len(taken.added)) == (1, 2)
     assert names(fix) == names(staging.view)
-    assert fix.latest_snapshot_id() == 3
+    head = fix.latest_snapshot()
+    assert head is not None
+    assert (head.id, head.commit_kind, head.properties["who"]) == (3, CommitKind.OVERWRITE, "me")
+    discard_staging(staging.view)
+    assert fix.branch_names() == ["fix"]
+    assert run(fix, "check_table").details["findings"] == []
 
 
 def test_a_branch_that_moved_is_a_conflict(fix: Table) -> None:
-    staging = stage(fix, shares=False)
+    staging = stage(fix)
     append(staging.view, "a")
     append(fix, "b", bucket=1)
     with pytest.raises(ConflictError, match="nothing was published"):
@@ -119,17 +91,9 @@ def test_a_branch_that_moved_is_a_conflict(fix: Table) -> None:
     assert fix.latest_snapshot_id() == 3
 
 
-def test_files_of_other_partitions_are_refused(fix: Table) -> None:
-    staging = stage(fix, shares=False)
-    append(staging.view, "b")
-    with pytest.raises(InvalidInputError, match="partition dt=b"):
-        take(staging)
-    assert fix.latest_snapshot_id() == 2
-
-
 def test_the_next_try_removes_what_the_first_one_left(fix: Table) -> None:
-    first, other = stage(fix, shares=False, operation_id="op"), stage(fix, shares=False, operation_id="op 2")
-    second = stage(fix, shares=True, operation_id="op")
+    first, other = stage(fix, operation_id="op"), stage(fix, operation_id="op 2")
+    second = stage(fix, operation_id="op")
     assert fix.branch_names() == sorted(["fix", second.view.branch_name, other.view.branch_name])
     assert not fix.store.walk(BranchPaths(first.view.branch_name).root.rstrip("/"))
     findings = run(fix, "check_table").details["findings"]
@@ -154,13 +118,13 @@ def test_row_ids_go_on_from_the_branch_s(tmp_path: Path) -> None:
     first = message(main, "a", rows=3)
     commit_append(main, [first], planned_on=None)
     run(main, "create_branch", branch="fix", snapshot=1)
-    staging = stage(main.branch("fix"), shares=False)
+    staging = stage(main.branch("fix"))
     staged = message(staging.view, "a", rows=2)
     commit_append(staging.view, [staged], planned_on=None)
     take(staging)
     after = main.branch("fix").latest_snapshot()
     assert after is not None and after.next_row_id == 5
-    assert [e.file.first_row_id for e in live_entries(main, after).values()] == [3]
+    assert sorted(e.file.first_row_id or 0 for e in live_entries(main, after).values()) == [0, 3]
 
 
 def test_versions_of_several_commits_are_not_taken_over(tmp_path: Path) -> None:
@@ -171,13 +135,13 @@ def test_versions_of_several_commits_are_not_taken_over(tmp_path: Path) -> None:
     write_arrow(main, pa.table({"k": pa.array([0, 1], pa.int32()), "v": ["x", "x"], "dt": ["a", "a"]}))
     run(main, "create_branch", branch="fix", snapshot=1)
     fix = main.branch("fix")
-    staging = stage(fix, shares=True)
+    staging = stage(fix)
     for key in (0, 1):
         statement(staging.view, lambda row, key=key: {**row, "v": "y"} if row["k"] == key else row)
     with pytest.raises(UnsafeOperationError, match=r"store versions .* of more than one commit"):
-        take(staging, None)
+        take(staging)
     assert fix.latest_snapshot_id() == 1
-    staging = stage(fix, shares=True)
+    staging = stage(fix)
     statement(staging.view, lambda row: {**row, "v": "y"} if row["k"] == 0 else row)
-    take(staging, None)
+    take(staging)
     assert [(k, row_id, version) for k, _, _, row_id, version in with_ids(fix)] == [(0, 0, 2), (1, 1, 1)]
