@@ -16,8 +16,16 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator, Param
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.requests.text_files import names_file
 from airflow_paimon.hooks.flink import FlinkHook
-from airflow_paimon.operators.flink import SAVEPOINT, FlinkSqlOperator, FlinkStopOperator, savepoint_place
+from airflow_paimon.operators.flink import (
+    SAVEPOINT,
+    FlinkSqlOperator,
+    FlinkStopOperator,
+    savepoint_place,
+    starts_job,
+    statements_of,
+)
 from airflow_paimon.task_run import in_airflows_terms, operation_id
 
 if TYPE_CHECKING:
@@ -39,6 +47,12 @@ class FlinkJob:
     settings: Mapping[str, Any] = field(default_factory=dict)
     flink_conn_id: str = FlinkHook.default_conn_name
     savepoints: str | None = None
+
+    def __post_init__(self) -> None:
+        if not names_file(self.sql, FlinkSqlOperator.file_fields["sql"]) and not starts_job(
+            statements_of(self.sql)[-1]
+        ):
+            raise InvalidInputError(f"The SQL of Flink job {self.name!r} starts no job")
 
     @property
     def task_name(self) -> str:
@@ -91,9 +105,12 @@ def need_not_wait(jobs: Sequence[FlinkJob], context: Context) -> None:
 def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: list[Any], last: BaseOperator) -> None:
     """Add the tasks of each job, and let the publishes wait for the stops."""
     for job in jobs:
-        stop = FlinkStopOperator(
+        stop = StopFlinkJobOperator(
             task_id=f"stop_{job.task_name}",
             job=job.name,
+            sql=job.sql,
+            settings=job.settings,
+            job_name=job.name,
             savepoints=job.savepoints,
             flink_conn_id=job.flink_conn_id,
             deferrable=False,
@@ -139,6 +156,18 @@ def _unless_left_out(name: str, context: Context) -> None:
         raise AirflowSkipException(f"Flink job {name!r} is not among the Flink jobs of this run: it goes on")
 
 
+class StopFlinkJobOperator(FlinkStopOperator, FlinkSqlOperator):
+    """Stop a job, unless Flink refuses the SQL that is to start it again."""
+
+    template_fields: Sequence[str] = (*FlinkSqlOperator.template_fields, "job", "savepoints")
+
+    def execute(self, context: Context) -> str:
+        """Let Flink plan the job, and stop it."""
+        with in_airflows_terms(context):
+            self._explain(FlinkHook(self.flink_conn_id))
+        return super().execute(context)
+
+
 class ResumeFlinkJobOperator(FlinkSqlOperator):
     """
     Start a job from the savepoint with which a task of the same run has stopped it, whatever that task said in the end.
@@ -164,6 +193,11 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
             error.message += f". {self._by_hand()}"
             error.args = (error.message,)
             raise
+
+    def on_kill(self) -> None:
+        """Leave the job alone, which is to run; a retry finds it."""
+        self._job = None
+        super().on_kill()
 
     def _left_savepoint(self, context: Context, hook: FlinkHook) -> str | None:
         """Return the savepoint; None when an earlier try has started the job from it.

@@ -230,21 +230,26 @@ class FlinkHook(BaseHook):
             FlinkError: there is no savepoint.
         """
         at = f"/jobs/{stop.job_id}/savepoints/{stop.trigger_id}"
-        found, state = self._manager("GET", at, may_miss=True), self.state(stop.job_id)
+        found = self._manager("GET", at, may_miss=True)
         if found is None:  # the JobManager keeps this for some minutes, and only until it starts anew
             if left := self.savepoint_in(stop.job_id, stop.folder):
                 return left
             raise FlinkError(
                 f"Flink doesn't know any more what became of the savepoint of job {stop.job_id}, whose state is "
-                f"{state or 'unknown'}. If it has ended, its savepoint is in {stop.folder}"
+                f"{self.state(stop.job_id) or 'unknown'}. If it has ended, its savepoint is in {stop.folder}"
             )
         done = found.get("operation") or {}
         if "failure-cause" in done:
             raise FlinkError(
-                f"Flink job {stop.job_id} made no savepoint, and its state is {state}: "
+                f"Flink job {stop.job_id} made no savepoint, and its state is {self.state(stop.job_id)}: "
                 f"{_cause(done['failure-cause'].get('stack-trace', ''))}. Its page: {self.job_url(stop.job_id)}"
             )
-        return str(done["location"]) if found["status"]["id"] == "COMPLETED" and state in ENDED else None
+        if found["status"]["id"] != "COMPLETED":
+            return None
+        with suppress(FlinkUnreachableError):  # a JobManager of this job alone ends with it
+            if self.state(stop.job_id) not in (None, *ENDED):
+                return None
+        return str(done["location"])
 
     def stopped_in(self, job: str, place: str) -> str | None:
         """Return the savepoint that the newest job of a name was stopped with, if it lies in a folder ``place``."""
@@ -369,7 +374,8 @@ class FlinkHook(BaseHook):
             raise InvalidInputError(f"Connection {self.flink_conn_id!r} has no host: set it to the JobManager's")
         parts = urlsplit(host if "://" in host else f"http://{host}")
         given = parts.port or self.connection.port
-        base = f"{parts.scheme}://{parts.hostname}:{port if fixed or not given else given}"
+        name = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+        base = f"{parts.scheme}://{name}:{port if fixed or not given else given}"
         return base if fixed else base + parts.path
 
     def _manager(self, method: str, path: str, body: Any = None, *, may_miss: bool = False) -> Any:

@@ -35,6 +35,7 @@ _DATES = frozenset({"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz", "
 """What templates of SQL may name: what nobody can write text into."""
 _PARTS = re.compile(r"'(?:[^']|'')*'|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/|(?P<end>;)", re.DOTALL)
 _COMMENT = re.compile(r"('(?:[^']|'')*'|`(?:[^`]|``)*`)|--[^\n]*|/\*(?!\+).*?\*/", re.DOTALL)
+_EXECUTE = re.compile(r"^((?:\s|--[^\n]*\n|/\*.*?\*/)*)execute\s+statement\s+set\b", re.IGNORECASE | re.DOTALL)
 _SET = re.compile(r"(?:execute|explain|compile)\b.*\bstatement\s+set\b", re.IGNORECASE | re.DOTALL)
 
 
@@ -198,9 +199,12 @@ class FlinkSqlOperator(FlinkOperator):
             return self._start(context, hook)
 
     def _start(self, context: Context, hook: FlinkHook) -> str | None:
-        *before, last = self._statements()
+        *before, last = statements = statements_of(self.sql)
         if not starts_job(last):
-            return self._run(hook, [*before, last])
+            if not is_blank(self.savepoint):
+                raise InvalidInputError("sql starts no job, so there is nothing to start from savepoint")
+            told = self._run(hook, statements)
+            return told and self._wait(context, hook, job_id=told, until_finished=self.runtime_mode == "batch")
         job_id, is_there = hook.job_to_submit(operation_id(context))
         self._job = hook, job_id
         if is_there:
@@ -221,20 +225,19 @@ class FlinkSqlOperator(FlinkOperator):
             except FlinkError as error:
                 self.log.error("Flink job %s was not cancelled and may still run: %s", job_id, error.message)
 
-    def _statements(self) -> list[str]:
-        found = split_flink_sql(self.sql)
-        if not found:
-            raise InvalidInputError("sql is empty")
-        if queries := [one for one in found if _first_word(one) in ("select", "with", "values", "table")]:
-            raise InvalidInputError(f"sql has a query, whose rows nobody gets: INSERT them INTO a table: {queries[0]}")
-        if early := [one for one in found[:-1] if starts_job(one)]:
-            raise InvalidInputError(
-                f"Only the last statement may start a job, not: {early[0]}. Put several into one EXECUTE STATEMENT SET "
-                f"BEGIN ... END, or into a task each"
-            )
-        if not starts_job(found[-1]) and not is_blank(self.savepoint):
-            raise InvalidInputError("sql starts no job, so there is nothing to start from savepoint")
-        return found
+    def _explain(self, hook: FlinkHook) -> None:
+        """Let Flink plan the job, which starts nothing.
+
+        Raises:
+            FlinkError: Flink refuses the SQL.
+        """
+        *before, last = statements_of(self.sql)
+        explained, is_set = _EXECUTE.subn(r"\1EXPLAIN STATEMENT SET", last, count=1)
+        if _first_word(last) != "execute":
+            explained = f"EXPLAIN {last}"
+        elif not is_set:  # a compiled plan
+            return
+        self._run(hook, [*before, explained])
 
     def _session_settings(self) -> dict[str, str]:
         given = {name: str(value) for name, value in as_dict("settings", self.settings).items()}
@@ -306,6 +309,25 @@ def savepoint_place(dag_id: str, run_id: str, task_id: str, map_index: int | Non
     return commit_user_prefix(dag_id, task_id) + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
+def statements_of(sql: str) -> list[str]:
+    """Split a script of which the last statement may start a job.
+
+    Raises:
+        InvalidInputError: it is empty, has a query, or another statement that starts a job.
+    """
+    found = split_flink_sql(sql)
+    if not found:
+        raise InvalidInputError("sql is empty")
+    if queries := [one for one in found if _first_word(one) in ("select", "with", "values", "table")]:
+        raise InvalidInputError(f"sql has a query, whose rows nobody gets: INSERT them INTO a table: {queries[0]}")
+    if early := [one for one in found[:-1] if starts_job(one)]:
+        raise InvalidInputError(
+            f"Only the last statement may start a job, not: {early[0]}. Put several into one EXECUTE STATEMENT SET "
+            f"BEGIN ... END, or into a task each"
+        )
+    return found
+
+
 def split_flink_sql(text: str) -> list[str]:
     """Split a script at its semicolons; those inside of a statement set are its own."""
     ends = [match.start() for match in _PARTS.finditer(text) if match["end"]]
@@ -336,7 +358,7 @@ def _first_word(statement: str) -> str:
 def _names_only(known: frozenset[str] | set[str], declared: Any, name: str) -> bool:
     """Whether an argument is texts whose templates name nothing but what is known."""
     from airflow.sdk import XComArg
-    from jinja2 import TemplateError, meta
+    from jinja2 import TemplateError
 
     from airflow_paimon._compat import MappedOperator
 
@@ -347,6 +369,13 @@ def _names_only(known: frozenset[str] | set[str], declared: Any, name: str) -> b
         return "ti" in known
     texts = [one for one in (value.values() if isinstance(value, Mapping) else [value]) if not is_literal(one)]
     try:
-        return all(isinstance(one, str) and meta.find_undeclared_variables(env.parse(one)) <= known for one in texts)
+        return all(isinstance(one, str) and _names(env.parse(one)) <= known for one in texts)
     except TemplateError:
         return False
+
+
+def _names(template: Any) -> set[str]:
+    """Return what a template names: variables, and a word for other templates."""
+    from jinja2 import meta
+
+    return meta.find_undeclared_variables(template) | {"include" for _ in meta.find_referenced_templates(template)}

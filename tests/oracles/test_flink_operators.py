@@ -14,6 +14,7 @@ from airflow.sdk import DAG
 from airflow_paimon import open_table
 from airflow_paimon.core.branches.catch_up import check, parse_condition
 from airflow_paimon.dags import FlinkJob, correction_dag
+from airflow_paimon.dags.flink_jobs import StopFlinkJobOperator
 from airflow_paimon.hooks.flink import FlinkHook, PatientLook
 from airflow_paimon.operators.flink import FlinkSqlOperator, FlinkStopOperator, split_flink_sql
 from tests.airflow.conftest import Run, RunDag, airflow_home, run_dag, set_connection
@@ -150,6 +151,11 @@ def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypa
         "outside": (FlinkSqlOperator, {"sql": sql["outside"]}, "sql is not the DAG's own code .*any_sql"),
         "query": (FlinkSqlOperator, {"sql": sql["query"]}, "INSERT them INTO a table"),
         "two": (FlinkSqlOperator, {"sql": sql["two"]}, "Only the last statement may start a job"),
+        "before": (
+            StopFlinkJobOperator,
+            {"job": "ops_bad", "sql": f"{script}; INSERT INTO nothing SELECT 1"},
+            "nothing",
+        ),
         "savepoint": (FlinkSqlOperator, {"sql": insert, "savepoint": "file:///nowhere"}, "savepoint|/nowhere"),
     }
 
@@ -168,6 +174,7 @@ def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypa
     for name, (_, _, said) in refused.items():
         assert run.tasks[name][0] == "failed", name
         assert_matches(run, name, said)
+    assert set(FlinkHook().running("ops_bad")) == before
     flink.cancel(*before)
 
     def after_the_end() -> None:
@@ -197,6 +204,7 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
         "'merge-engine'='partial-update', 'changelog-producer'='lookup')"
     )
     sql = f"{catalog}; INSERT INTO ops_dag.k SELECT id, v, CAST(NULL AS BIGINT) FROM src"
+    flink.sql("CREATE TABLE ops_dag.sums (id BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
     other = f"{catalog}; INSERT INTO ops_dag.t SELECT * FROM src"
 
     def start() -> None:
@@ -208,7 +216,8 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     flink.feed("ops_dag", [(n, n * 100) for n in range(1, 2001)], job)
     flink.committed(table, flink.checkpoint(job)[job])
     flink.feed("ops_dag", [(7, 777)], job)
-    jobs = [FlinkJob(name="ops dag", sql=sql), FlinkJob(name="ops other", sql="INSERT INTO nothing SELECT 1")]
+    sums = f"{catalog}; INSERT INTO ops_dag.sums SELECT id, MAX(v) FROM src GROUP BY id"
+    jobs = [FlinkJob(name="ops dag", sql=sql), FlinkJob(name="ops other", sql=sums)]
     dag = correction_dag("ops_correction", flink_jobs=jobs, defaults={"approval": False}, default_args={"retries": 0})
     conf = {"table": "ops_dag.k", "sql": "UPDATE branch SET v = v / 100 WHERE v >= 100", "in_spark": False}
 
@@ -228,9 +237,8 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     assert (states["merge"], states["verify"], states["resume_ops_dag"]) == ("success", "success", "success")
     assert (states["resume_ops_other"], states["how_to_go_on"]) == ("failed", "failed")
     left = done.xcom("stop_ops_other")
-    assert_matches(
-        done, "resume_ops_other", f"clear task resume_ops_other; .*'execution.state-recovery.path' = '{left}'"
-    )
+    path = f"'execution.state-recovery.path' = '{left}'"
+    assert_matches(done, "resume_ops_other", f"Cannot map .* clear task resume_ops_other; .*{path}")
     (resumed,) = hook.running("ops dag")
     flink.feed("ops_dag", [(1, 55)], resumed)
     flink.stop(resumed)
