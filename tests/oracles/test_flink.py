@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -26,6 +26,7 @@ from airflow_paimon import (
     rollback_to,
 )
 from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
+from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.table import Table
@@ -33,6 +34,7 @@ from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.spark import sql
 from tests.conftest import REPO_ROOT
 from tests.flink_cluster import Flink, FlinkError
+from tests.spark.test_doc_snippets import Page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -274,6 +276,40 @@ def test_what_streaming_readers_get_of_a_publish(flink: Flink) -> None:
             flink.fails(one, "IncrementalSplit cannot be cast to class .*DataSplit")
     flink.cancel(job, *failing)
     world.end()
+
+
+def test_the_tutorial(flink: Flink, spark: SparkSession) -> None:
+    """Its commands, and the tables that it shows. A publish that is too early is refused; an undo arrives as well."""
+    text = (REPO_ROOT / "docs" / "tutorials" / "flink.md").read_text().replace("/data/warehouse", str(flink.warehouse))
+    statements = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)[0].split(";\n")[:-1]
+    correction, publish = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    shown = [(day, float(total)) for day, total in re.findall(r"^\| (2026-\S+) \| (\S+) \|$", text, re.MULTILINE)]
+    shell = Page(spark, flink.warehouse).shell
+    for statement in statements[:-2]:
+        flink.sql(statement)
+    flink.sql("ALTER TABLE orders SET ('continuous.discovery-interval'='100ms')")
+    flink.source("incoming", "dt STRING, id BIGINT, amount DOUBLE, note STRING")
+    jobs = [flink.insert(statement) for statement in statements[-2:]]
+    table = open_table(str(flink.warehouse), "sales.orders")
+
+    def arrives(*rows: tuple[Any, ...]) -> None:
+        flink.feed("incoming", rows, jobs[0])
+        flink.committed(table, flink.checkpoint(jobs[0])[jobs[0]])
+
+    arrives(("2026-11-17", 1, 10, "a"), ("2026-11-18", 2, 1200, "b"), ("2026-11-18", 3, 800, "c"))
+    arrives(("2026-11-19", 4, 3, "d"))
+    shell(correction)
+    with pytest.raises(UnsafeOperationError, match=r"a running job may have dt=2026-11-18/bucket-0 open"):
+        shell(publish)
+    arrives(("2026-11-19", 5, 4, "e"))
+    flink.reaches(jobs[1], "SELECT * FROM daily", shown[:3])
+    shell(publish)
+    flink.reaches(jobs[1], "SELECT * FROM daily", shown[3:])
+    rollback_to(table, tag=last_publish(table).undo_tag, keep_later=True)
+    flink.reaches(jobs[1], "SELECT * FROM daily", shown[:3])
+    assert not any(flink.restarts(job) for job in jobs)
+    flink.cancel(*jobs)
+    flink.sql("USE CATALOG p")
 
 
 def test_a_job_that_filled_the_branch_goes_on_on_main(flink: Flink) -> None:
