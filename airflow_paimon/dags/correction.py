@@ -444,6 +444,7 @@ def _clean_up() -> list[BaseOperator]:
     delete_branch = DeleteBranchOperator(
         task_id="delete_branch",
         branch=PLANNED % "branch",
+        expected_branch_snapshot="{{ ti.xcom_pull(params.publish)['details']['branch_snapshot'] }}",
         if_missing="skip",
         pre_execute=unless_kept,
     )

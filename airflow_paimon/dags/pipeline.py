@@ -347,7 +347,11 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
     )
     verified = verify()
     delete_branch = DeleteBranchOperator.partial(
-        task_id="delete_branch", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept
+        task_id="delete_branch",
+        map_index_template=LABEL,
+        expected_branch_snapshot="{{ ti.xcom_pull('publish')[ti.map_index]['details']['branch_snapshot'] }}",
+        if_missing="skip",
+        pre_execute=unless_kept,
     ).expand_kwargs(planned.map(branch_arguments))
     delete_tag = DeleteTagOperator.partial(
         task_id="delete_tag", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept

@@ -31,7 +31,13 @@ def next_steps(
     :param error: the error object that the task left, None when it left none
     """
     stands = made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
-    return [*what_helps(_advice(params, failed, error, stands)), *how_to_remove(params, main, planned)]
+    remove = [] if is_written_late(failed, error) else how_to_remove(params, main, planned)
+    return [*what_helps(_advice(params, failed, error, stands)), *remove]
+
+
+def is_written_late(failed: str, error: Mapping[str, Any] | None) -> bool:
+    """Whether a branch stays because somebody has written it after its publish: nobody else has these rows."""
+    return failed == "delete_branch" and error is not None and error["kind"] == "conflict"
 
 
 def what_helps(advice: str | None) -> list[str]:
@@ -56,6 +62,11 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
     match kind:
         case "invalid-input" | "not-found" | "already-exists":
             return f"correct what the message names, and {AGAIN}. The same form fails the same way"
+        case "conflict" if is_written_late(failed, error):
+            return (
+                "main holds the correction. The branch was written after its publish: compare it with main "
+                "(diff_branches), then publish what was added (merge_branch) or delete the branch (delete_branch)"
+            )
         case "conflict" if failed in PUBLISHING:
             again = f"{AGAIN}: main changed in the same partitions, and a new run starts from main as it is now"
             return f"{again}; or with {switches}, where the message names it" if switches else again
@@ -134,13 +145,16 @@ def _clear(failed: str, stands: bool) -> str:
 
 def how_to_remove(params: Mapping[str, Any], main: Table, planned: Mapping[str, Any]) -> list[str]:
     """Say how to remove what a run has made and what still stands: by a DAG, and by commands for any machine."""
-    branch = made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
+    made = main.branch(planned["branch"])
+    branch = made_branch(main, planned) is not None and made.exists()
     tag = main.find_tag(planned["tag"]) is not None
     if not branch and not tag:
         return []
     reach, note = _reach(params, planned)
     job = "python -m airflow_paimon job"
-    commands = [f"{job} delete_branch {reach} --branch {planned['branch']} --if-missing skip"] if branch else []
+    seen = f"--expected-branch-snapshot {made.latest_snapshot_id() or 0}"
+    gone = f"{job} delete_branch {reach} --branch {planned['branch']} {seen} --if-missing skip"
+    commands = [gone] if branch else []
     by_dag = dag_for(Kind.CLEANUP, planned["owner"])
     on = "" if main.branch_name == MAIN else f" --branch {main.branch_name}"
     commands += [f"{job} delete_tag {reach}{on} --tag {planned['tag']} --if-missing skip"] if tag else []

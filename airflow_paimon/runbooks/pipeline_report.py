@@ -230,7 +230,7 @@ def next_steps(
         )
         helps = f"{first}. Then {helps}" if helps else first
     lines = advice.what_helps(helps)
-    for one in planned:
+    for one in () if advice.is_written_late(failed, error) else planned:
         form = _form_of(params, one)
         lines += advice.how_to_remove(form, open_main(form), one)
     return lines

@@ -12,6 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, task
 
+from airflow_paimon import open_table
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.published import publishes
@@ -108,13 +109,18 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     check_undo(main, written, publish.undo_tag)
 
 
-def own_dag() -> DAG:
+COLUMNS = {"k": "INT", "v": "STRING", "dt": "STRING"}
+
+
+def own_dag(warehouse: Path) -> DAG:
     @task
     def before(params: Any = None, ti: Any = None) -> list[str]:
         return [params["ticket"], params["table"], ti.xcom_pull(task_ids="report")["subject"]]
 
     @task
-    def after() -> None:
+    def after(ti: Any = None) -> None:
+        branch = open_table(warehouse, "d.t").branch(ti.xcom_pull(task_ids="check_params")["branch"])
+        write_arrow(branch, rows_of(COLUMNS, [{"k": 99, "v": "late", "dt": "b"}]))
         raise AirflowSkipException("Nobody needs to know")
 
     return correction_dag(
@@ -129,14 +135,15 @@ def own_dag() -> DAG:
 
 @pytest.mark.part(few=1, group="whole runs")
 def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
-    warehouse: Path, tmp_path: Path, airflow_home: Path
+    warehouse: Path, tmp_path: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """UPDATE in the very partition to which the other process appends; then the undo.
 
     Beside one that never pauses both get through in tests/data/test_publish_beside_appends.py.
     By a DAG of a user's own: its table and Spark settings, which no form may ask for, are locked; a task is skipped.
+    Somebody writes the branch after the publish: it stays, with what was written.
     """
-    columns = {"k": "INT", "v": "STRING", "dt": "STRING"}
+    columns = COLUMNS
     table = make_table(warehouse, columns, partition_keys=["dt"], bucket="-1", row_tracking__enabled="true")
     write_arrow(table, rows_of(columns, [{"k": k, "v": "wrong", "dt": "a"} for k in range(10)]))
 
@@ -149,12 +156,16 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
         with answering("Approve", OWN) as questions:
             asked = {"ticket": "OPS-17", "sql": "UPDATE branch SET v = 'right' WHERE k < 5"}
             correction_undo_dag("own_undo")
-            run = run_made(own_dag(), asked)
-        assert run.state == "success" and len(questions) == 1
+            run = run_made(own_dag(warehouse), asked)
+        assert run.state == "failed" and len(questions) == 1
         said = {name: state for name, state in states(run).items() if state != "success"}
-        assert said == dict.fromkeys(("after", "fast_forward", "rejected", "how_to_go_on"), "skipped")
+        failed = {"delete_branch": "failed", "how_to_go_on": "failed", "delete_tag": "upstream_failed"}
+        assert said == dict.fromkeys(("after", "fast_forward", "rejected"), "skipped") | failed
+        assert run.xcom("delete_branch", "paimon_error")["kind"] == "conflict"
         assert run.xcom("before") == ["OPS-17", "d.t", questions[0]["subject"]]
-        assert table.branch_names() == []
+        assert "publish what was added (merge_branch)" in caplog.text and "To remove what" not in caplog.text
+        (branch,) = table.branch_names()
+        assert 99 in {row["k"] for row in read_arrow(table.branch(branch)).to_pylist()}
         published = values()
         assert any(line.startswith("To undo within 7 d: trigger own_undo with") for line in run.xcom("verify")["lines"])
         undone = run_made(correction_undo_dag("own_undo"), {"table": "d.t", "approval": False})

@@ -572,7 +572,8 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     assert lines[1:] == [
         f"python -m airflow_paimon job {command} --if-missing skip"
         for command in (
-            f"delete_branch --warehouse {warehouse} --table d.t --branch fix",
+            f"delete_branch --warehouse {warehouse} --table d.t --branch fix "
+            f"--expected-branch-snapshot {main.branch('fix').latest_snapshot_id()}",
             f"delete_tag --warehouse {warehouse} --table d.t --tag {TAG}",
         )
     ]
