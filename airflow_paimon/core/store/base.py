@@ -5,6 +5,7 @@ Names are literal: ``dt=12%3A00`` is the name of the folder as stored.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
@@ -303,6 +304,24 @@ def hidden_beside(file: str) -> str:
     folder, _, name = file.rpartition("/")
     stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
     return f"{folder}/.{stem}.{uuid.uuid4().hex}.tmp"
+
+
+AWAY = re.compile(r"\.(.+)\.([0-9a-f]{32})[0-9a-f]{8}\.away")
+"""A file that was renamed to be deleted: the name that it had, and the ``content_digest`` that it is to have for that.
+
+Where it has another one, another process had replaced it just before, and it gets its name back. Who renames may be
+killed in between: whoever lists the folder next does this in its stead (``put_back`` of the stores).
+"""
+
+
+def content_digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def away_beside(file: str, data: bytes) -> str:
+    """Name the place to which a file goes that is to be deleted if its content is ``data``; see ``AWAY``."""
+    folder, _, name = file.rpartition("/")
+    return f"{folder}/.{name}.{content_digest(data)}{uuid.uuid4().hex[:8]}.away"
 
 
 def object_name(path: str) -> str:

@@ -23,8 +23,11 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.store.base import (
+    AWAY,
     FileInfo,
     Store,
+    away_beside,
+    content_digest,
     folder_name,
     hidden_beside,
     inner_folder_name,
@@ -141,7 +144,7 @@ class HdfsStore(Store):
         if found != data:
             return False
         key = self._key(object_name(path))
-        away = hidden_beside(key)
+        away = away_beside(key, data)
         try:
             self._client.rename(key, away, overwrite=False)
         except FAILURES as error:
@@ -150,17 +153,13 @@ class HdfsStore(Store):
                     return None
                 raise self.failed(error, "deleting", path, mutating=True) from error
         try:
-            if _content(self._client, away) == data:
-                self._client.delete(away, recursive=False)
-                return True
-            self._client.rename(away, key, overwrite=False)
+            return _put_back(self._client, away)
         except FAILURES as error:
             raise OutcomeUnknownError(
                 f"{join(self.uri, path)} was renamed to be deleted, and may have been replaced by another process "
-                f"before ({self._reason(error)}). If {away} is there, look at it: if nothing else is at its name, "
-                f"rename it back"
+                f"before ({self._reason(error)}). If {away} is there, the next listing of its folder deletes it or "
+                f"puts it back"
             ) from error
-        return False
 
     def delete_empty(self, path: str) -> None:
         key = self._key(inner_folder_name(path))
@@ -305,8 +304,16 @@ class HdfsStore(Store):
             found = self._run("listing", path, lambda client: list(client.list_status(key)))
         except NotFoundError:
             return []
+        away = [entry for entry in found if AWAY.fullmatch(entry.path.rpartition("/")[2])]
+        if away:
+            for entry in away:
+                with contextlib.suppress(*FAILURES):  # it stays, as where nothing can be written
+                    _put_back(self._client, entry.path)
+            found = self._run("listing", path, lambda client: list(client.list_status(key)))
         # A file's listing is the file itself.
-        return [entry for entry in found if entry.path.rstrip("/") != key.rstrip("/")]
+        return [
+            entry for entry in found if entry.path.rstrip("/") != key.rstrip("/") and not entry.path.endswith(".away")
+        ]
 
     def _run(self, doing: str, path: str, request: Callable[[Any], T], mutating: bool = False) -> T:
         try:
@@ -416,6 +423,28 @@ def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
     if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
         raise InvalidInputError(f"Storage options for {scheme}:// must be texts: {', '.join(wrong)}")
     return json.dumps(given, sort_keys=True)
+
+
+def _put_back(client: Any, away: str) -> bool:
+    """Delete a file that is ``AWAY`` if it is the one that was to be deleted. False: it is not, and has its name back.
+
+    Several processes may do so at once. Raises one of ``FAILURES`` where another file has got the name since.
+    """
+    folder, _, name = away.rpartition("/")
+    found = AWAY.fullmatch(name)
+    assert found is not None
+    file = f"{folder}/{found[1]}"
+    try:
+        if content_digest(_content(client, away)) == found[2]:
+            client.delete(away, recursive=False)
+            return True
+        client.rename(away, file, overwrite=False)
+    except FileNotFoundError:  # another process has just done it
+        try:
+            client.get_file_info(file)
+        except FileNotFoundError:
+            return True
+    return False
 
 
 def _content(client: Any, key: str) -> bytes:

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -20,9 +21,12 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.store.base import (
+    AWAY,
     FileInfo,
     Part,
     Store,
+    away_beside,
+    content_digest,
     folder_name,
     hidden_beside,
     inner_folder_name,
@@ -126,21 +130,24 @@ class LocalStore(Store):
         return not stat.S_ISDIR(mode)
 
     def names(self, path: str) -> list[str]:
+        folder = self._folder(path)
         try:
-            with os.scandir(self._folder(path)) as entries:
-                return [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+            with os.scandir(folder) as entries:
+                found = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+            return _without_away(folder, found)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise self._failed(error, "listing", path) from error
 
     def few_names(self, path: str) -> list[str] | None:
+        folder = self._folder(path)
         try:
-            with os.scandir(self._folder(path)) as entries:
+            with os.scandir(folder) as entries:
                 some = list(islice(entries, _FEW + 1))
                 if len(some) > _FEW:
                     return None
-                return [entry.name for entry in some if not entry.is_dir(follow_symlinks=False)]
+                return _without_away(folder, [e.name for e in some if not e.is_dir(follow_symlinks=False)])
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -156,8 +163,8 @@ class LocalStore(Store):
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise self._failed(error, "listing", path) from error
 
-        for parent, _, files in os.walk(self._folder(path), onerror=unreadable):
-            above = os.path.relpath(parent, self._root)
+        for parent, _, found in os.walk(self._folder(path), onerror=unreadable):
+            above, files = os.path.relpath(parent, self._root), _without_away(parent, found)
             yield files if above == "." else [f"{above}/{name}" for name in files]
 
     def files(self, path: str) -> Sequence[FileInfo]:
@@ -204,6 +211,11 @@ class LocalStore(Store):
             return []
         except OSError as error:
             raise self._failed(error, "listing", path) from error
+        known = {info.name: info for info in found}
+        names = _without_away(folder, [*known])
+        back = self._infos(path, [join(path.rstrip("/"), name) for name in names if name not in known])
+        found = [known[name] for name in names if name in known]
+        found += [replace(info, name=info.name.rpartition("/")[2]) for info in back]
         return sorted(found, key=lambda info: info.name)
 
     def create(self, path: str, data: bytes) -> None:
@@ -270,7 +282,7 @@ class LocalStore(Store):
         if found != data:
             return False
         file = self._object(path)
-        away = hidden_beside(file)
+        away = away_beside(file, data)
         try:
             os.rename(file, away)
         except FileNotFoundError:
@@ -279,19 +291,13 @@ class LocalStore(Store):
         except OSError as error:
             raise self._failed(error, "deleting", path) from error
         try:
-            with open(away, "rb", buffering=0, opener=_no_link) as stream:
-                moved = stream.readall()
-            if moved == data:
-                os.unlink(away)
-                return True
-            os.link(away, file, follow_symlinks=False)
-            os.unlink(away)
+            return _put_back(away)
         except OSError as error:
             raise OutcomeUnknownError(
-                f"{join(self.uri, path)} was replaced by another process while it was deleted, and can't be put back "
-                f"({error.strerror}): that file is {away} now. If nothing else is at its name, rename it back"
+                f"{join(self.uri, path)} was renamed to be deleted, and may have been replaced by another process "
+                f"before ({error.strerror}). If {away} is there, the next listing of its folder deletes it or puts it "
+                f"back"
             ) from error
-        return False
 
     def check_reach(self, paths: Iterable[str]) -> None:
         for folder in {path.rpartition("/")[0] for path in paths}:
@@ -424,6 +430,47 @@ class LocalStore(Store):
             ) from error
         except OSError as error:
             raise from_os_error(error, "writing", join(self.uri, path), applied=True) from error
+
+
+def _without_away(folder: str, names: list[str]) -> list[str]:
+    """Return the names in a folder once each file that is ``AWAY`` is deleted or has its name back, if that can be."""
+    if not any(name.endswith(".away") for name in names):
+        return names
+    found = {}
+    for name in names:
+        away = AWAY.fullmatch(name)
+        if away is None:
+            found[name] = True
+            continue
+        with contextlib.suppress(OSError):  # it stays, as where nothing can be written
+            found[away[1]] = not _put_back(f"{folder}/{name}") or away[1] in found
+    return [name for name, there in found.items() if there]
+
+
+def _put_back(away: str) -> bool:
+    """Delete a file that is ``AWAY`` if it is the one that was to be deleted. False: it is not, and has its name back.
+
+    Several processes may do so at once.
+
+    Raises:
+        OSError: it failed, or another file has got the name since; nothing was deleted.
+    """
+    folder, _, name = away.rpartition("/")
+    found = AWAY.fullmatch(name)
+    assert found is not None
+    file = f"{folder}/{found[1]}"
+    with contextlib.suppress(FileNotFoundError):  # another process has just done it
+        with open(away, "rb", buffering=0, opener=_no_link) as stream:
+            same = content_digest(stream.readall()) == found[2]
+        if not same:
+            try:
+                os.link(away, file, follow_symlinks=False)
+            except FileExistsError:
+                if not os.path.samefile(away, file):
+                    raise
+        os.unlink(away)
+        return same
+    return not os.path.lexists(file)
 
 
 def _no_link(file: str, flags: int) -> int:

@@ -193,16 +193,19 @@ class ObjectStore(Store):
         self._run("deleting", path, lambda client: client.delete(self._bucket, key), mutating=True)
 
     def delete_same(self, path: str, data: bytes) -> bool | None:
-        """Delete the version of the object that was read; one whose answer was lost is looked at again."""
+        """Delete the version of the object that was read; one whose answer was lost is looked at again.
+
+        An object that is gone then was deleted by this call, unless each request before certainly did nothing.
+        """
         if not self._deletes_versions():
             return super().delete_same(path, data)
-        key = self._key(path)
+        key, doubt = self._key(path), False
         for tried in range(1, _DELETE_TRIES + 1):
             try:
                 found, version = self._client.get_version(self._bucket, key)
             except RequestError as error:
                 if error.status == 404:
-                    return None if tried == 1 else True
+                    return True if doubt else None
                 raise self._failed(error, "reading", path) from error
             if found != data:
                 return False
@@ -210,6 +213,7 @@ class ObjectStore(Store):
                 self._client.delete_version(self._bucket, key, version)
                 return True
             except RequestError as error:
+                doubt = doubt or error.applied
                 again = error.status in (EXISTS, 404) or error.code == IN_CONFLICT or error.applied
                 if not again or tried == _DELETE_TRIES:
                     raise self._failed(error, "deleting", path, mutating=True) from error

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import Part
+from airflow_paimon.core.store.base import Part, away_beside
 from tests.core.store.racer import content, race
 
 ODD_NAMES = [
@@ -455,3 +455,15 @@ class SharedStoreContract(StoreContract):
 
 def _answer(store: Store) -> None:
     store.create("answer", store.read("from"))
+
+
+def check_files_that_are_away(store: Store) -> None:
+    """Files that somebody had renamed to delete them when he was killed: the next listing of whatever kind ends it."""
+    listings: list[Callable[[str], Any]] = [store.names, store.few_names, store.walk, store.list]
+    for number, listing in enumerate(listings):
+        folder = f"f{number}"
+        for name, data in (("to-go", b"old"), ("to-stay", b"new")):
+            store.create(away_beside(f"{folder}/{name}", b"old"), data)
+        found = [getattr(name, "name", name).rpartition("/")[2] for name in listing(folder)]
+        assert found == ["to-stay"] and store.read(f"{folder}/to-stay") == b"new"
+        assert [path.rpartition("/")[2] for path in store.walk(folder)] == found

@@ -82,6 +82,8 @@ class PutFaultsContract:
         if self.conditions:
             assert store.delete_same("tag/tag-x", b"1") is False
             assert direct.read("tag/tag-x") == b"2"
+            monkeypatch.setattr(client, look, lambda *key: (known(*key), direct.delete("tag/tag-x"))[0])
+            assert store.delete_same("tag/tag-x", b"2") is None, "another one has deleted it"
             return
         monkeypatch.setattr(base, "LOOK_S", 0.0)
         with pytest.raises(OutcomeUnknownError, match="tag/tag-x was deleted"):

@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.store.hdfs import HdfsStore, client_settings
-from tests.core.store.contract import SharedStoreContract
+from tests.core.store.contract import SharedStoreContract, check_files_that_are_away
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
 from tests.hdfs_server import NameNodeProxy, hdfs_server
 
@@ -143,6 +143,10 @@ def test_a_name_node_that_goes_away_during_a_put(
     with pytest.raises(OutcomeUnknownError, match="snapshot-1"):
         getattr(store, put)("snapshot-1", b"ours")
     assert direct.exists("snapshot-1") is landed
+
+
+def test_who_is_killed_while_deleting_takes_nothing_of_others(direct: Store) -> None:
+    check_files_that_are_away(direct)
 
 
 # Rights, failures

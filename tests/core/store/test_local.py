@@ -16,7 +16,7 @@ import pytest
 from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError, UnsafeOperationError
 from airflow_paimon.core.store.base import Part
 from airflow_paimon.core.store.local import LocalStore
-from tests.core.store.contract import SharedStoreContract
+from tests.core.store.contract import SharedStoreContract, check_files_that_are_away
 from tests.core.store.restricted import run_restricted
 
 # What the contract stores is under the names of metadata, and is none.
@@ -204,10 +204,14 @@ def test_a_file_that_is_replaced_while_it_is_deleted_stays(
 
     store.replace("tag/tag-x", b"1")
     monkeypatch.setattr(os, "link", later)
-    with pytest.raises(OutcomeUnknownError, match=r"that file is .*/tag/\.tag-x\..*\.tmp now"):
+    with pytest.raises(OutcomeUnknownError, match=r"If .*/tag/\.tag-x\..*\.away is there"):
         store.delete_same("tag/tag-x", b"1")
-    kept = {(tmp_path / "ware house%3A" / name).read_bytes() for name in store.walk("")}
-    assert (store.read("tag/tag-x"), kept) == (b"3", {b"2", b"3"})
+    kept = {file.read_bytes() for file in (tmp_path / "ware house%3A/tag").iterdir()}
+    assert (store.read("tag/tag-x"), kept, store.names("tag")) == (b"3", {b"2", b"3"}, ["tag-x"])
+
+
+def test_who_is_killed_while_deleting_takes_nothing_of_others(store: LocalStore) -> None:
+    check_files_that_are_away(store)
 
 
 @pytest.mark.parametrize(("error", "named"), [(errno.EPERM, True), (errno.EOPNOTSUPP, True), (errno.EACCES, False)])
