@@ -105,7 +105,7 @@ def store_links(operator: Any, context: Context) -> None:
 
 
 def _table_page(operator: Any, *, tab: str | None = None, branch: str = MAIN) -> str:
-    from airflow_paimon.plugin.urls import table_page_url
+    from airflow_paimon.shown.urls import table_page_url
 
     return _of_table(operator, partial(table_page_url, tab=tab, branch=branch, base_url=_base_url()))
 

@@ -281,8 +281,8 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         """Put the checks and the diff of the tasks upstream below the body, and name what is asked."""
         if self.diff_task_id is None:
             return
-        from airflow_paimon.runbooks.checks_markdown import render_checks
-        from airflow_paimon.runbooks.diff_markdown import render_markdown
+        from airflow_paimon.shown.checks_markdown import render_checks
+        from airflow_paimon.shown.diff_markdown import render_markdown
 
         about, diff = self._asked_about(context), _result_of(context, self.diff_task_id, "diff_branches")
         checked = _result_of(context, self.check_task_id, "check_branch_data") if self.check_task_id else None

@@ -27,7 +27,7 @@ from airflow_paimon.plugin.panel import Asked
 from airflow_paimon.plugin.reading import Reader, StillReadingError
 from airflow_paimon.plugin.rendering import Pages
 from airflow_paimon.plugin.tabs.audit import ENDINGS, MEDIA_TYPES
-from airflow_paimon.plugin.urls import DOCS, TABS
+from airflow_paimon.shown.urls import DOCS, TABS
 
 _HERE = Path(__file__).parent
 _HEADERS = {

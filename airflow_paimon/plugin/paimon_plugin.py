@@ -14,7 +14,7 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_paimon.plugin.macros import MACROS
-from airflow_paimon.plugin.urls import URL_PREFIX
+from airflow_paimon.shown.urls import URL_PREFIX
 
 _Message = MutableMapping[str, Any]
 _App = Callable[

@@ -10,7 +10,7 @@ from fastapi import Request
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_paimon import __version__
-from airflow_paimon.plugin.urls import URL_PREFIX
+from airflow_paimon.shown.urls import URL_PREFIX
 
 
 class Pages:

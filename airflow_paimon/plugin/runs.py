@@ -95,8 +95,9 @@ def known_dags() -> list[KnownDag]:
 def _known(session: Session, dag_id: str, stale: bool, kind: Kind) -> KnownDag:
     stored = SerializedDagModel.get(dag_id, session=session)
     params = dict(stored.data["dag"].get("params") or ()) if stored is not None and stored.data else {}
-    locked = {name for name, param in params.items() if is_locked(param["schema"].get("__var", param["schema"]))}
-    form = {name: param["default"] for name, param in params.items()}
+    schemas = {name: param.get("schema") or {} for name, param in params.items()}
+    locked = {name for name, schema in schemas.items() if is_locked(schema.get("__var", schema))}
+    form = {name: param.get("default") for name, param in params.items()}
     return KnownDag(dag_id=dag_id, kind=kind, stale=stale, form=form, locked=locked)
 
 

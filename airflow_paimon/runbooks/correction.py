@@ -371,8 +371,8 @@ def plan_publish(
         ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: a check
             that the table requires is missing or failed, or see ``merge_branch`` and ``fast_forward``.
     """
-    from airflow_paimon.runbooks.checks_markdown import render_checks
-    from airflow_paimon.runbooks.diff_markdown import render_markdown
+    from airflow_paimon.shown.checks_markdown import render_checks
+    from airflow_paimon.shown.diff_markdown import render_markdown
 
     plan = plan_merge(params, planned, branch_snapshot)
     facts = publish_facts(params["publish"], planned["branch"], plan, planned["from_branch"])

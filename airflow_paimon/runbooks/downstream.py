@@ -9,7 +9,7 @@ from airflow_paimon import settings
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, conf
 from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.plugin.urls import plan_page_url
+from airflow_paimon.shown.urls import plan_page_url
 
 _MOST_SQL = 1000
 """Characters of SQL that a link carries."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from airflow_paimon._compat import conf
-from airflow_paimon.plugin.urls import docs_page_url
+from airflow_paimon.shown.urls import docs_page_url
 
 _PAGE = re.compile(r"docs/([a-z0-9-]+(?:/[a-z0-9-]+)?)\.md")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import conf
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.plugin.urls import table_page_url
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
 from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, sql_block, table, table_of, where_it_ran
+from airflow_paimon.shown.urls import table_page_url
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
@@ -40,8 +40,8 @@ def plan_publishes(
         ConflictError: both sides changed a bucket of a table, or a branch moved after its diff. UnsafeOperationError:
             see ``merge_branch``.
     """
-    from airflow_paimon.runbooks.checks_markdown import render_checks
-    from airflow_paimon.runbooks.diff_markdown import render_markdown
+    from airflow_paimon.shown.checks_markdown import render_checks
+    from airflow_paimon.shown.diff_markdown import render_markdown
 
     sections, publishes, rows, changes = [], [], [], False
     for number, (one, its) in enumerate(zip(planned, done, strict=True), 1):
@@ -305,7 +305,7 @@ def plan_undo(params: Mapping[str, Any], asked_by: str | None = None) -> dict[st
 
 def with_rows(planned: Mapping[str, Any], diffs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Put the rows of each table below the plan of an undo: ``{"subject", "markdown"}``."""
-    from airflow_paimon.runbooks.diff_markdown import render_undo
+    from airflow_paimon.shown.diff_markdown import render_undo
 
     shown = [f"## {escape(one['table'])}\n\n{render_undo(one['details'])}" for one in diffs]
     return {"subject": planned["subject"], "markdown": "\n\n".join([planned["markdown"], *shown])}

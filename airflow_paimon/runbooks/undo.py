@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks import advice
-from airflow_paimon.runbooks.diff_markdown import render_undo
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.pages import page_address
+from airflow_paimon.shown.diff_markdown import render_undo
 from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, table_of
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.runbooks import correction
-from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.shown.markdown import code_block, counted, escape, sql_block
 
 HOSTILE = "a|b `c` <img src=x> [click](http://x) **bold** ~~no~~ $x$\r\n\n| forged | row |\n# heading"

@@ -18,7 +18,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.key_places import KeyPlaces
-from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import run
 
 SECRETS = ("ann@old.org", "ann@new.org", "bob@x.org", "cid@x.org", "555")

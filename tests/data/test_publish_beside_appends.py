@@ -18,7 +18,7 @@ from airflow_paimon.core.requests.requests import Compact, DiffBranches
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
-from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.shown.markdown import escape
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.clock import next_millisecond

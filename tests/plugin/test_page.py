@@ -15,8 +15,8 @@ import pytest
 from airflow_paimon.core.publish.undo_statement import undo_statement
 from airflow_paimon.plugin.runs import KnownDag
 from airflow_paimon.plugin.tabs import audit as audit_tab
-from airflow_paimon.plugin.urls import TABS
 from airflow_paimon.runbooks.kinds import Kind
+from airflow_paimon.shown.urls import TABS
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
@@ -189,6 +189,22 @@ def test_branches_say_what_a_publish_would_do(get: Get, lake: Path) -> None:
     shown = texts(page.text)
     assert re.search(r"conflicts conflict .* fits ready .* same nothing new ", shown)
     assert "both changed" in page.text
+
+
+def test_branches_say_since_when_running_jobs_leave_main_alone(get: Get, lake: Path) -> None:
+    table = make_table(lake, "e.open", **{"deletion-vectors.enabled": "true"})
+    for day in "12345":
+        append(table, day)
+    for number in table.snapshot_ids():  # as a streaming job commits
+        found = json.loads(table.store.read(table.paths.snapshot(number)))
+        found |= {"commitUser": "flink", "commitIdentifier": number, "writerVersion": "1.4.2"}
+        table.store.replace(table.paths.snapshot(number), json.dumps(found).encode())
+    for name, day in (("newest", "5"), ("oldest", "1")):
+        operate(table, "create_branch", branch=name, snapshot=5)
+        rewrite(table.branch(name), day)
+    shown = texts(get("/paimon/lake/e/open?tab=branches").text)
+    quiet = r"20\d\d-\d\d-\d\d \d\d:\d\d"
+    assert re.search(rf"newest can't be published open now .* oldest ready {quiet} ", shown), shown
 
 
 def test_branches_say_which_checks_are_missing(get: Get, lake: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.plugin.urls import TABS
+from airflow_paimon.shown.urls import TABS
 from tests.core.tables import COLUMNS, append, overwrite
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get

@@ -12,8 +12,8 @@ from urllib.parse import urlencode
 import pytest
 
 from airflow_paimon.core.streaming.replays import ReplayRecord, record_replay
-from airflow_paimon.plugin.urls import plan_page_url
 from airflow_paimon.runbooks.kinds import Kind
+from airflow_paimon.shown.urls import plan_page_url
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get

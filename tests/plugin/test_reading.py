@@ -16,7 +16,7 @@ from airflow_paimon.plugin import table_page
 from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import Asked
 from airflow_paimon.plugin.reading import Reader, StillReadingError
-from airflow_paimon.plugin.urls import TABS
+from airflow_paimon.shown.urls import TABS
 from tests.stores import _Wrapper as Wrapper
 
 T = TypeVar("T")

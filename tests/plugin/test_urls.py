@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.plugin.urls import TABS, table_page_url
+from airflow_paimon.shown.urls import TABS, table_page_url
 
 
 def test_the_address_names_connection_database_and_table() -> None:
@@ -39,7 +39,7 @@ def test_a_tab_that_is_not_there_is_refused() -> None:
 
 def test_it_imports_neither_airflow_nor_the_app() -> None:
     code = (
-        "import sys; import airflow_paimon.plugin.urls; print([m for m in ('airflow', 'fastapi') if m in sys.modules])"
+        "import sys; import airflow_paimon.shown.urls; print([m for m in ('airflow', 'fastapi') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.paths import MAIN, protects
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, shortened, signed, text, without_empty
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, moment_text, shortened, signed, text, without_empty
 from airflow_paimon.plugin.tabs.publishable import (
     CHECKS_FAILED,
     CONFLICT,
@@ -35,6 +35,11 @@ _PLAN_SECONDS = 60.0
 _COLUMNS = (
     Column("Branch"),
     Column("State", help="Whether merge_branch would publish it onto main as both are now"),
+    Column(
+        "Main quiet since (UTC)",
+        help="Since when running jobs have left main's buckets alone that a publish of it replaces",
+        optional=True,
+    ),
     Column("Checks", help="What checks of its newest snapshot said; hover for the rules", optional=True),
     Column("Owner", optional=True),
     Column("Reason", optional=True),
@@ -177,6 +182,7 @@ def _row(
     return [
         link,
         _state(made, head, state),
+        _quiet(state),
         _checks_cell(facts.checks),
         shortened(made.owner if made else None, 18),
         text(made.reason if made else None),
@@ -239,6 +245,14 @@ def _state(made: Lineage | None, head: Snapshot | None, state: Publishable | Pai
     if state is None:
         return Cell("…", mark="muted")
     return Cell(state.state, title=state.why, mark=_MARKS.get(state.state, "warn"))
+
+
+def _quiet(state: Publishable | PaimonError | None) -> Cell:
+    writers = state.writers if isinstance(state, Publishable) else {}
+    if writers.get("effect"):
+        return Cell("open now", title=writers["note"], mark="bad" if writers["effect"] == "refused" else "warn")
+    since = _millis(writers["quiet_since"]) if writers.get("quiet_since") else None
+    return text(None) if since is None else Cell(moment_text(since), title=writers["note"], whole_words=True)
 
 
 _MARKS = {READY: "good", CONFLICT: "bad", CHECKS_FAILED: "bad", NOTHING_NEW: "muted"}

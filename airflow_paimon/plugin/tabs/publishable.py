@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.publish.merge import publish_branch
@@ -18,10 +20,14 @@ CONFLICT, REFUSED = "conflict", "can't be published"
 
 @dataclass(frozen=True, slots=True)
 class Publishable:
-    """What merge_branch would do now; ``why`` is its message where it would refuse."""
+    """What merge_branch would do now; ``why`` is its message where it would refuse.
+
+    ``writers``: which running jobs may have main's buckets open that it replaces (``describe_writers``).
+    """
 
     state: str
     why: str = ""
+    writers: Mapping[str, Any] = field(default_factory=dict)
 
 
 def publishable(main: Table, branch: str, now_ms: int) -> Publishable:
@@ -36,10 +42,14 @@ def publishable(main: Table, branch: str, now_ms: int) -> Publishable:
     checks = planned.details.get(REQUIRED_CHECKS, {})
     if not planned.changed:
         return Publishable(NOTHING_NEW, "Main has all that it changed")
+    writers = planned.details.get("open_writers", {})
     if failed := checks.get("failed"):
-        return Publishable(CHECKS_FAILED, f"Required by the table: {', '.join(failed)}")
+        return Publishable(CHECKS_FAILED, f"Required by the table: {', '.join(failed)}", writers)
     if missing := checks.get("missing"):
-        return Publishable(CHECKS_OPEN, f"Required by the table: {', '.join(missing)}; run check_branch_data")
+        why = f"Required by the table: {', '.join(missing)}; run check_branch_data"
+        return Publishable(CHECKS_OPEN, why, writers)
+    if writers.get("effect") == "refused":
+        return Publishable(REFUSED, writers["note"], writers)
     parts = ", ".join(planned.details.get("published_partitions", ()))
     before = f"; {parts} were published alone before" if parts else ""
-    return Publishable(READY, f"merge_branch would publish it as it is now{before}")
+    return Publishable(READY, f"merge_branch would publish it as it is now{before}", writers)

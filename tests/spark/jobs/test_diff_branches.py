@@ -19,7 +19,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import write_arrow
-from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import alter_table
 from tests.randomness import some
 from tests.spark.jobs.operations import correct, diff, make_branch, put, rows_of, run

@@ -18,7 +18,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.rewrite import fold_buckets
-from airflow_paimon.runbooks.diff_markdown import render_markdown
+from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.tables import append, rewrite
