@@ -32,7 +32,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
-from airflow_paimon.data.plain import compact
+from airflow_paimon.data.local import compact
 from benchmarks._plot import draw
 from benchmarks._tally import TellingTally, told_by_all
 from benchmarks.large_tables import DAYS, ListedStore, make_table_by_day

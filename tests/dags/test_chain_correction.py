@@ -19,7 +19,7 @@ from tests.spark.jobs.operations import run
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
-_SNIPPET = re.compile(r"## Corrections\n.*?^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_SNIPPET = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def make(warehouse: Path) -> Table:

@@ -39,7 +39,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import row_id_groups, whole_read, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.layers import Layer, pin_layers, plan_pinned, plan_table_read
-from airflow_paimon.data.plain import compact
+from airflow_paimon.data.local import compact
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.row_id_groups import divide_row_ids
 from airflow_paimon.data.whole_read import (

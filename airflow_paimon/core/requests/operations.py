@@ -193,7 +193,7 @@ _TABLE = (
         "Compare the rows of two branches, or of a branch and its base.",
         "spark.jobs.diff_branches:diff_branches",
         "rows",
-        here="data.plain:diff_branches",
+        here="data.local:diff_branches",
         rows_of_main="none",
     ),
     Operation(
@@ -228,7 +228,7 @@ _TABLE = (
         "Merge small files and sorted runs into few, and drop deleted rows.",
         "spark.jobs.compact:compact",
         "rows",
-        here="data.plain:compact",
+        here="data.local:compact",
         rows_of_main="none",
     ),
     Operation(
@@ -242,7 +242,7 @@ _TABLE = (
         "Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.",
         "spark.jobs.rescale:rescale",
         "rows",
-        here="data.plain:rescale",
+        here="data.local:rescale",
         rows_of_main="none",
     ),
     Operation(
@@ -282,7 +282,7 @@ _TABLE = (
         "Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.",
         "spark.jobs.erase_rows:erase_rows",
         "rows",
-        here="data.plain:erase_rows",
+        here="data.local:erase_rows",
         own_metadata=True,
         rows_of_main="changed",
     ),
@@ -329,7 +329,7 @@ _TABLE = (
         "Compact partitions of a chain table into full ones in its snapshot branch.",
         "spark.jobs.compact_chain_table:compact_chain_table",
         "rows",
-        here="data.plain:compact_chain_table",
+        here="data.local:compact_chain_table",
         rows_of_main="none",
     ),
     Operation(

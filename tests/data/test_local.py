@@ -23,7 +23,7 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.local_execution import NONE, READS
 from airflow_paimon.core.requests.operations import run_here
-from airflow_paimon.data import memory_plan, plain
+from airflow_paimon.data import local, memory_plan
 from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.data.test_compact import add, names, partitioned, rows_of, wrong_count
@@ -64,7 +64,7 @@ class Killed:
 
 def test_a_process_that_is_killed_is_an_error_that_says_so() -> None:
     with pytest.raises(StorageError, match="One of 2 processes was killed"):
-        list(plain._outputs(2, [Killed(), Killed()]))
+        list(local._outputs(2, [Killed(), Killed()]))
 
 
 @pytest.mark.parametrize("processes", [0, -1, True, "2"])
