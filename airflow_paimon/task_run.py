@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 ERROR_KEY = "paimon_error"
+"""XCom key of a failed try's error object: ``kind``, ``code``, ``message`` and what else it has."""
 PROGRESS_KEY = "paimon_progress"
 """The XCom with what a task's Spark job said last of how far it is."""
 RAN_ON_KEY = "paimon_ran_on"
 """The XCom with where an operator's task has run: ``ran_on`` of its result."""
-"""XCom key of a failed try's error object: ``kind``, ``message`` and what else it says."""
 
 _LONGEST_MESSAGE = 4000
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -63,7 +63,7 @@ def result_name(context: Context) -> str:
 def airflow_error(error: PaimonError) -> AirflowException:
     """Turn an error into Airflow's: one that a retry can't help against fails the task at once."""
     text = error.message if len(error.message) <= _LONGEST_MESSAGE else error.message[:_LONGEST_MESSAGE] + " ..."
-    message = f"{error.kind}: {text}"
+    message = f"{error.kind}: {text}" if error.code is None else f"{error.kind} ({error.code}): {text}"
     if error.details:
         message += f" | {json.dumps(error.details)[:_LONGEST_MESSAGE]}"
     return AirflowException(message) if error.retryable else AirflowFailException(message)

@@ -79,8 +79,15 @@ def test_the_readme_is_short() -> None:
     assert len(PAGES["README.md"].read_text().splitlines()) <= 120
 
 
-def test_the_messages_that_troubleshooting_quotes_are_those_of_the_code() -> None:
-    quoted = re.findall(r"^- \*([^*]+)\*", PAGES["troubleshooting.md"].read_text(), re.MULTILINE)
+_CODE = re.compile(r'code="([a-z-]+)"|Cause\.\w+: "([a-z-]+-[a-z-]+)"')
+
+
+def test_each_code_of_an_error_has_its_section_with_messages_of_the_code() -> None:
+    page = PAGES["troubleshooting.md"].read_text()
+    sources = [path.read_text() for path in (REPO_ROOT / "airflow_paimon").rglob("*.py")]
+    codes = {next(filter(None, found)) for source in sources for found in _CODE.findall(source)}
+    assert codes == set(re.findall(r"^### ([a-z-]+)$", page, re.MULTILINE))
+    quoted = [" ".join(q.split()) for q in re.findall(r"^### [a-z-]+\n\n\*([^*]+)\*", page, re.MULTILINE)]
     texts = "\n".join(literals())
     assert len(quoted) > 20
     assert [q for q in quoted if not all(part in texts for part in re.split(r"\s*\.\.\.\s*", q))] == []

@@ -115,7 +115,8 @@ def _report(error: Exception, as_json: bool) -> None:
     said = error_to_json(error)
     if as_json:
         print(printable(json.dumps({"error": said}, ensure_ascii=False)))
-    print(printable(f"{said['kind']}: {' '.join(str(said['message']).split())}"), file=sys.stderr)
+    code = f" ({said['code']})" if "code" in said else ""
+    print(printable(f"{said['kind']}{code}: {' '.join(str(said['message']).split())}"), file=sys.stderr)
 
 
 def _job(argv: Sequence[str]) -> int:

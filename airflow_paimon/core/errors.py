@@ -45,19 +45,24 @@ __all__ = [
 
 
 class PaimonError(Exception):
-    """Root of the tree. ``details`` holds plain JSON values that a caller may act on."""
+    """Root of the tree.
+
+    ``code`` names one error, such as ``branch-conflict``: a heading of docs/troubleshooting.md. None where the kind is
+    all there is to know. ``details`` holds plain JSON values that a caller may act on.
+    """
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
     retryable: ClassVar[bool] = True
 
-    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.code = code
         self.details: dict[str, Any] = dict(details or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.details)
+        return _rebuild, (type(self), self.message, self.code, self.details)
 
 
 @contextmanager
@@ -72,8 +77,8 @@ def naming_table(table: str) -> Iterator[None]:
         raise
 
 
-def _rebuild(cls: type[PaimonError], message: str, details: dict[str, Any]) -> PaimonError:
-    return cls(message, details=details)
+def _rebuild(cls: type[PaimonError], message: str, code: str | None, details: dict[str, Any]) -> PaimonError:
+    return cls(message, code=code, details=details)
 
 
 class InvalidInputError(PaimonError, ValueError):
@@ -165,7 +170,8 @@ class StorageError(PaimonError):
 def error_to_json(error: BaseException) -> dict[str, Any]:
     """Return the ``error`` object of a failed operation's result (docs/design.md, One result)."""
     if isinstance(error, PaimonError):
-        return {"kind": error.kind, "class": type(error).__name__, "message": error.message, **error.details}
+        code = {"code": error.code} if error.code else {}
+        return {"kind": error.kind, "class": type(error).__name__, **code, "message": error.message, **error.details}
     return {"kind": "error", "class": type(error).__name__, "message": str(error) or type(error).__name__}
 
 

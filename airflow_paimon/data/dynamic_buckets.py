@@ -265,6 +265,7 @@ class DynamicBuckets:
             f"{self.label}: {where} can't be written, as a key could get into two buckets: {why}. Read the rows of "
             f"{where} and write them with mode=overwrite: that gives each key one bucket, and a new index. Or stop the "
             f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
+            code="broken-hash-index",
             details={"partition": stored.text(partition)},
         )
 

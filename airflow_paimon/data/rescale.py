@@ -156,7 +156,8 @@ def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Sel
     if mixed:
         raise FormatError(
             f"{view.label}: partition {stored.text(min(mixed)) or '()'} has files for different numbers of buckets, so "
-            f"a key may be in two of them; run check_table"
+            f"a key may be in two of them; run check_table",
+            code="mixed-bucket-counts",
         )
     splits = []
     for key, found in group_by_bucket(entries, stored.canonical).items():

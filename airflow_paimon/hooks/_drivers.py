@@ -171,7 +171,8 @@ def rest_master(connection: Mapping[str, Any]) -> str:
         raise PaimonError(
             f"No Spark master answers at {', '.join(endpoints)} ({error}). Deploy mode cluster needs the REST "
             f"interface of a standalone master: spark.master.rest.enabled=true there, and the extra rest-port in the "
-            f"Spark connection where it is not 6066"
+            f"Spark connection where it is not 6066",
+            code="no-spark-master",
         ) from None
     return "spark://" + ",".join(_rest_hosts(connection))
 

@@ -36,11 +36,11 @@ def result_or_raise(result: dict[str, Any]) -> dict[str, Any]:
 def error_from_json(error: Mapping[str, Any]) -> PaimonError:
     """Rebuild the error that ``error_to_json`` wrote; an unknown class becomes a plain ``PaimonError``."""
     cls = _CLASSES.get(str(error.get("class")), PaimonError)
-    details = {k: v for k, v in error.items() if k not in ("kind", "class", "message")}
+    details = {k: v for k, v in error.items() if k not in ("kind", "class", "code", "message")}
     message = str(error.get("message"))
     if cls is PaimonError and error.get("class") not in (None, "PaimonError"):
         message = f"{error['class']}: {message}"
-    return cls(message, details=details)
+    return cls(message, code=error.get("code"), details=details)
 
 
 def error_without_result(
@@ -49,12 +49,15 @@ def error_without_result(
     """Say what it means that a job ended without a result; the exit code is the program's."""
     what = f"{request.operation} on {request.table}: {program} ended with exit code {exit_code} and without a result"
     if exit_code == 0 or (exit_code is not None and not 0 <= exit_code <= 128):
-        return OutcomeUnknownError(f"{what} at {uri}: it may have landed; a retry of this task looks first")
+        return OutcomeUnknownError(
+            f"{what} at {uri}: the commit may have succeeded. Retry this task: it checks first", code="no-result"
+        )
     if exit_code == _NOT_STARTED:
         return PaimonError(
             f"{request.operation} on {request.table}: spark-submit or its Java was not found (exit code {exit_code}): "
             f"put Spark on the worker's PATH or install the extra airflow-paimon[spark], and Java 17 or newer; the log "
-            f"above says which is missing"
+            f"above says which is missing",
+            code="no-spark",
         )
     cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)
     return cls(f"{what}; the log above says why")

@@ -91,7 +91,8 @@ class PaimonHook(BaseHook):
             except AirflowNotFoundException:
                 raise InvalidInputError(
                     f"There is no Airflow connection {self.paimon_conn_id!r}; create one of type 'paimon' with the "
-                    f"warehouse in it"
+                    f"warehouse in it",
+                    code="no-connection",
                 ) from None
         return self._connection
 

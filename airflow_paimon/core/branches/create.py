@@ -399,7 +399,7 @@ def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted:
         details = _details(record) | {"already_there": True}
         after = existing.head.id if existing.head else None
         return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
-    raise AlreadyExistsError(_exists_message(context, existing, wanted))
+    raise AlreadyExistsError(_exists_message(context, existing, wanted), code="branch-exists")
 
 
 def is_empty_or_at_base(view: Table, record: Lineage) -> bool:

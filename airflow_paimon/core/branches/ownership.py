@@ -39,6 +39,7 @@ def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Li
     raise UnsafeOperationError(
         f"{table.name}: branch {branch!r} is {protection_text(record)}. To {verb} it nevertheless, give force "
         f"(--force); alter_branch with unprotect ends the protection",
+        code="branch-protected",
         details={"branch": branch, "protected_by": record.protected_by, "reason": record.reason},
     )
 

@@ -104,7 +104,8 @@ class ChainLayout:
         why = "is without a partition time" if timeless else "is not written as the formatter writes it"
         return InvalidInputError(
             f"{self.label}: partition {self.text_of(values)} {why} (partition.timestamp-pattern "
-            f"{self.clock.pattern!r}, partition.timestamp-formatter {self.clock.formatter.text!r}); {way_out}"
+            f"{self.clock.pattern!r}, partition.timestamp-formatter {self.clock.formatter.text!r}); {way_out}",
+            code="no-partition-time",
         )
 
     def values_at(self, group: Values, moment: datetime) -> Values:

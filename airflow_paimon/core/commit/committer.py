@@ -143,8 +143,9 @@ class _Commit:
                 count_lost_race()
                 time.sleep(retry.wait_s(attempt))
             raise ConflictError(
-                f"{self.table.label}: {retry.max_attempts} attempts to publish lost to other commits; nothing was "
-                f"published, run it again when fewer writers commit at once"
+                f"{self.table.label}: {retry.max_attempts} attempts to commit lost to other writers; nothing was "
+                f"written. Run it again when fewer writers commit",
+                code="commit-lost",
             )
         except PaimonError as error:
             self._discard_changes()

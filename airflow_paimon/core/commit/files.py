@@ -173,7 +173,8 @@ def _overwritten(
         if not selection(message.partition):
             raise InvalidInputError(
                 f"{table.label}: rows of partition {stored.text(message.partition)} lie outside the partitions "
-                f"to overwrite; name that partition too, or filter the rows"
+                f"to overwrite; name that partition too, or filter the rows",
+                code="rows-outside-partitions",
             )
     return selection
 

@@ -250,7 +250,8 @@ def _check_same(table: Table, operation_id: str, found: Mapping[str, Any], recor
     request, branch, content = record["request"], record["branch"], record.get("content")
     if found["request"] != request or found["operation_id"] != operation_id:
         raise InvalidInputError(
-            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one"
+            f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
+            code="operation-id-used",
         )
     if found["branch"] != branch:
         raise InvalidInputError(

@@ -100,6 +100,7 @@ def check_four_eyes(request: Approved, view: Table, done: str) -> bool:
     raise UnsafeOperationError(
         f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was {done}. Somebody else has to "
         f"approve it{_OR_OWN_OPTIONS if isinstance(request, ExpirePartitions) else ''}",
+        code="needs-four-eyes",
         details={"requested_by": request.requested_by, "approved_by": request.approved_by},
     )
 

@@ -116,6 +116,7 @@ def merge_buckets(table: str, sides: Sides, schema: TableSchema, target: str = M
         raise ConflictError(
             f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
             f"published. {ways_out(conflicts, target)}",
+            code="branch-conflict",
             details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
         )
     return _changes(sides, sides.theirs_real)
@@ -139,6 +140,7 @@ def fast_forward_buckets(
         raise UnsafeOperationError(
             f"{table}: main changed {listed(lost)} since the branch point, and {what} would drop that. "
             f"Use merge_branch to keep both, or --discard-main to drop main's changes",
+            code="main-changed",
             details={"would_discard": lost[:MAX_LISTED], "would_discard_count": len(lost)},
         )
     return _changes(sides, sides.theirs.buckets | sides.ours.buckets)
@@ -299,8 +301,9 @@ def sequences_too_high(table: str, buckets: Iterable[BucketKey], schema: TableSc
     )
 
 
-def _unsafe(buckets: Sequence[str], message: str) -> UnsafeOperationError:
-    return UnsafeOperationError(message, details={"buckets": buckets[:MAX_LISTED], "bucket_count": len(buckets)})
+def _unsafe(buckets: Sequence[str], message: str, code: str | None = None) -> UnsafeOperationError:
+    details = {"buckets": buckets[:MAX_LISTED], "bucket_count": len(buckets)}
+    return UnsafeOperationError(message, code=code, details=details)
 
 
 def replaced_hash_indexes(
@@ -331,6 +334,7 @@ def other_keys(table: str, buckets: Iterable[BucketKey], schema: TableSchema, wh
         f"{table}: {listed(names)} of {whose} hold other keys than the table has now: a writer that stays "
         f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
         f"--writers-stopped when no writer is open",
+        code="dynamic-bucket-keys",
     )
 
 
@@ -374,6 +378,7 @@ def check_moving_keys(
             f"{table}: {listed(names)} of {whose} may hold keys that were in other partitions, as the primary key "
             f"lacks partition columns: a writer that stays open remembers the partition of each key, and would add a "
             f"second row. Use --writers-stopped when no writer is open",
+            code="moved-keys",
         )
 
 

@@ -483,6 +483,9 @@ _REASONS = {
 }
 
 
+_CODES = {Cause.ROWS: "branch-conflict", Cause.COMPACTION: "compaction-conflict", Cause.APPENDED: "appended-rows"}
+
+
 def _conflict(table: str, found: Mapping[BucketKey, Cause], name_bucket: Name) -> ConflictError:
     cause = next(c for c in (Cause.ROWS, Cause.COMPACTION, Cause.APPENDED) if c in found.values())
     names = {c: sorted(name_bucket(b) for b, why in found.items() if why == c) for c in Cause}
@@ -496,4 +499,4 @@ def _conflict(table: str, found: Mapping[BucketKey, Cause], name_bucket: Name) -
         "causes": {c.value: group[:MAX_LISTED] for c, group in names.items() if group},
     }
     reason = _REASONS[cause].format(where=listed(names[cause]), ways_out=ways_out(names[cause]))
-    return ConflictError(f"{table}: {reason}{more}", details=details)
+    return ConflictError(f"{table}: {reason}{more}", code=_CODES[cause], details=details)

@@ -33,7 +33,8 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
         raise UnsafeOperationError(
             f"{branch.label}: rows were appended to it, with sequence numbers above those at the branch point, and its "
             f"buckets can't be folded before the publish ({error.message}). Use --writers-stopped when no writer of "
-            f"main is open"
+            f"main is open",
+            code="rows-above-main",
         ) from error
     head = branch.latest_snapshot()
     if head is None or head.id > theirs.id + 1:

@@ -220,6 +220,7 @@ def branch_head(branch: Table, expected: int | None) -> Snapshot:
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "
             f"approve again",
+            code="branch-changed",
             details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},
         )
     return theirs

@@ -179,6 +179,7 @@ def _refusal_to_go_back(branch: Table, number: int, found: Mapping[str, Any]) ->
         f"{branch.label} can't go back to snapshot {number}: {_said(found, f'snapshot {number}')}; nothing was "
         f"changed. Run check_branch_data --branch {branch.branch_name} --version {number}{against}; --skip-checks goes "
         f"back all the same, and its snapshot says so",
+        code="checks-missing",
         details={"missing_checks": found["missing"], "failed_checks": found["failed"], "target_snapshot": number},
     )
 

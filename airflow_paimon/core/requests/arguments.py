@@ -317,7 +317,7 @@ class _StrictParser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        raise InvalidInputError(f"{self.prog}: {plain_message(message)}; --help lists the flags")
+        raise InvalidInputError(f"{self.prog}: {plain_message(message)}; --help lists the flags", code="wrong-flag")
 
     def _check_flags(self, argv: Sequence[str]) -> None:
         """Name an unknown flag before argparse complains about a required one that was misspelled."""

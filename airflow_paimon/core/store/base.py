@@ -217,7 +217,8 @@ class Store(Protocol):
             raise OutcomeUnknownError(
                 f"{join(self.uri, path)} was {what} {took:.0f} s after the look at it, and here a file can't be {what} "
                 f"only if it is unchanged: if another process has replaced it in that time, that content is gone. "
-                f"Look what is there before you try again"
+                f"Look what is there before you try again",
+                code="unconditional-delete",
             )
         return True
 

@@ -488,7 +488,8 @@ def _status(file: str) -> os.stat_result:
 def _linked(file: str) -> UnsafeOperationError:
     return UnsafeOperationError(
         f"{file} is a symbolic link, and below a table's folder none is followed: what is behind it may be anybody's. "
-        f"Put in its place what it names, or mount that there (mount --bind); the table's folder itself may be a link"
+        f"Put in its place what it names, or mount that there (mount --bind); the table's folder itself may be a link",
+        code="symbolic-link",
     )
 
 

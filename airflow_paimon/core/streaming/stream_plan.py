@@ -329,6 +329,7 @@ def _of_overwrite(snapshot: Snapshot, rules: StreamRules, label: str) -> Source:
                 f"{label}: snapshot {snapshot.id} replaced rows (OVERWRITE: an UPDATE, DELETE, INSERT OVERWRITE, a "
                 f"publish or a rollback), which a stream of new rows would miss. Set {READ_OVERWRITE}=true to get its "
                 f"rows (with {ROW_KIND_OPTION}=true its exact changes), or false to skip such snapshots",
+                code="stream-overwrite",
                 details={"snapshot": snapshot.id},
             )
         case Overwrites.SKIP:

@@ -204,6 +204,7 @@ def refuse_open(
         f"{view.label}: a running job may have {listed} open (commit user {users}), "
         f"and would merge its next rows with those that it remembers, so nothing was {done}. Wait until the job has "
         f"committed twice without rows of them; or stop it, and use writers_stopped (--writers-stopped)",
+        code="open-writer",
         details={
             "open_buckets": [b.to_json(names[b.bucket]) for b in found[:_LISTED]],
             "open_bucket_count": len(names),

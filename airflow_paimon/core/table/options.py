@@ -86,7 +86,10 @@ def requested_duration(text: str, name: str) -> timedelta:
     """
     bare = text.strip()
     if bare.isdecimal() and bare.strip("0"):
-        raise InvalidInputError(f"{name}: {text!r} has no unit and would be milliseconds; write e.g. '{bare} d'")
+        raise InvalidInputError(
+            f"{name}: {text!r} has no unit and would be milliseconds; write e.g. '{bare} d'",
+            code="duration-without-unit",
+        )
     return parse_duration(text, name)
 
 

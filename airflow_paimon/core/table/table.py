@@ -112,7 +112,7 @@ class Table:
         except NotFoundError:
             if schema_id is None and self.schema_ids() != ids:
                 return self.schema()  # the branch is being deleted, or was made anew, between the listing and the read
-            raise NotFoundError(f"{self.label} has no schema {newest}") from None
+            raise NotFoundError(f"{self.label} has no schema {newest}", code="no-schema") from None
         return parse_schema(data, f"{self.label}: schema-{newest}")
 
     def schemas(self) -> list[TableSchema]:
@@ -136,11 +136,13 @@ class Table:
     def missing(self) -> NotFoundError:
         """Return the error for a table or a branch that does not exist; it names what does."""
         if self.branch_name == MAIN:
-            return NotFoundError(f"There is no table {self.name}{self._why_missing()}")
+            return NotFoundError(f"There is no table {self.name}{self._why_missing()}", code="no-table")
         if not self.branch(MAIN).exists():
             return self.branch(MAIN).missing()
         names = ", ".join((MAIN, *self.branch_names()))
-        return NotFoundError(f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})")
+        return NotFoundError(
+            f"Table {self.name} has no branch {self.branch_name!r} (its branches: {names})", code="no-branch"
+        )
 
     def is_gone(self) -> bool:
         """Whether the catalog knows the table and no schema is left where it says that it lies."""

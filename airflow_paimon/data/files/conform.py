@@ -58,7 +58,8 @@ def conform_rows(
         what = [f"unknown columns {', '.join(unknown)}"] if unknown else []
         what += [f"missing columns {', '.join(missing)}"] if missing else []
         raise InvalidInputError(
-            f"{label}: the rows to write have {' and '.join(what)}; the table has {', '.join(schema.field_names)}"
+            f"{label}: the rows to write have {' and '.join(what)}; the table has {', '.join(schema.field_names)}",
+            code="wrong-columns",
         )
     keys = set(schema.primary_keys)
     masked = {name.lower() for name in listed(schema)}
