@@ -72,7 +72,7 @@ def test_rows_are_corrected_by_the_sql_and_the_rows_that_functions_give(
     assert [row["v"] for row in rows] == ["{{ x }}!!", "b!!", "{{ x }}"]
     assert run.xcom("by_rows")["snapshot_after"] == 3
     submitted = [line for line in "".join(capfd.readouterr()).splitlines() if "Spark-Submit cmd" in line]
-    assert ["--function=" in line for line in submitted] == [True], "a small statement needs no Spark"
+    assert ["--function=" in line for line in submitted] == [False, True], "a statement, then a function"
     assert run.xcom("nothing", "paimon_error")["kind"] == "invalid-input"
     properties = main.branch("fix").latest_snapshot().properties
     assert any("by_rows_" in text for text in properties.values()), "the function and its version"

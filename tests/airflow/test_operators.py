@@ -282,7 +282,7 @@ def test_the_life_of_a_branch(warehouse: Path, run_dag: RunDag, monkeypatch: pyt
     assert run.xcom("gone")["changed"] is False
     assert names(main) != before
     assert [snapshot.id for snapshot in main.snapshots()] == [1, 2, 3, 4, 5]
-    assert [event[0] for event in run.asset_events] == ["paimon://paimon_default/d/t"] * 4
+    assert [event[0] for event in run.asset_events] == ["paimon://paimon_default/d/t"] * 3
     assert run.asset_events[0][1]["snapshot_after"] == 3
 
 

@@ -196,8 +196,8 @@ def test_an_empty_setting_is_not_set(airflow_home: Path, monkeypatch: pytest.Mon
     for name in SETTINGS:
         monkeypatch.setenv(f"AIRFLOW__PAIMON__{name.upper()}", " ")
     found = runpy.run_path(settings.__file__)
-    values = ("paimon_default", "spark_default", "embedded", 10, 60, 5)
-    names = ("CONN_ID", "SPARK_CONN_ID", "ENGINE", "POLL_INTERVAL", "POKE_INTERVAL", "SAMPLE")
+    values = ("paimon_default", "spark_default", 10, 60, 5)
+    names = ("CONN_ID", "SPARK_CONN_ID", "POLL_INTERVAL", "POKE_INTERVAL", "SAMPLE")
     assert tuple(found[name] for name in names) == values
 
 

@@ -334,7 +334,7 @@ def test_an_audit_is_printed_in_one_form(warehouse: Path, capsys: pytest.Capture
     [
         (["tags", "--warehouse=WH", "--table=d.none"], 2, "not-found (no-table): There is no table d.none"),
         (["files", "--warehouse=WH", "--table=d.none$branch_x"], 2, "not-found (no-table): There is no table d.none"),
-        (["tags", "--warehouse=WH", "--table=d.t", "--branch=x"], 2, "not-found (no-branch): Table d.t has no branch 'x'"),
+        (["tags", "--warehouse=WH", "--table=d.t", "--branch=x"], 2, "not-found (no-branch): Table d.t has no branch"),
         (["tags", "--warehouse=WH", "--table=t"], 2, "invalid-input: Table name 't'"),
         (["tags", "--warehouse=WH"], 2, "invalid-input: the following arguments are required: --table"),
         (["tags", "--ware=WH", "--table=d.t"], 2, "invalid-input: tags has no flag --ware; did you mean --warehouse?"),
