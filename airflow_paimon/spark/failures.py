@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_paimon.core import errors
 from airflow_paimon.core.correction.sql_words import TOO_DEEP
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError
 
 _RAISED = re.compile(r"airflow_paimon\.core\.errors\.(\w+): (.+)")
 _USERS_STATES = frozenset({"0A", "21", "22", "38", "39", "42", "P0"})
@@ -69,6 +69,28 @@ def query_errors(what: str) -> Iterator[None]:
         if fault is None:
             raise
         raise InvalidInputError(f"{what}: {fault}") from None
+
+
+@contextmanager
+def without_values(hides: bool) -> Iterator[None]:
+    """Where ``hides``, give only the condition of an error at run time: Spark and Python quote the value that failed.
+
+    Raises:
+        InvalidInputError: a fault of the query or function. StorageError: another one.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        yield
+    except Exception as error:
+        if not hides or isinstance(error, PaimonError | AnalysisException) or known_error(str(error)) is not None:
+            raise
+        is_fault = not isinstance(error, PySparkException | Py4JError) or fault_of_query(error) is not None
+        condition = getattr(error, "getCondition", getattr(error, "getErrorClass", lambda: None))
+        what = condition() or type(error).__name__
+        kind = InvalidInputError if is_fault else StorageError
+        raise kind(f"it fails with {what}. The message is left out, as it may quote a masked value") from None
 
 
 def known_error(text: str) -> PaimonError | None:

@@ -19,7 +19,7 @@ from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.masking import hidden_in, masks_of
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan
-from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.failures import query_errors, without_values
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_results import (
     KEPT,
@@ -100,7 +100,7 @@ class _Checks:
             PaimonError: it can't be evaluated; the message names it.
         """
         try:
-            with query_errors(f"Rule {rule.name!r}"):
+            with query_errors(f"Rule {rule.name!r}"), without_values(self._samples.hides()):
                 return self._result(rule)
         except PaimonError as error:
             if rule.name in error.message:
@@ -134,7 +134,9 @@ class _Checks:
         with registered(self._spark, frames, marked=restricted):
             with self._naming_reach(rule):
                 rows, tables = broken_by_sql(rule, self._views, restricted=restricted)
-            return self._of_rows(rule, rows, self._samples.of_query(rows, frames, table_masks(self._request, tables)))
+            named = table_masks(self._request, tables)
+            with without_values(self._samples.hides(named)):
+                return self._of_rows(rule, rows, self._samples.of_query(rows, frames, named))
 
     def _of_limits(self, rule: RowLimits) -> RuleResult:
         if self._found is None:

@@ -50,7 +50,7 @@ class Samples:
 
     def of_query(self, rows: DataFrame, frames: Mapping[str, DataFrame], named: Iterable[Masks] = ()) -> Show:
         """Return what shows the rows of a query over views; ``named``: masks of tables that it names itself."""
-        if not self._hides(named):
+        if not self.hides(named):
             return lambda row: _masked(self.own, row)
         origins = _origins(rows, frames)
 
@@ -61,9 +61,10 @@ class Samples:
 
     def of_list(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Show a row that a function made."""
-        return {name: HIDDEN if self._hides() else json_value(value) for name, value in row.items()}
+        return {name: HIDDEN if self.hides() else json_value(value) for name, value in row.items()}
 
-    def _hides(self, named: Iterable[Masks] = ()) -> bool:
+    def hides(self, named: Iterable[Masks] = ()) -> bool:
+        """Whether a table that a rule sees has masked columns."""
         return any(masks.columns for masks in (self.own, *self.further.values(), *named))
 
     def _value(self, name: str, value: Any, view: str | None) -> Any:

@@ -12,7 +12,7 @@ _ALLOWED = """
     approx_percentile approx_top_k array array_agg array_append array_compact array_contains array_distinct
     array_except array_insert array_intersect array_join array_max array_min array_position array_prepend
     array_remove array_repeat array_size array_sort array_union arrays_overlap arrays_zip ascii asin asinh
-    assert_true atan atan2 atanh avg base64 between bigint bin binary bit_and bit_count bit_get bit_length bit_or
+    atan atan2 atanh avg base64 between bigint bin binary bit_and bit_count bit_get bit_length bit_or
     bit_xor bitmap_and_agg bitmap_bit_position bitmap_bucket_number bitmap_construct_agg bitmap_count bitmap_or_agg
     bool_and bool_or boolean bround btrim cardinality cast cbrt ceil ceiling char char_length character_length chr
     coalesce collate collation collect_list collect_set collect_union concat concat_ws contains conv
@@ -34,7 +34,7 @@ _ALLOWED = """
     minute mod mode monotonically_increasing_id month monthname months_between named_struct nanvl negative next_day
     not now nth_value ntile nullif nullifzero nvl nvl2 octet_length or overlay parse_json parse_url percent_rank
     percentile percentile_approx percentile_cont percentile_disc pi pmod posexplode posexplode_outer position
-    positive pow power printf quarter quote radians raise_error rand randn random randstr rank reduce regexp
+    positive pow power printf quarter quote radians rand randn random randstr rank reduce regexp
     regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr regr_avgx
     regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy repeat replace reverse right
     rint rlike round row_number rpad rtrim schema_of_csv schema_of_json schema_of_variant schema_of_variant_agg sec
@@ -68,6 +68,7 @@ ALLOWED_FOR_TABLES = frozenset(_ALLOWED_FOR_TABLES.split())
 
 _REFUSED = {
     "calls Java": "java_method reflect try_reflect",
+    "quotes values in an error, also masked ones": "assert_true raise_error",
     "tells about files": "input_file_name input_file_block_length input_file_block_start",
     "reads XML, which can name files and addresses": (
         "from_xml schema_of_xml to_xml xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number "

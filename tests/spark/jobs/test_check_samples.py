@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.data.arrow_write import write_arrow
@@ -58,6 +59,32 @@ def test_a_masked_value_is_hidden_under_every_name(spark: SparkSession, tmp_path
         [found] = check(spark, tmp_path, {"name": "this", "sql": query})
         assert found["rows"][0] == row, query
         assert "secret" not in str(found), query
+
+
+def failing(spark: SparkSession, views: dict[str, DataFrame]) -> list[dict[str, Any]]:
+    return [{"k": int(row["v"])} for row in views["diff"].collect()]
+
+
+ERRORS = [
+    ({"sql": "SELECT CAST(v AS INT) AS k FROM diff"}, "CAST_INVALID_INPUT"),
+    ({"sql": "SELECT k FROM diff WHERE raise_error(v) IS NULL"}, "USER_RAISED_EXCEPTION|SparkRuntimeException"),
+    ({"sql": "SELECT k, assert_true(v = '', v) FROM diff"}, "USER_RAISED_EXCEPTION|SparkRuntimeException"),
+    ({"sql": "SELECT to_date(v, 'yyyy') AS k FROM diff"}, "CANNOT_PARSE_TIMESTAMP"),
+    ({"sql": "SELECT parse_json(v) IS NULL AS k FROM diff"}, "MALFORMED_RECORD_IN_PARSING|Py4JJavaError"),
+    ({"sql": "SELECT CAST(name AS INT) AS k FROM d.people"}, "CAST_INVALID_INPUT"),
+    ({"function": f"{__name__}:failing"}, "ValueError"),
+]
+
+
+def test_an_error_quotes_no_masked_value(spark: SparkSession, tmp_path: Path) -> None:
+    masked(tmp_path)
+    people = create_table(str(tmp_path), "d.people", [("name", "STRING")])
+    write_arrow(people, pa.table({"name": ["secret"]}))
+    for rule, condition in ERRORS:
+        rule = {"name": "this", **rule} if "sql" in rule else rule
+        with pytest.raises(PaimonError, match=f"it fails with ({condition})") as caught:
+            check(spark, tmp_path, rule, mask=["d.people:name"])
+        assert "secret" not in str(caught.value), rule
 
 
 def renamed(spark: SparkSession, views: dict[str, DataFrame]) -> DataFrame:
