@@ -16,7 +16,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
-from airflow_paimon.shown import glance, lists
+from airflow_paimon.shown import glance, lists, live_files
 from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
 
 
@@ -122,11 +122,10 @@ def snapshots(table: Table, limit: int) -> Listing:
 
 def partitions(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     """List the partitions of a snapshot (None: the branch's newest one), the last one first."""
-    rows = inspect(table, "partitions", at).sort_by([("partition", "descending")]).to_pylist()
-    names = ("partition", "record_count", "file_count", "file_size_in_bytes", "last_update_time")
-    shown, left = limited([[r[n] for n in names] for r in rows], limit)
-    columns = heads("partition | stored rows: number | files: number | size: size | newest file: time")
-    return Listing(title="partitions", columns=columns, rows=shown, left=left, note=_elsewhere(table))
+    small = live_files.small_below(TableOptions(table.schema().options))
+    live = live_files.read_live_files(table, at or table.latest_snapshot(), small)
+    listing = live_files.partitions(live.partitions.sort_by([("partition", "descending")]))
+    return replace(listing.first(limit), note=_elsewhere(table))
 
 
 def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:

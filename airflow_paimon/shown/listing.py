@@ -107,8 +107,10 @@ def size_text(count: int) -> str:
     return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
-def utc_time(millis: int) -> datetime | str:
+def utc_time(millis: int | None) -> datetime | str | None:
     """Return a time for a column of kind ``utc``; a text for one that no calendar has."""
+    if millis is None:
+        return None
     try:
         return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
     except (OverflowError, ValueError, OSError):

@@ -127,13 +127,16 @@ def runs(server: Any, airflow_home: Path) -> Iterator[None]:
         ),
         ("wrong", "failed", {**ours, "table": "undone.t"}, {"correct": "failed", "how_to_go_on": "failed"}),
     ]
-    others = [("own_locked", "by_itself", {}), ("own_pipeline", "of_a_pipeline", {**ours, "table": None, "tables": [
-        {"table": "d.raw", "correct": "..."}, {"table": "d.t", "replay": "..."}]})]  # fmt: skip
+    steps = [{"table": "d.raw", "correct": "..."}, {"table": "d.t", "replay": "..."}]
+    others: list[tuple[str, str, dict[str, Any]]] = [
+        ("own_locked", "by_itself", {}),
+        ("own_pipeline", "of_a_pipeline", {"tables": steps, "paimon_conn_id": "lake"}),
+    ]
     with create_session() as session:
         version = session.scalars(select(DagVersion.id).where(DagVersion.dag_id == OWN)).first()
-        for dag_id, run_id, conf in others:
+        for dag_id, run_id, form in others:
             session.execute(
-                insert(DagRun).values(dag_id=dag_id, run_id=run_id, state="success", conf=conf, run_after=now,
+                insert(DagRun).values(dag_id=dag_id, run_id=run_id, state="success", conf=form, run_after=now,
                                       run_type="scheduled", start_date=now, log_template_id=1, clear_number=0)
             )  # fmt: skip
         for run_id, state, conf, tasks in made:

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
-from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.plugin.live_files import LiveFiles, read_live_files, source_name
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, size, text
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, sheet_of, size, text
 from airflow_paimon.shown.listing import size_text
+from airflow_paimon.shown.live_files import LiveFiles, partitions, read_live_files, small_below, source_name
 
 _ROWS = 100
 _MANY_SMALL = 10
 """Small files in each bucket, on average, from which the page speaks of compaction."""
-_PARTITIONS = (
-    ("partition", Column("Partition")),
-    (
-        "rows",
-        Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
-    ),
-    ("files", Column("Files", number=True)),
-    ("bytes", Column("Size", number=True)),
-    ("average", Column("Average file", number=True)),
-    ("newest", Column("Last update (UTC)", help="When its newest file was written")),
-    (
-        "small",
-        Column("Small files", number=True, help="Files below 0.7 of target-file-size, which compact would merge"),
-    ),
-)
+_PARTITIONS = ("partition", "rows", "files", "bytes", "average", "newest", "small")
+"""What the list of partitions has in its columns, in ``LiveFiles``."""
 _FILES = (
     ("partition", Column("Partition")),
     ("bucket", Column("Bucket", number=True)),
@@ -48,7 +34,7 @@ _FILES = (
 def _live(context: PageContext) -> tuple[LiveFiles, int]:
     """Raises ``StillReadingError`` while a large table is read for the first time."""
     head = context.view_head
-    small = _small_below(context.options)
+    small = small_below(context.options)
     view = context.cached.branch(context.view.branch_name)
     key = (context.uri, "files", view.branch_name, head.identity if head else None, context.schema.id, small)
     found = context.reader.get(
@@ -57,19 +43,21 @@ def _live(context: PageContext) -> tuple[LiveFiles, int]:
     return found, small
 
 
-def _small_below(options: TableOptions) -> int:
-    return max(1, int(SMALL_FILE_RATIO * options.target_file_size))
-
-
 def show(context: PageContext) -> Panel:
     """Show a page of the partitions."""
     live, small = _live(context)
     table = live.partitions
     average = pc.divide(table["bytes"], pc.max_element_wise(table["files"], 1))
-    table, page, pages = _page(context, table.append_column("average", average), ("partition",))
-    rows = [_partition(context, r, small) for r in table[0].to_pylist()]
-    sheet = Sheet(columns=_sortable(context, _PARTITIONS), rows=rows, total=table[1], page=page, pages=pages,
-                  search=context.asked.q, empty="No partition holds a file")  # fmt: skip
+    (shown, total), page, pages = _page(context, table.append_column("average", average), ("partition",))
+    crowded = {r["partition"] for r in shown.to_pylist() if _is_many_small(r)}
+    sheet = sheet_of(
+        partitions(shown), context.now_ms, q=None, page=1, size=_ROWS, empty="No partition holds a file",
+        links={"partition": lambda row: context.asked.href(tab="files", q=row["partition"], page=1, sort="")},
+        marks={"small files": lambda row: "warn" if row["partition"] in crowded else ""},
+    )  # fmt: skip
+    columns = [replace(c, href=_turned(context, n), order=_arrow(context, n))
+               for c, n in zip(sheet.columns, _PARTITIONS, strict=True)]  # fmt: skip
+    sheet = replace(sheet, columns=columns, total=total, page=page, pages=pages, search=context.asked.q)
     many = sum(_is_many_small(r) for r in live.partitions.select(["small", "buckets"]).to_pylist())
     notes = [f"{many:,} of {live.partitions.num_rows:,} partitions have many small files (below {size_text(small)}): "
              f"compact them."] if many else []  # fmt: skip
@@ -78,22 +66,6 @@ def show(context: PageContext) -> Panel:
 
 def _is_many_small(row: dict[str, Any]) -> bool:
     return bool(row["small"] >= _MANY_SMALL * max(1, row["buckets"]))
-
-
-def _partition(context: PageContext, row: dict[str, Any], small: int) -> list[Cell]:
-    link = context.asked.href(tab="files", q=row["partition"], page=1, sort="")
-    warn = _is_many_small(row)
-    hint = f"{row['small']:,} files below {size_text(small)} in {row['buckets']:,} buckets: compact this partition"
-    return [
-        Cell(row["partition"] or "the whole table", href=link),
-        number(row["rows"]),
-        number(row["files"]),
-        size(row["bytes"]),
-        size(row["average"]),
-        moment(row["newest"], context.now_ms),
-        Cell(f"⚠ {row['small']:,}" if warn else f"{row['small']:,}", title=hint if warn else "",
-             mark="warn" if warn else ""),
-    ]  # fmt: skip
 
 
 def show_files(context: PageContext) -> Panel:

@@ -1,4 +1,4 @@
-"""The live files of a snapshot in columns: what the tabs Partitions and Files show, a tenth of the entries' size."""
+"""The live files of a snapshot in columns, a tenth of the entries' size, and the list of its partitions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_columns
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.shown.listing import Listing, heads, utc_time
+from airflow_paimon.shown.lists import STORED_ROWS
 
 _SOURCES = ("append", "compaction")
 
@@ -66,6 +70,30 @@ def _by_partition(files: pa.Table, small_below: int) -> pa.Table:
     return grouped.select(
         ["partition", "name_count", "rows_sum", "bytes_sum", "bucket_count_distinct", "created_max", "small_sum"]
     ).rename_columns(["partition", "files", "rows", "bytes", "buckets", "newest", "small"])
+
+
+def small_below(options: TableOptions) -> int:
+    """Return the bytes below which a file is small."""
+    return max(1, int(SMALL_FILE_RATIO * options.target_file_size))
+
+
+def partitions(live: pa.Table) -> Listing:
+    """List partitions of ``LiveFiles``."""
+    rows = [
+        (one["partition"], one["rows"], one["files"], one["bytes"], one["bytes"] // max(1, one["files"]),
+         utc_time(one["newest"]), one["small"])
+        for one in live.to_pylist()
+    ]  # fmt: skip
+    names = heads(
+        "partition | stored rows: number | files: number | size: size | average file: size | newest file: utc"
+        " | small files: number"
+    )
+    help = {
+        "stored rows": STORED_ROWS,
+        "newest file": "When it was written",
+        "small files": "Files below 0.7 of target-file-size, which compact would merge",
+    }
+    return Listing(title="partitions", columns=names, rows=rows, help=help)
 
 
 def source_name(source: int | None) -> str:
