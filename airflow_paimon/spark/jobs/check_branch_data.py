@@ -115,7 +115,7 @@ class _Checks:
         if isinstance(rule, Sql):
             return self._of_sql(rule)
         if isinstance(rule, Function):
-            given, frames = broken_by_function(rule, self._views)
+            given, frames = broken_by_function(rule, self._views, hides=self._samples.hides())
             if isinstance(given, list):
                 return self._of_list(rule, given, self._samples.of_list)
             return self._of_rows(rule, given, self._samples.of_query(given, frames))

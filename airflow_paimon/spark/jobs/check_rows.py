@@ -20,7 +20,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.spark.failures import fault_at
+from airflow_paimon.spark.failures import fault_at, without_values
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_diff import CHANGE
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
@@ -96,15 +96,23 @@ def sql_views(rule: Sql, views: CheckViews) -> dict[str, DataFrame]:
     return {name: views.named(name, rule.sql) for name in (*VIEWS, *views.further) if may_mention(rule.sql, name)}
 
 
-def broken_by_function(rule: Function, views: CheckViews) -> tuple[Any, Mapping[str, DataFrame]]:
+def broken_by_function(rule: Function, views: CheckViews, *, hides: bool) -> tuple[Any, Mapping[str, DataFrame]]:
     """Return what the user's function gives, a DataFrame or rows as mappings; and the views that it had.
+
+    ``hides``: what it raises is not to be quoted.
 
     Raises:
         InvalidInputError: it is not there, raises, or gives something else.
     """
     frames = {name: views.named(name, None) for name in (*VIEWS, *views.further) if name != DIFF_VIEW}
     seen = _WithDiff(frames, views)
-    given = call_function(rule.function, import_function(rule.function), views.spark, seen)
+    function = import_function(rule.function)
+
+    def guarded(*arguments: Any) -> Any:
+        with without_values(hides):
+            return function(*arguments)
+
+    given = call_function(rule.function, guarded, views.spark, seen)
     frames |= {DIFF_VIEW: seen[DIFF_VIEW]} if DIFF_VIEW in seen else {}
     if type(given).__name__ == "DataFrame" and hasattr(given, "limit"):
         return given, frames
