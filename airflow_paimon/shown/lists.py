@@ -217,7 +217,6 @@ def records(found: Sequence[AuditRecord]) -> Listing:
         " | approved by: name | reason | made by: sql | files: number | size: size | undone by: number"
     )
     help = {
-        "what": "On the page its link previews what taking it back would do",
         "made by": "The newest statement or function that it brought",
         "files": "Put in",
         "size": "Put in",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/
 ENDINGS = {"json": "json", "csv": "csv", "markdown": "md"}
 _ROWS = 50
 _MARKS = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "warn"}
+_UNDO = Column("Undo", help="What taking it back would do now")
 _LATER = (
     Column("Snapshot", number=True),
     Column("Committed (UTC)"),
@@ -68,21 +70,25 @@ def show(context: PageContext) -> Panel:
         at = f"{row['on']}:{row['snapshot']}"
         return context.asked.href(tab="history", at=at, page=1) if by_place[row["on"], row["snapshot"]].is_there else ""
 
-    def preview(row: Mapping[str, Any]) -> str:
-        record = by_place[row["on"], row["snapshot"]]
-        return f"{context.asked.href(at=_at(record))}#undo" if _can_be_undone(record) else ""
-
     sheet = context.sheet(
         lists.records(found[::-1]),
         empty="No publish, undo, erasure or correction",
         size=_ROWS,
         search=False,
-        links={"snapshot": history, "what": preview},
+        links={"snapshot": history},
         marks={"what": lambda row: _MARKS.get(row["what"], "")},
     )
+    shown = found[(sheet.page - 1) * _ROWS :]
+    rows = [[*row, _undo_cell(context, record)] for row, record in zip(sheet.rows, shown, strict=False)]
+    sheet = replace(sheet, columns=[*sheet.columns, _UNDO], rows=rows)
     links = [(form, context.asked.href(download=form, page=1, at="")) for form in FORMATS]
     undo = _undo(context, [r for r in found if _can_be_undone(r) and context.asked.at == _at(r)])
     return Panel(template="audit.html", sheets=[sheet], data={"links": links, "undo": undo})
+
+
+def _undo_cell(context: PageContext, record: AuditRecord) -> Cell:
+    link = f"{context.asked.href(at=_at(record))}#undo"
+    return Cell("preview", href=link) if _can_be_undone(record) else text(None)
 
 
 def _at(record: AuditRecord) -> str:
