@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_append
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
-from airflow_paimon.core.format.manifest_io import in_partitions, some_blocks
+from airflow_paimon.core.format.manifest_io import EntryFilter, some_blocks
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
@@ -70,7 +70,7 @@ def measure(table: Table) -> dict[str, float]:
         for manifest in filter(selection.may_be_in, rows):
             number, size = number + 1, size + manifest.file_size
             data = table.store.read(manifest_path(manifest.file_name))
-            some = some_blocks(data, len(data), in_partitions(selection, selection.may_be_in))
+            some = some_blocks(data, len(data), EntryFilter(selection, selection.may_be_in))
             unpacked += len(data) if some is None else sum(end - start for run in some.runs for start, end, *_ in run)
     cpu = min(timed(table, stored) for _ in range(3))
     found = {"all": len(rows), "manifests": number, "kB": size / 1e3, "kB unpacked": unpacked / 1e3, "ms": cpu * 1e3}

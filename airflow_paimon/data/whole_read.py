@@ -38,8 +38,8 @@ from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import (
     ScanPlan,
     all_manifests,
+    each_columns,
     each_entries,
-    each_entry_row_ids,
     live_of_entries,
     read_index,
     splits_of,
@@ -275,7 +275,7 @@ def _whole_branch(branch: _Branch, of: GroupRead, read: TableRead) -> WholeRead:
 def _row_ids(state: ScanPlan, manifests: Sequence[ManifestFile]) -> RowIdDivisions:
     ranges = (one for entry in read_index(state.table, state.snapshot) for one in entry.deletion_vector_ranges or ())
     marked = {one.data_file for one in ranges if one is not None}
-    return divide_row_ids(each_entry_row_ids(state.table, manifests), marked)
+    return divide_row_ids((columns for _, columns in each_columns(state.table, manifests)), marked)
 
 
 def _partitions_in(state: ScanPlan) -> frozenset[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import (
     EMPTY_STATS,
     DeletionVectorRange,
-    EntryRowIds,
+    EntryColumns,
     FileKind,
     IndexEntry,
     ManifestEntry,
@@ -337,6 +337,9 @@ def test_ranges_of_row_ids_that_overlap_in_part() -> None:
             plan()
 
 
+EMPTY = EntryColumns._make([] for _ in EntryColumns._fields)
+
+
 def test_row_ids_are_divided_evenly_and_no_file_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(21)
     for most in (5, 1000):
@@ -349,10 +352,13 @@ def test_row_ids_are_divided_evenly_and_no_file_is_divided(monkeypatch: pytest.M
             first += count
         ranges.append((2000, 20_000))
         draw.shuffle(ranges)
-        parts = [EntryRowIds([FileKind.ADD] * 50, [f"f{first}" for first, _ in some], [c for _, c in some],
-                             [first for first, _ in some])
-                 for some in (ranges[at : at + 50] for at in range(0, len(ranges), 50))]  # fmt: skip
-        parts = [p._replace(kinds=p.kinds[: len(p.file_names)]) for p in parts]
+        parts = [
+            EMPTY._replace(
+                kinds=[FileKind.ADD] * len(some), file_names=[f"f{first}" for first, _ in some],
+                row_counts=[count for _, count in some], first_row_ids=[first for first, _ in some],
+            )
+            for some in (ranges[at : at + 50] for at in range(0, len(ranges), 50))
+        ]  # fmt: skip
         known = [(f, f + c) for f, c in ranges if f is not None]
         found = divide_row_ids(parts, {f"f{known[0][0]}", "f-1"})
         assert found.marked == {f"f{known[0][0]}": known[0][0]}

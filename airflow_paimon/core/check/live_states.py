@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.format.manifest import EntryPlaces, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.base import Store
@@ -27,7 +27,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
-from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_entry_places, live_columns
+from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_columns, live_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, cuts_for, joined
 from airflow_paimon.core.whole_table.workers import Workers
@@ -258,11 +258,11 @@ def _names(manifests: Sequence[ManifestFile]) -> tuple[str, ...]:
 
 
 def _read_entries(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, _Entries | None]]:
-    for manifest, columns in each_entry_places(table, manifests):
+    for manifest, columns in each_columns(table, manifests):
         yield manifest.file_name, entries_of(columns)
 
 
-def entries_of(c: EntryPlaces) -> _Entries | None:
+def entries_of(c: EntryColumns) -> _Entries | None:
     """Return entries as numbers. None: a file lies where only reading it as a value tells."""
     number = len(c.kinds)
     special = _special(c)
@@ -284,7 +284,7 @@ def entries_of(c: EntryPlaces) -> _Entries | None:
     return _with_files_beside(found, beside, folder_digests) if beside else found
 
 
-def _special(c: EntryPlaces) -> list[int]:
+def _special(c: EntryColumns) -> list[int]:
     """Return which entries have further files beside theirs, lie elsewhere, or hold an index."""
     number = len(c.kinds)
     if not any(c.extra_files) and c.external_paths.count(None) == c.embedded_file_indexes.count(None) == number:
@@ -386,7 +386,7 @@ def _is_in(digests: Digests, among: Digests) -> _Mask:
 def _chosen(view: Table, state: _State, lost: Digests) -> Iterator[FilePlace]:
     """Read again which entries name lost files."""
     wanted = np.sort(lost)
-    for _, columns in each_entry_places(view, state.manifests):
+    for _, columns in each_columns(view, state.manifests):
         entries = entries_of(columns)
         assert entries is not None, "it was read so before"
         chosen = np.zeros(len(columns.kinds), bool)

@@ -111,6 +111,7 @@ class ManifestEntry(NamedTuple):
 
 class EntryColumns(NamedTuple):
     """The fields of many manifest entries as columns: those that identify files, and those that an overview shows.
+    ``first_row_ids``: None of a file without.
 
     A table with 100,000 files needs no object for each of them, and no statistics, to be listed.
     """
@@ -130,6 +131,7 @@ class EntryColumns(NamedTuple):
     embedded_file_indexes: list[bytes | None]
     file_sources: list[int | None]
     external_paths: list[str | None]
+    first_row_ids: list[int | None]
 
     def identifiers(self) -> Iterator[FileId]:
         """Return what ``ManifestEntry.identifier`` is of each entry, in order."""
@@ -141,40 +143,6 @@ class EntryColumns(NamedTuple):
         """Return those entries for which ``kept``, one value for each, is true."""
         flags = list(kept)
         return self if all(flags) else EntryColumns._make(list(compress(column, flags)) for column in self)
-
-
-class EntryPlaces(NamedTuple):
-    """What is needed of many manifest entries to tell which files are live, and where they lie, as columns."""
-
-    kinds: list[int]
-    partitions: list[bytes]
-    buckets: list[int]
-    total_buckets: list[int]
-    file_names: list[str]
-    levels: list[int]
-    extra_files: list[tuple[str, ...]]
-    embedded_file_indexes: list[bytes | None]
-    external_paths: list[str | None]
-    schema_ids: list[int]
-
-
-class EntryNames(NamedTuple):
-    """What is needed of many manifest entries to tell which files they name, as columns."""
-
-    kinds: list[int]
-    file_names: list[str]
-    file_sizes: list[int]
-    extra_files: list[tuple[str, ...]]
-    external_paths: list[str | None]
-
-
-class EntryRowIds(NamedTuple):
-    """The row ids of many manifest entries, as columns. ``first_row_ids``: None of a file without."""
-
-    kinds: list[int]
-    file_names: list[str]
-    row_counts: list[int]
-    first_row_ids: list[int | None]
 
 
 class ManifestFile(NamedTuple):

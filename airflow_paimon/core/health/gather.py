@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain
 
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
 from airflow_paimon.core.chain.state import splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.manifest import EntryColumns, EntryNames, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.health.files_plan import FileGroup, groups_of_columns, groups_of_splits, rules_of
 from airflow_paimon.core.health.health_plan import (
@@ -48,7 +49,7 @@ from airflow_paimon.core.table.paths import (
     numbered,
     protects,
 )
-from airflow_paimon.core.table.scan import all_manifests, live_of_parts, read_columns, read_entry_names, read_index
+from airflow_paimon.core.table.scan import all_manifests, each_columns, live_of_parts, read_columns, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
 
@@ -145,16 +146,13 @@ class _Contents:
     def replaced_bytes(self, oldest: Snapshot) -> int:
         """Count the bytes of data files of an older snapshot that the newest one doesn't have."""
         manifests = all_manifests(self._main, oldest)
-        new = [m for m in manifests if m.file_name not in self._columns]
-        names = dict(zip((m.file_name for m in new), read_entry_names(self._main, new), strict=True))
-        parts: list[EntryColumns | EntryNames] = [
-            names[m.file_name] if m.file_name in names else self._columns[m.file_name] for m in manifests
-        ]
-        then, now = _sizes(parts), _sizes(self._columns.values())
+        known = (self._columns[m.file_name] for m in manifests if m.file_name in self._columns)
+        new = each_columns(self._main, (m for m in manifests if m.file_name not in self._columns))
+        then, now = _sizes(chain(known, (columns for _, columns in new))), _sizes(self._columns.values())
         return sum(size for name, size in then.items() if name not in now)
 
 
-def _sizes(parts: Iterable[EntryColumns | EntryNames]) -> dict[str, int]:
+def _sizes(parts: Iterable[EntryColumns]) -> dict[str, int]:
     """Return the live files with their bytes. A file may be deleted and added again on another level."""
     counts: Counter[str] = Counter()
     sizes: dict[str, int] = {}

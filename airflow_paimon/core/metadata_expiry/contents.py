@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.format.manifest import EntryNames, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, Mask, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.table.name_digests import Digests, digests_of
-from airflow_paimon.core.table.scan import each_entry_names
+from airflow_paimon.core.table.scan import each_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, pieces_between
 from airflow_paimon.core.whole_table.workers import Workers
@@ -216,15 +216,15 @@ _Changes = tuple[Digests, npt.NDArray[np.int32], npt.NDArray[np.int64], Mask]
 def _read_changes(
     table: Table, only: Digests | None, manifests: Sequence[ManifestFile]
 ) -> Iterator[tuple[str, _Changes]]:
-    for manifest, names in each_entry_names(table, manifests):
-        changes = _changes_of(names)
+    for manifest, columns in each_columns(table, manifests):
+        changes = _changes_of(columns)
         if only is not None:
             kept = np.isin(changes[0], only)
             changes = changes[0][kept], changes[1][kept], changes[2][kept], changes[3][kept]
         yield manifest.file_name, changes
 
 
-def _changes_of(names: EntryNames) -> _Changes:
+def _changes_of(names: EntryColumns) -> _Changes:
     """Count how often each file is added less how often it is deleted; its own index files go with it."""
     digests = digests_of(names.file_names)
     signs = np.where(np.array(names.kinds, np.int8) == FileKind.ADD, 1, -1).astype(np.int8)

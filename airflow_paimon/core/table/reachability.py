@@ -11,7 +11,6 @@ from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
 from airflow_paimon.core.format.manifest import (
     DeletionVectorRange,
     EntryColumns,
-    EntryPlaces,
     IndexEntry,
     ManifestEntry,
 )
@@ -50,7 +49,7 @@ def _place_of(entry: ManifestEntry) -> FilePlace:
     return FilePlace(entry.partition, entry.bucket, f.file_name, f.extra_files, f.external_path)
 
 
-def column_places(columns: EntryColumns | EntryPlaces) -> Iterator[FilePlace]:
+def column_places(columns: EntryColumns) -> Iterator[FilePlace]:
     """Return the places of files, in order."""
     c = columns
     return map(

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.format.manifest import EntryPlaces, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.table.name_digests import Digests, digests_of
-from airflow_paimon.core.table.scan import each_entry_places
+from airflow_paimon.core.table.scan import each_columns
 from airflow_paimon.core.table.table import Table
 
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD))
@@ -36,9 +36,7 @@ def differing_partitions(table: Table, old: Sequence[ManifestFile], new: Sequenc
     Two different files have the same 128 bits with a chance of one in 10^38.
     """
     numbers: dict[bytes, int] = {}
-    sides = [
-        [_entries(columns, numbers) for _, columns in each_entry_places(table, manifests)] for manifests in (old, new)
-    ]
+    sides = [[_entries(columns, numbers) for _, columns in each_columns(table, manifests)] for manifests in (old, new)]
     if not any(sides):
         return []
     joined = [np.concatenate(some) for some in zip(*sides[0], *sides[1], strict=True)]
@@ -61,7 +59,7 @@ def _starts(first: Digests, second: Digests) -> npt.NDArray[np.int64]:
     return starts
 
 
-def _entries(c: EntryPlaces, numbers: dict[bytes, int]) -> _Entries:
+def _entries(c: EntryColumns, numbers: dict[bytes, int]) -> _Entries:
     partitions = np.fromiter((numbers.setdefault(p, len(numbers)) for p in c.partitions), np.int32, len(c.partitions))
     beside = [
         "" if not extra and index is None and path is None else repr((extra, index, path))

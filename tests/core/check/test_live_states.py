@@ -13,8 +13,8 @@ import pytest
 from airflow_paimon.core.check.live_states import LiveStates, entries_of, live_entries_of
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryPlaces, ManifestEntry
-from airflow_paimon.core.format.manifest_io import read_manifest_places, write_manifest
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryColumns, ManifestEntry
+from airflow_paimon.core.format.manifest_io import read_manifest_columns, write_manifest
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -42,8 +42,8 @@ def _entry(chance: random.Random) -> ManifestEntry:
     return ManifestEntry(chance.randint(0, 1), chance.choice([b"", b"p"]), chance.randint(0, 1), 2, file)
 
 
-def _columns(entries: list[ManifestEntry]) -> EntryPlaces:
-    return read_manifest_places(write_manifest(entries))
+def _columns(entries: list[ManifestEntry]) -> EntryColumns:
+    return read_manifest_columns(write_manifest(entries))
 
 
 def test_which_entries_are_live() -> None:

@@ -29,7 +29,6 @@ from airflow_paimon.core.format.manifest_io import (
     ENTRY_SCHEMA,
     LIST_SCHEMA,
     describe_manifest,
-    in_partitions,
     read_manifest_columns,
     read_manifest_list,
     rolling_manifests,
@@ -50,16 +49,18 @@ def read_manifest(data: bytes, *, name: str | None = None) -> list[ManifestEntry
     """Read entries, and check that reading some fields of them, or some of them, gives the same values."""
     entries = manifest_io.read_manifest(data, name=name)
     for wanted in ({e.partition for e in entries[:1]}, set()):
-        some = manifest_io.read_manifest(data, name=name, only=in_partitions(wanted.__contains__))
-        assert [e for e in some if e.partition in wanted] == [e for e in entries if e.partition in wanted]
+        some = manifest_io.read_manifest(data, name=name, only=manifest_io.EntryFilter(wanted.__contains__))
+        assert some == [e for e in entries if e.partition in wanted]
     columns = read_manifest_columns(data, name=name)
     assert list(columns.identifiers()) == [e.identifier for e in entries]
     assert columns.kinds == [e.kind for e in entries]
     shown = (columns.file_sizes, columns.row_counts, columns.schema_ids, columns.creation_times_ms,
-             columns.file_sources)  # fmt: skip
+             columns.file_sources, columns.max_sequence_numbers, columns.first_row_ids)  # fmt: skip
     assert list(zip(*shown, strict=True)) == [
-        (f.file_size, f.row_count, f.schema_id, f.creation_time_ms, f.file_source) for f in (e.file for e in entries)
-    ]
+        (f.file_size, f.row_count, f.schema_id, f.creation_time_ms, f.file_source, f.max_sequence_number,
+         f.first_row_id)
+        for f in (e.file for e in entries)
+    ]  # fmt: skip
     return entries
 
 
@@ -391,7 +392,7 @@ def test_what_would_be_unpacked_to_far_more_than_is_stored_is_refused() -> None:
     head = write_container(schema, [])
     sync, block = head[-SYNC_BYTES:], next(iter(good.blocks))
     bomb = head + write_long(1) + write_long(len(packed)) + packed + sync
-    for read in (read_manifest, read_manifest_columns, manifest_io.read_manifest_names):
+    for read in (read_manifest, read_manifest_columns):
         with pytest.raises(FormatError, match=r"m: a block of it would be unpacked to more than 67,108,864 bytes"):
             read(bomb, name="m")
         with pytest.raises(FormatError, match="more records than bytes"):

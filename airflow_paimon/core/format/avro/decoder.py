@@ -19,15 +19,15 @@ from itertools import count, groupby
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.avro import raw_columns
 from airflow_paimon.core.format.avro.container import read_long
-from airflow_paimon.core.format.avro.raw_columns import RawColumns
 from airflow_paimon.core.format.avro.types import AvroType, parse_avro_schema
 
 _MOST_PARTS = 10_000
 Decoder = Callable[[bytes, int, list[Any]], None]
 Columns = tuple[tuple[str, tuple[str, ...]], ...]
-"""Fields to read: the name of each record with the names of its fields."""
+"""Fields to read: the name of each record with the names of its fields, or ``END``."""
+END = ""
+"""Stands for where the outermost record ends in its block."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,9 @@ def decode_columns(
     """
     out: list[list[Any]] = [[] for _, names in columns for _ in names]
     decode = _decoder(schema, form, columns)
-    raw: RawColumns | None = None
     for number, block in blocks:
-        if raw is None and len(block) >= raw_columns.LEARN_BYTES:  # else it knows no way to take it
-            raw = _raw_columns(schema, form, columns)
-        if raw is None or not raw.take(number, block, out):
-            decode(block, number, out)
+        decode(block, number, out)
     return out
-
-
-def _raw_columns(writer_schema: str, form: RecordForm, columns: Columns) -> RawColumns:
-    wanted = parse_avro_schema(form.schema)
-    paths = {t.name: (n,) for n, t in wanted.fields} | {wanted.name: ()}
-    fields = [(*paths[record], name) for record, names in columns for name in names]
-    return RawColumns(parse_avro_schema(writer_schema), wanted, fields, form.allowed)
 
 
 @contextmanager
@@ -190,6 +179,7 @@ class _Source:
                 if name in got:
                     self.emit(f"if {got[name]} not in {allowed!r}: refuse({name!r}, {got[name]}, {allowed!r})")
         if self.columns is not None:
+            values[END] = "p"
             self.columns[wanted.name] = {name: values[name] for name in self.columns[wanted.name]}
             return "None"
         texts = dict(zip((n for n, _ in stored.fields), stored.texts, strict=True))
