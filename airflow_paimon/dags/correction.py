@@ -143,7 +143,7 @@ PARAMS = {
     "undo_retention": text(
         "Undo window", "How long the publish can be undone, such as 7 d; or: forever.", "7 d", section=PUBLISH_FIELDS
     ),
-    **shared("rewrite", "keep_appended", "writers_stopped", section=PUBLISH_FIELDS),
+    **shared("rewrite", "keep_appended", "on_overlap", "writers_stopped", section=PUBLISH_FIELDS),
     "changelog": choice(
         "Streaming readers",
         "For a table with a changelog-producer. auto: read both sides of what is published, and emit the changes to "
@@ -435,7 +435,8 @@ def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:
         "outlets": [AssetAlias("data_correction")],
         **of_publishes(flink_jobs),
     }
-    merge = MergeBranchOperator(task_id="merge", keep_appended="{{ params.keep_appended }}", **arguments)
+    overlaps = {"keep_appended": "{{ params.keep_appended }}", "on_overlap": "{{ params.on_overlap }}"}
+    merge = MergeBranchOperator(task_id="merge", **overlaps, **arguments)
     fast_forward = FastForwardOperator(task_id="fast_forward", **arguments)
     return [merge, fast_forward]
 

@@ -139,7 +139,7 @@ PARAMS = {
         "30 d",
         section=MORE,
     ),
-    **shared("sample_rows", "rewrite", "keep_appended", "writers_stopped", section=MORE),
+    **shared("sample_rows", "rewrite", "keep_appended", "on_overlap", "writers_stopped", section=MORE),
     **shared("notify", "remind_before", "approvers", "four_eyes", section=APPROVAL),
     **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
@@ -341,6 +341,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
         task_id="publish",
         tables=pulled("report", "tables"),
         keep_appended="{{ params.keep_appended }}",
+        on_overlap="{{ params.on_overlap }}",
         table_set="{{ params.table_set or '' }}",
         outlets=[AssetAlias("pipeline_correction")],
         **PUBLISH,

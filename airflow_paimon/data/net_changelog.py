@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets, delete_unused
 from airflow_paimon.core.store import Store
@@ -27,6 +27,7 @@ from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
@@ -278,22 +279,32 @@ def _groups(replaced: ReplacedBuckets) -> list[_States]:
 
 
 def _states(replaced: ReplacedBuckets, side: BucketsState) -> list[BucketState]:
-    label, schema = replaced.target.label, replaced.schema
-    check_index(side.index, table=label)
-    deletions = find_deletions(side.index, schema)
-    read = TableRead(
-        store=replaced.target.store,
-        label=label,
-        schema=schema,
-        schemas=replaced.schemas,
-        columns=schema.field_names,
-    )
+    return bucket_states(replaced.target, replaced.schema, replaced.schemas, side.buckets, side.index)
+
+
+def bucket_states(
+    table: Table,
+    schema: TableSchema,
+    schemas: Mapping[int, TableSchema],
+    buckets: Sequence[BucketSplit],
+    index: Sequence[IndexEntry],
+) -> list[BucketState]:
+    """Return how all files of buckets are read by a schema. ``schemas``: those of the files, by id; ``index``: the
+    index entries of the state, with its deletion vectors.
+
+    Raises:
+        UnsupportedFeatureError: a file or an index that is not read here.
+    """
+    label = table.label
+    check_index(index, table=label)
+    deletions = find_deletions(index, schema)
+    read = TableRead(store=table.store, label=label, schema=schema, schemas=schemas, columns=schema.field_names)
     types = [f.type for f in schema.key_fields]
 
     def state(split: BucketSplit) -> BucketState:
         for file in split.files:
-            check_file(file, replaced.schemas[file.schema_id], table=label)
+            check_file(file, schemas[file.schema_id], table=label)
         own = deletions_of(deletions, split.files)
         return read, ReadSplit(bucket=split, sections=tuple(plan_sections(split.files, types)), deletions=own)
 
-    return [state(split) for split in side.buckets]
+    return [state(split) for split in buckets]

@@ -126,7 +126,7 @@ def rename_branch(
 
 def rebase_branch(
     table: str | Table, branch: str, to_branch: str, *, expected_branch_snapshot: int | None = None,
-    keep_appended: bool = False,
+    keep_appended: bool = False, on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.RebaseDetails]:
@@ -266,7 +266,7 @@ def merge_branch(
     approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
     writers_stopped: bool = False, force: bool = False, tags: bool = False,
     tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", partitions: Iterable[str] = (),
-    keep_appended: bool = False,
+    keep_appended: bool = False, on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PublishDetails]:

@@ -142,7 +142,7 @@ class RebaseBranchOperator(PaimonOperator):
     """
     Put a branch's changes on a new branch that begins with main's head; the branch and main stay as they are.
 
-    Changed on both sides: conflict, and nothing is made.
+    A key, or without keys a file, that both sides changed: conflict, and nothing is made.
 
     :param branch: the branch whose changes are taken (templated)
     :param to_branch: the new branch; it gets the owner, the reason, the retention and the protection of the other one
@@ -150,6 +150,8 @@ class RebaseBranchOperator(PaimonOperator):
     :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
     :param keep_appended: in tables without keys: keep the rows that main got meanwhile in partitions that the branch
         replaces, beside the branch's rows; otherwise they are a conflict (templated)
+    :param on_overlap: whose rows to take of keys that both sides changed: ``branch`` or ``main``; ``fail``: they are a
+        conflict, which lists them (templated)
     """
 
     operation = "rebase_branch"
@@ -162,6 +164,7 @@ class RebaseBranchOperator(PaimonOperator):
         to_branch: str,
         expected_branch_snapshot: int | str | None = None,
         keep_appended: bool | str = False,
+        on_overlap: str = "fail",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -399,8 +402,8 @@ _OF_APPROVAL = {
 
 class MergeBranchOperator(_PublishBranchOperator):
     """
-    Publish a branch onto main as one snapshot: buckets that only the branch changed (of tables without keys: files).
-    Changed on both sides: conflict.
+    Publish a branch onto main as one snapshot, and keep what main got since. Buckets that both sides changed are merged
+    by key (tables without keys: by file); a key that both sides changed is a conflict.
 
     :param branch: the branch to publish (templated)
     :param partitions: publish only these partitions of the branch, such as ``dt=2025-01-01``; the others stay on it
@@ -433,6 +436,8 @@ class MergeBranchOperator(_PublishBranchOperator):
         keeps main's as ``NAME.main-DATE`` (templated)
     :param keep_appended: in tables without keys: keep the rows that main got meanwhile in partitions that the branch
         replaces, beside the branch's rows; otherwise they are a conflict (templated)
+    :param on_overlap: whose rows to take of keys that both sides changed: ``branch`` or ``main``; ``fail``: they are a
+        conflict, which lists them (templated)
     """
 
     operation = "merge_branch"
@@ -440,7 +445,12 @@ class MergeBranchOperator(_PublishBranchOperator):
 
     @keeps_arguments
     def __init__(
-        self, *, partitions: Sequence[str] | str = (), keep_appended: bool | str = False, **kwargs: Any
+        self,
+        *,
+        partitions: Sequence[str] | str = (),
+        keep_appended: bool | str = False,
+        on_overlap: str = "fail",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 

@@ -405,7 +405,7 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         branch=planned["branch"],
         writers_stopped=params["writers_stopped"],
         rewrite=params["rewrite"],
-        **({"keep_appended": params["keep_appended"]} if params["publish"] == "merge" else {}),
+        **({n: params[n] for n in ("keep_appended", "on_overlap")} if params["publish"] == "merge" else {}),
         expected_branch_snapshot=branch_snapshot,
         changelog=params.get("changelog", "auto"),
         dry_run=True,

@@ -106,6 +106,12 @@ _SHARED = {
         "Tables without keys: keep rows that main received meanwhile in replaced partitions. Otherwise they are a "
         "conflict.",
     ),
+    "on_overlap": choice(
+        "Keys changed on both sides",
+        "Tables with keys: when main has changed a key meanwhile that the branch changed, too, take the branch's row "
+        "(branch) or leave main's (main); fail lists such keys.",
+        ["fail", "branch", "main"],
+    ),
     "writers_stopped": switch(
         "Writers are stopped",
         "Confirm that no writer of main stays open during the publish.",

@@ -37,6 +37,7 @@ _FIELDS = {
     "--rewrite": "Revert conflicting compaction",
     "--writers-stopped": "Writers are stopped",
     "--keep-appended": "Keep appended rows",
+    "--on-overlap": "Keys changed on both sides",
     "--keep-later": "Preserve later changes",
     "--skip-checks": "Skip checks",
     "--expiration-time": "Expire after",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, make_table, run
+from tests.core.tables import append, make_table, run, without_rows
 
 
 @pytest.fixture
@@ -22,3 +22,8 @@ def table(tmp_path: Path) -> Table:
 def fix(table: Table) -> Table:
     run(table, "create_branch", branch="fix", tag="base", reason="bad prices")
     return table.branch("fix")
+
+
+@pytest.fixture(autouse=True)
+def no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_rows(monkeypatch)

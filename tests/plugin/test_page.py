@@ -178,7 +178,7 @@ def test_branches_say_whose_they_are_and_how_far_from_main(get: Get) -> None:
 
 
 def test_branches_say_what_a_publish_would_do(get: Get, lake: Path) -> None:
-    table = make_table(lake, "e.states")
+    table = make_table(lake, "e.states", **{"sequence.snapshot-ordering": "true", "write-only": "true"})
     append(table, "1")
     for name in ("conflicts", "fits", "same"):
         operate(table, "create_branch", branch=name, snapshot=1)
@@ -264,8 +264,10 @@ def test_the_audit_previews_what_an_undo_would_keep(get: Get, lake: Path, monkey
     operate(table, "merge_branch", branch="fix", operation_id="two", writers_stopped=True)
     append(table, "1", seq=2)
     page = get("/paimon/lake/e/again?tab=audit&at=main:2").text
-    assert "Not by bucket: dt=1/bucket-0 changed again after it" in texts(page)
-    form = json.loads(html.unescape(re.findall(r'<pre id="form-1">(.*?)</pre>', page, re.DOTALL)[0]))
+    assert "By key: dt=1/bucket-0 changed again after it" in texts(page)
+    found = re.findall(r'<pre id="form-\d">(.*?)</pre>', page, re.DOTALL)
+    by_key, form = (json.loads(html.unescape(text)) for text in found)
+    assert by_key["tag"] == "airflow-paimon-undo-two"
     assert form["sql"] == undo_statement(table.schema())
     assert form["views"] == ["before=e.again@airflow-paimon-undo-two", "published=e.again@2"]
     assert 'id="undo"' not in get("/paimon/lake/e/again?tab=audit&at=main:99").text

@@ -102,24 +102,18 @@ def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
     return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
 
 
-def merge_buckets(table: str, sides: Sides, schema: TableSchema, target: str = MAIN) -> list[BucketChange]:
-    """Choose the buckets of a three-way merge. ``target``: the branch that is published onto.
-
-    Raises:
-        ConflictError: buckets that both sides changed.
-    """
+def overlapping_buckets(sides: Sides, schema: TableSchema) -> set[BucketKey]:
+    """Return the buckets that both sides changed, and all between which one of their keys may have moved."""
     scope = key_scope(schema)
     ours = {scope(b) for b in _ours(sides)}
     theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
-    conflicts = _names(schema, (b for b in theirs if scope(b) in ours))
-    if conflicts:
-        raise ConflictError(
-            f"{table}: {target} and the branch both changed {listed(conflicts)} since the branch point; nothing was "
-            f"published. {ways_out(conflicts, target)}",
-            code="branch-conflict",
-            details={"conflicts": conflicts[:MAX_LISTED], "conflict_count": len(conflicts)},
-        )
-    return _changes(sides, sides.theirs_real)
+    both = {scope(b) for b in theirs} & ours
+    return {b for b in sides.theirs.buckets | sides.ours.buckets if scope(b) in both}
+
+
+def changes_of_branch(sides: Sides, overlapping: Collection[BucketKey]) -> list[BucketChange]:
+    """Choose the buckets of a three-way merge that the branch alone changed."""
+    return _changes(sides, sides.theirs_real.difference(overlapping))
 
 
 def _ours(sides: Sides) -> set[BucketKey]:

@@ -23,6 +23,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
     bucket_namer,
+    key_scope,
     left_on_their_levels,
     mapped_entries,
     merged_index,
@@ -32,6 +33,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
+from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, with_merged_index
 from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
@@ -61,14 +63,30 @@ Moved = Callable[[Snapshot], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketReach:
-    """A merge by bucket: the buckets that it changes."""
+    """A merge by bucket: the buckets that it changes. ``merged``: what was merged by key, of the buckets ``keyed``:
+    rows of other keys may come to their level 0.
+    """
 
     buckets: frozenset[BucketKey]
+    keyed: frozenset[BucketKey] = frozenset()
+    merged: MergedKeys | None = None
 
     def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
-        form = StoredPartitions(schema).canonical
-        touched = {BucketKey(form(e.partition), e.bucket) for e in entries}
-        return bool(within_reach(touched, set(self.buckets), schema))
+        form, scope = StoredPartitions(schema).canonical, key_scope(schema)
+        keyed = {scope(b) for b in self.keyed}
+        touched: set[BucketKey] = set()
+        beside: list[ManifestEntry] = []
+        for entry in entries:
+            bucket = BucketKey(form(entry.partition), entry.bucket)
+            if self.merged is not None and scope(bucket) in keyed:
+                beside.append(entry)
+            else:
+                touched.add(bucket)
+        if within_reach(touched, set(self.buckets), schema):
+            return True
+        if any(e.kind == FileKind.DELETE or e.file.level > 0 for e in beside):
+            return True
+        return self.merged is not None and bool(beside) and self.merged.meets(beside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +120,8 @@ class Decision:
     already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
+    ``keys``: buckets that are still to be merged by key; ``merged``: what was merged so, of which ``changes`` has the
+    files.
     ``columns``: with data evolution, what the order of its files needs.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
     ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
@@ -126,6 +146,8 @@ class Decision:
     known: Collection[FileId] = ()
     already: Mapping[FileId, FileId] = field(default_factory=dict)
     merge: FileMerge | None = None
+    keys: KeyMerge | None = None
+    merged: MergedKeys | None = None
     columns: ColumnOrder | None = None
     follows: Follows | None = None
     keep_targets: tuple[Snapshot, ...] = ()
@@ -133,7 +155,14 @@ class Decision:
 
     @property
     def changes_anything(self) -> bool:
-        return bool(self.changes or self.schemas.new or self.new_schemas_pending)
+        return bool(self.changes or self.keys or self.schemas.new or self.new_schemas_pending)
+
+    @property
+    def written(self) -> Collection[FileId]:
+        """Files that are the target's own: their entries have its schema ids already."""
+        if self.merge is not None:
+            return self.merge.known
+        return () if self.merged is None else frozenset(e.identifier for e in self.merged.entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,16 +190,18 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         FormatError: see ``renumber``.
     """
     d = replace(decision, changes=left_on_their_levels(decision.changes, decision.target.schema()))
-    returning = {e.file.file_name for c in d.changes for e in c.add}
+    new = set(d.written) if d.merged is not None else set()
+    returning = {e.file.file_name for c in d.changes for e in c.add if e.identifier not in new}
     schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
     index = None
     if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
         now = read_index(d.target, d.head)
         index = _index_of(d, schema, now)
-        returning |= index_files(index or ()) - index_files(now)
+        own = index_files(() if d.merged is None else d.merged.index)
+        returning |= index_files(index or ()) - index_files(now) - own
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
-    entries = mapped_entries(d.changes, d.schemas.ids, d.merge.known if d.merge is not None else ())
+    entries = mapped_entries(d.changes, d.schemas.ids, d.written)
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
     if d.columns is not None and renumbering is not None:
         schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
@@ -222,7 +253,10 @@ def _index_of(d: Decision, schema: TableSchema, now: Sequence[IndexEntry]) -> Se
     if d.merge is not None:
         index = d.merge.index
     else:
-        index = merged_index(now, read_index(d.source, d.wanted), d.changes, StoredPartitions(schema).canonical)
+        form = StoredPartitions(schema).canonical
+        taken = [c for c in d.changes if d.merged is None or c.bucket not in d.merged.files]
+        index = merged_index(now, read_index(d.source, d.wanted), taken, form)
+        index = index if d.merged is None else with_merged_index(index, d.merged, form)
     if index is None or d.id_space is None or not d.id_space.moves(None):
         return index
     own = {i.file_name for i in now}

@@ -5,7 +5,7 @@ See docs/design.md, Publishing is one snapshot, forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -42,9 +42,10 @@ from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import PublishedMark, published_marks, while_there
+from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.moved_rows import RowsStay
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
-from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
+from airflow_paimon.core.publish.own_files import FindSharedId, KeyFiles, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
 from airflow_paimon.core.publish.relatives import family_properties
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
@@ -104,11 +105,13 @@ def publish_branch(
     rewrite: Rewrite | None = None,
     changelog: WriteChangelog | None = None,
     find_shared_id: FindSharedId | None = None,
+    merge_keys: MergeKeys | None = None,
 ) -> OperationResult:
     """Publish a branch onto main; one that began with a chain table's snapshot or delta branch onto that.
 
     Raises:
-        ConflictError: both sides changed a bucket or the columns, or an ``expected_*`` does not hold.
+        ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns; or an
+            ``expected_*`` does not hold.
         UnsafeOperationError: no shared history; main would lose commits; sequence numbers too high.
     """
     context = replace(context, table=context.table.reading_tags_once())
@@ -126,7 +129,7 @@ def publish_branch(
         main.branch(MAIN).schemas,
     ]
     theirs, way, schemas = side_by_side(main.store, reads)
-    diff = kept_diff(request, branch, theirs, schemas)
+    diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_keys)
 
     def make_decide() -> Decide:
         looks: list[Callable[[], Any]] = [
@@ -142,10 +145,10 @@ def publish_branch(
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
-        return _decider(way, theirs, fold, pending, gate, about, RowsStay(find_shared_id))
+        return _decider(way, theirs, fold, pending, gate, about, RowsStay(find_shared_id), keys)
 
     with while_there(branch, theirs):
-        result = run_publication(context, main, make_decide, rewrite, changelog)
+        result = run_publication(context, main, make_decide, rewrite, changelog, keys)
     if result.changed and not request.dry_run:
         expire_undo_tags(context)
         if diff.warnings and not result.details.get("replayed"):
@@ -171,8 +174,11 @@ def _decider(
     gate: Gate,
     about: Mapping[str, str],
     rows_stay: RowsStay,
+    keys: KeyFiles,
 ) -> Decide:
-    """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once."""
+    """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once, and
+    merges by key what both sides changed.
+    """
     main, branch, wanted = way.main, way.branch, theirs
     spare, marks = _SpareIds(), published_marks(branch, way.request.operation_id)
     described: dict[tuple[int, int], dict[str, str]] = {}
@@ -194,8 +200,10 @@ def _decider(
             },
             summary={**decision.summary, **looked.summary},
         )
-        if not high or way.request.dry_run:
+        if way.request.dry_run:
             return decision
+        if not high:
+            return keys.into(decision, writers_stopped=way.request.writers_stopped)
         if fold is None or wanted is not theirs:
             raise sequences_too_high(main.name, high, g.schema)
         wanted = fold_branch(branch, theirs, high, fold)
@@ -297,7 +305,7 @@ def _plan(
     if evolves and space is not None and not way.takes_all:
         _check_columns(main, g, logs, changes, space, by_file=by_file)
     check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
-    high = _too_high(way, g, changes)
+    high = _too_high(way, g, changes, set() if planned.keys is None else planned.keys.buckets)
     if changes or planned.schemas.new or logs.pending is not None:
         _check_approved(main, request, g.head, changes, by_file=by_file)
     summary = {**_summary(request, g, changes, planned.schemas), **planned.summary}
@@ -329,6 +337,7 @@ def _plan(
         already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
         merge=planned.merge,
+        keys=planned.keys,
         follows=None if evolves else planned.follows,  # an update adds a file and removes none
         scope=way.scope,
     )
@@ -392,10 +401,12 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
     return Precondition(branch=branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id)
 
 
-def _too_high(way: Merge, g: Compared, changes: Sequence[BucketChange]) -> dict[BucketKey, int]:
+def _too_high(
+    way: Merge, g: Compared, changes: Sequence[BucketChange], keyed: Collection[BucketKey]
+) -> dict[BucketKey, int]:
     """Check what numbers and hash indexes allow; return the buckets to fold first, with the highest number allowed.
 
-    The base's manifests are read only if the replaced files are not sufficient.
+    The base's manifests are read only if the replaced files are not sufficient. ``keyed``: buckets to merge by key.
     """
     main, request, schema = way.main, way.request, g.schema
     check_snapshot_numbers(main.name, changes, schema, g.head.id + 1)
@@ -406,7 +417,8 @@ def _too_high(way: Merge, g: Compared, changes: Sequence[BucketChange]) -> dict[
             check_moving_keys(main.name, changes, schema)
         refuse_other_keys(main, schema, changes, g.sides.theirs, g.head)
         if not request.dry_run:  # a plan describes them: they may be closed by then
-            refuse_open(main, schema, {c.bucket for c in changes if c.delete}, g.head, way.context.now_ms, "published")
+            replaced = {c.bucket for c in changes if c.delete} | (g.sides.theirs_real & set(keyed))
+            refuse_open(main, schema, replaced, g.head, way.context.now_ms, "published")
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
     return too_high(changes, base_highest(main, g.base, g.sides.theirs, changes))

@@ -1,6 +1,6 @@
 """What would be a conflict if a correction changed certain buckets: open branches that change them, and main itself.
 
-It asks what a publish asks (``sides``, ``bucket_merge_plan.merge_buckets``), before there is anything to publish.
+It asks what a publish asks (``sides``, ``bucket_merge_plan.overlapping_buckets``), before there is anything to publish.
 """
 
 from __future__ import annotations

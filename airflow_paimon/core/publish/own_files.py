@@ -1,11 +1,13 @@
-"""Files that a publish writes besides its snapshot: those whose row ids or versions mean other rows on main, and its
-changelog, the net changes for streaming readers of a table with a changelog producer.
+"""Files that a publish writes besides its snapshot: those whose row ids or versions mean other rows on main; those of
+buckets that are merged by key; and its changelog, the net changes for streaming readers of a table with a changelog
+producer.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.commit.committer import execute
@@ -13,11 +15,15 @@ from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
-from airflow_paimon.core.publish.draft import Publication
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
+from airflow_paimon.core.publish.draft import BucketReach, Decision, Publication
+from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, MergeKeys, not_by_key, overlapping_keys
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.properties import MERGED_KEYS_PROPERTY
 from airflow_paimon.core.table.scan import data_file_path, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
@@ -71,17 +77,84 @@ class RewrittenFiles:
         return out
 
 
-def delete_unused(table: Table, entries: Sequence[ManifestEntry]) -> None:
-    """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless."""
-    if not entries:
+def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequence[str] = ()) -> None:
+    """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless. ``others``: paths."""
+    if not entries and not others:
         return
     schema = table.schema()
     values = StoredPartitions(schema).values
-    paths = [data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries]
+    paths = [*(data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries), *others]
     try:
         execute(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
     except PaimonError as error:
         log.info("%s: unused files were left behind (%s)", table.label, error)
+
+
+@dataclass(slots=True)
+class KeyFiles:
+    """The files of buckets that this call has merged by key. A decision on a newer head uses them if the buckets are
+    the same there; else they are deleted, and the buckets merged again.
+    """
+
+    merge: MergeKeys | None
+    made: tuple[KeyMerge, MergedKeys] | None = None
+
+    def into(self, decision: Decision, *, writers_stopped: bool) -> Decision:
+        """Return the decision with the buckets that are to be merged by key.
+
+        Raises:
+            ConflictError: keys that both sides changed, and nothing says whose rows are taken; or no rows can be read
+                here.
+            UnsafeOperationError: dynamic buckets would get keys, while a writer may be open.
+        """
+        wanted = decision.keys
+        if wanted is None:
+            return decision
+        if self.merge is None:
+            why, target = "rows can't be read here", wanted.target.branch_name
+            raise not_by_key(wanted.target.name, wanted.buckets, wanted.schema, why, target)
+        if self.made is not None and self.made[0].content != wanted.content:
+            self.discard()
+        if self.made is None:
+            megabytes, label = wanted.read_bytes / 1e6, wanted.target.label
+            log.info("%s: merging %d buckets by key, %.1f MB", label, len(wanted.buckets), megabytes)
+            self.made = wanted, self.merge(wanted)
+        merged = self.made[1].written_with(wanted.schema)
+        if merged.overlapping and wanted.on_overlap is None:
+            raise overlapping_keys(wanted, merged)
+        if merged.index and not writers_stopped:
+            form = StoredPartitions(wanted.schema).canonical
+            buckets = [BucketKey(form(i.partition), i.bucket) for i in merged.index]
+            raise other_keys(wanted.target.label, buckets, wanted.schema, "the branch")
+        return _with_merged(decision, wanted, merged)
+
+    def discard(self, used: Collection[str] = ()) -> None:
+        """Delete the files that were written, if none of them is used."""
+        made, self.made = self.made, None
+        if made is None or not made[1].file_names.isdisjoint(used):
+            return
+        wanted, merged = made
+        delete_unused(wanted.target, merged.entries, [f"{INDEX_DIR}/{i.file_name}" for i in merged.index])
+
+
+def _with_merged(decision: Decision, wanted: KeyMerge, merged: MergedKeys) -> Decision:
+    changes = [
+        BucketChange(bucket=b, delete=tuple(wanted.ours.entries.get(b, ())), add=tuple(entries))
+        for b, entries in merged.files.items()
+    ]
+    said = {"changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": wanted.on_overlap}
+    follows = decision.follows
+    if isinstance(follows, BucketReach):
+        follows = replace(follows, keyed=frozenset(wanted.buckets), merged=merged)
+    return replace(
+        decision,
+        changes=sorted([*decision.changes, *changes], key=lambda c: c.bucket),
+        keys=None,
+        merged=merged,
+        follows=follows,
+        properties={**decision.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
+        summary={**decision.summary, "merged_by_key": {**wanted.summary, **said}},
+    )
 
 
 def names_of(entries: Mapping[int, ManifestEntry]) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
+from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
 from airflow_paimon.core.publish.earlier_publishes import publish_scope
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.parts import is_part, left_of
@@ -17,7 +17,7 @@ from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
-from airflow_paimon.core.table.properties import BRANCH_OWNER_PROPERTY, KEEP_LATER_PROPERTY
+from airflow_paimon.core.table.properties import BRANCH_OWNER_PROPERTY, KEEP_LATER_PROPERTY, MERGED_KEYS_PROPERTY
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 
@@ -176,7 +176,7 @@ def last_publish(main: Table) -> Published:
 
 def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapshot: int) -> dict[str, Any]:
     """Compare a publish with its branch: every published bucket holds the branch's files, no other bucket changed. Of a
-    publish of some partitions, those are compared.
+    publish of some partitions, those are compared. Buckets that were merged by key hold files of their own.
 
     Raises:
         FormatError: main differs from the branch; the message lists the buckets.
@@ -204,7 +204,8 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
         merge = merge_branch_files(main, view, compared, keep_appended=True, rewrite=True)
         return _verify_files(main, published, merge)
     wanted = sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
-    return _verify(main, source=theirs, published=published, wanted=wanted)
+    keyed = overlapping_buckets(sides, schema) if MERGED_KEYS_PROPERTY in published.properties else set()
+    return _verify(main, source=theirs, published=published, wanted=wanted, keyed=keyed)
 
 
 def _verify_files(view: Table, published: Snapshot, merge: FileMerge) -> dict[str, Any]:
@@ -223,7 +224,8 @@ def _verify_files(view: Table, published: Snapshot, merge: FileMerge) -> dict[st
 
 
 def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_later: bool) -> dict[str, Any]:
-    """Compare a rollback with its target: the restored buckets hold the target's files, no other bucket changed.
+    """Compare a rollback with its target: the restored buckets hold the target's files, but for those that were merged
+    by key, and no other bucket changed.
 
     Raises:
         FormatError: the branch differs from the target; the message lists the buckets.
@@ -235,18 +237,25 @@ def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_lat
         merge = undo_files(view, publish=publish, target=target, head=before, schema=schema, rewrite=True)
         return _verify_files(view, published, merge)
     since = view.snapshot(target.id + 1) if keep_later else view.snapshot(snapshot_id - 1)
-    wanted = difference(view, target, since).buckets
-    return _verify(view, source=target, published=published, wanted=wanted)
+    wanted, keyed = difference(view, target, since).buckets, set[BucketKey]()
+    if MERGED_KEYS_PROPERTY in published.properties:
+        later = difference(view, since, view.snapshot(snapshot_id - 1)).buckets
+        keyed = within_reach(later | wanted, later & within_reach(later, wanted, schema), schema)
+    return _verify(view, source=target, published=published, wanted=wanted, keyed=keyed)
 
 
-def _verify(view: Table, *, source: Snapshot, published: Snapshot, wanted: set[BucketKey]) -> dict[str, Any]:
-    """Check that ``published`` holds the files of ``source`` in the ``wanted`` buckets and is unchanged elsewhere."""
+def _verify(
+    view: Table, *, source: Snapshot, published: Snapshot, wanted: set[BucketKey], keyed: set[BucketKey]
+) -> dict[str, Any]:
+    """Check that ``published`` holds the files of ``source`` in the ``wanted`` buckets, but for those that were merged
+    by key, and is unchanged elsewhere.
+    """
     before = view.snapshot(published.id - 1)
     change = difference(view, before, published)
     name = bucket_namer(view.schema())
     other = difference(view, source, published)
-    differing = {name(b) for b in other.buckets & wanted if not _only_moved(other, b)}
-    foreign = {name(b) for b in change.buckets - wanted}
+    differing = {name(b) for b in (other.buckets & wanted) - keyed if not _only_moved(other, b)}
+    foreign = {name(b) for b in change.buckets - wanted - keyed}
     for buckets, fault in ((differing, "do not hold the files that were published"), (foreign, "changed as well")):
         if buckets:
             listed = ", ".join(sorted(buckets)[:_LISTED])

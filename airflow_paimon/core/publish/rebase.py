@@ -32,8 +32,9 @@ from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.draft import Decision, draft_of, publication
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
+from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
-from airflow_paimon.core.publish.own_files import Rewrite, RewrittenFiles, delete_unused, names_of
+from airflow_paimon.core.publish.own_files import KeyFiles, Rewrite, RewrittenFiles, delete_unused, names_of
 from airflow_paimon.core.publish.safeguards import check_files_exist
 from airflow_paimon.core.publish.sides import Compared
 from airflow_paimon.core.publish.ways import Merge, SchemaLogs, way_of
@@ -56,12 +57,14 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 
 
-def rebase_branch(context: Context, request: RebaseBranch, rewrite: Rewrite | None = None) -> OperationResult:
+def rebase_branch(
+    context: Context, request: RebaseBranch, rewrite: Rewrite | None = None, merge_keys: MergeKeys | None = None
+) -> OperationResult:
     """Put what a branch has and main lacks on a new branch of main's head. Both stay as they are.
 
     Raises:
-        ConflictError: both sides changed a bucket (tables without keys: a file) or the columns; nothing was made. Or
-            somebody has written the new branch before its commit.
+        ConflictError: both sides changed a key, a bucket that can't be merged by key, a file (tables without keys) or
+            the columns; nothing was made. Or somebody has written the new branch before its commit.
         AlreadyExistsError: the new branch exists. UnsafeOperationError: the two share no history.
     """
     context = replace(context, table=context.table.reading_tags_once())
@@ -78,22 +81,29 @@ def rebase_branch(context: Context, request: RebaseBranch, rewrite: Rewrite | No
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
     with attempt_of(context, name, commits=False), while_there(branch, theirs):
-        return _Rebase(context, request, branch, theirs, rewrite).run()
+        return _Rebase(context, request, branch, theirs, RewrittenFiles(rewrite), KeyFiles(merge_keys)).run()
 
 
 class _Rebase:
     """One rebase."""
 
     def __init__(
-        self, context: Context, request: RebaseBranch, branch: Table, theirs: Snapshot, rewrite: Rewrite | None
+        self,
+        context: Context,
+        request: RebaseBranch,
+        branch: Table,
+        theirs: Snapshot,
+        files: RewrittenFiles,
+        keys: KeyFiles,
     ) -> None:
         self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
         self.main, self.target = context.table, context.table.branch(request.to_branch)
-        self.files = RewrittenFiles(rewrite)
+        self.files, self.keys = files, keys
         self.asked = MergeBranch(
             table=request.table,
             branch=request.branch,
             keep_appended=request.keep_appended,
+            on_overlap=request.on_overlap,
             writers_stopped=True,
             force=True,
             skip_checks=True,
@@ -110,6 +120,17 @@ class _Rebase:
         g, logs = gather_merge(way, self.theirs, head, [], None)
         first = plan_merge(way, g, logs)
         check_known([g.head, self.theirs], table=self.main.name)
+        try:
+            return self._on(way, g, first, record)
+        except OutcomeUnknownError:
+            raise
+        except PaimonError:
+            self.keys.discard()
+            raise
+
+    def _on(self, way: Merge, g: Compared, first: Decision, record: Lineage | None) -> OperationResult:
+        if not self.request.dry_run:
+            first = self.keys.into(first, writers_stopped=True)
         publication(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(g, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
@@ -198,6 +219,7 @@ class _Rebase:
         schemas = self.target.schemas()
         logs = SchemaLogs(main=schemas, branch=self.branch.schemas(), withdrawn=frozenset(), pending=None)
         decision = replace(plan_merge(way, replace(g, schema=schemas[-1]), logs), target=self.target, properties={})
+        decision = self.keys.into(decision, writers_stopped=True)
         published = publication(self.asked, decision, writes_rows=False)
         rewritten = self.files.entries_of(published)
         content = draft_of(published, self._properties(g), rewritten, None)
@@ -222,6 +244,7 @@ class _Rebase:
         except PaimonError:
             delete_unused(self.target, list(self.files.made.values()))
             raise
+        self.keys.made = None  # they are the branch's now
         unused = [e for e in self.files.made.values() if e.file.file_name not in names_of(rewritten)]
         delete_unused(self.target, unused)
         assert receipt.snapshot is not None
@@ -246,6 +269,7 @@ class _Rebase:
             "base_snapshot": g.head.id,
             "previous_base_snapshot": g.base.id,
             **summarize(decision.changes),
+            **{k: v for k, v in decision.summary.items() if k == "merged_by_key"},
         }
 
     def _result(self, plan: Plan | None, landed: Snapshot, details: dict[str, Any]) -> OperationResult:

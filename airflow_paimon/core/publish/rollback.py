@@ -21,11 +21,12 @@ from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
+    changes_of_branch,
     check_bucket_counts,
     check_moving_keys,
-    merge_buckets,
     neutral_kinds,
     other_bucket_counts,
+    overlapping_buckets,
     state_buckets,
     warn_of_bucket_counts,
     within_reach,
@@ -33,8 +34,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
+from airflow_paimon.core.publish.key_merge import KeyMerge, KeyState, MergeKeys, not_by_key, reason_against, state_of
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
-from airflow_paimon.core.publish.own_files import WriteChangelog
+from airflow_paimon.core.publish.own_files import KeyFiles, WriteChangelog
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
@@ -68,21 +70,28 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
 
 
-def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog | None = None) -> OperationResult:
+def rollback_to(
+    context: Context,
+    request: RollbackTo,
+    changelog: WriteChangelog | None = None,
+    merge_keys: MergeKeys | None = None,
+) -> OperationResult:
     """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
 
-    With ``keep_later`` only the buckets that the publish right after the target changed are restored.
+    With ``keep_later`` only the buckets that the publish right after the target changed are restored; of those that
+    have changed again since, only the keys that it changed.
 
     Raises:
         NotFoundError: no such target. UnsafeOperationError: its rows have no row ids, those of the table have;
             it has other keys in dynamic buckets, and ``writers_stopped`` is not given.
             Somebody else has to approve it, or a check that the table requires is missing.
-        ConflictError: with ``keep_later``, such a bucket changed again.
+        ConflictError: with ``keep_later``, such a key changed again, or such a bucket that can't be merged by key.
     """
     if sum(given is not None for given in (request.tag, request.snapshot, request.timestamp, request.watermark)) != 1:
         raise InvalidInputError("rollback_to: give one of tag, snapshot, timestamp and watermark to go back to")
     view = context.table.branch(request.branch).require()
     require_committable(view)
+    keys = KeyFiles(merge_keys)
 
     def make_decide() -> Decide:
         if not request.dry_run:
@@ -94,11 +103,30 @@ def rollback_to(context: Context, request: RollbackTo, changelog: WriteChangelog
             _check_kept(view, begun, target)
             with while_there(view, target):
                 decision = _plan(request, view, target, head, context.now_ms)
-                return decision if gate is None or head is None else _checked(gate, decision, head)
+                if gate is not None and head is not None:
+                    decision = _checked(gate, decision, head)
+                return decision if request.dry_run else _with_keys(keys, decision, request, view)
 
         return decide
 
-    return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog))
+    return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog, keys=keys))
+
+
+def _with_keys(keys: KeyFiles, decision: Decision, request: RollbackTo, view: Table) -> Decision:
+    try:
+        return keys.into(decision, writers_stopped=request.writers_stopped)
+    except ConflictError as error:
+        raise _changed_again(view, error) from None
+
+
+def _changed_again(view: Table, error: ConflictError) -> ConflictError:
+    what = error.details.get("overlap") or ", ".join(error.details["conflicts"])
+    return ConflictError(
+        f"{view.label}: {what} changed again after the publish, so the undo would drop newer rows; nothing was "
+        f"changed. Restore its rows on a new branch (tables with keys: undo_statement writes the MERGE), or roll "
+        f"back without --keep-later to drop the newer ones",
+        details=error.details,
+    )
 
 
 def _checked(gate: Gate, decision: Decision, head: Snapshot) -> Decision:
@@ -172,9 +200,10 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
     _check_expected(view, request, head)
     schema = view.schema()
     merge: FileMerge | None = None
+    keys: KeyMerge | None = None
     follows: Follows | None = None
     if request.keep_later:
-        changes, theirs, merge = _undo_changes(view, request.tag, target, head)
+        changes, theirs, merge, keys = _undo_changes(view, request.tag, target, head)
         follows = BucketReach(buckets=frozenset(theirs.buckets))
         if merge is not None:
             follows = FileReach(files=merge.relies_on, partitions=frozenset())
@@ -185,7 +214,9 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
         refuse_other_keys(view, schema, changes, theirs, head, whose)
-        refuse_open(view, schema, {c.bucket for c in changes if c.delete}, head, now_ms, "changed")
+        replaced = {c.bucket for c in changes if c.delete}
+        replaced |= set() if keys is None else keys.buckets & theirs.buckets
+        refuse_open(view, schema, replaced, head, now_ms, "changed")
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []
@@ -211,10 +242,12 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
             "target_tag": request.tag,
             "head_snapshot": head.id,
             "keep_later": request.keep_later,
+            **({} if keys is None else {"merged_by_key": keys.summary}),
             **({"warnings": warned} if warned else {}),
         },
         reason=f"back to snapshot {target.id}",
         merge=merge,
+        keys=keys,
         follows=follows,
         keep_targets=(target,),
     )
@@ -278,7 +311,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
 
 def _undo_changes(
     view: Table, tag: str | None, target: Snapshot, head: Snapshot
-) -> tuple[list[BucketChange], Difference, FileMerge | None]:
+) -> tuple[list[BucketChange], Difference, FileMerge | None, KeyMerge | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
     if target.id == head.id:
         raise UnsafeOperationError(
@@ -298,19 +331,37 @@ def _undo_changes(
     try:
         if merges_by_file(schema):
             merge = undo_files(view, publish=publish, target=target, head=head, schema=schema)
-            return merge.changes, theirs, merge
+            return merge.changes, theirs, merge, None
         candidates = within_reach(ours.buckets, theirs.buckets, schema)
         between = snapshots_between(view, publish.id, head.id) if candidates else []
         ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
         sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
-        changes = merge_buckets(view.name, sides, schema)
+        keys = _undo_by_key(view, sides, publish, target, head, schema)
     except ConflictError as error:
-        listed = ", ".join(error.details["conflicts"])
-        raise ConflictError(
-            f"{view.label}: {listed} changed again after the publish, so the undo would drop newer rows; nothing was "
-            f"changed. Restore its rows on a new branch (tables with keys: undo_statement writes the MERGE), or roll "
-            f"back without --keep-later to drop the newer ones",
-            details=error.details,
-        ) from None
+        raise _changed_again(view, error) from None
+    changes = changes_of_branch(sides, set() if keys is None else keys.buckets)
     check_bucket_counts(view.name, sides, changes, schema)
-    return changes, theirs, None
+    return changes, theirs, None, keys
+
+
+def _undo_by_key(
+    view: Table, sides: Sides, publish: Snapshot, target: Snapshot, head: Snapshot, schema: TableSchema
+) -> KeyMerge | None:
+    """Return what the undo merges by key, of the buckets that have changed again; None: there are none.
+
+    Raises:
+        ConflictError: they can't be merged by key.
+    """
+    buckets = overlapping_buckets(sides, schema)
+    if not buckets:
+        return None
+    why = reason_against(view, schema, sides, buckets)
+    if why is not None:
+        raise not_by_key(view.name, buckets, schema, why)
+
+    def state(snapshot: Snapshot) -> KeyState:
+        found = state_of(view, snapshot, buckets, schema)
+        return replace(found, schemas={i: view.schema(i) for i in found.schema_ids})
+
+    base, theirs, ours = map(state, (publish, target, head))
+    return KeyMerge(target=view, schema=schema, base=base, theirs=theirs, ours=ours)

@@ -41,6 +41,7 @@ from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, p
 from airflow_paimon.core.publish.hold import drop_hold, mark_published, put_hold, supersede_marks
 from airflow_paimon.core.publish.own_files import (
     ChangelogFiles,
+    KeyFiles,
     Rewrite,
     RewrittenFiles,
     WriteChangelog,
@@ -78,11 +79,13 @@ def run_publication(
     make_decide: Callable[[], Decide],
     rewrite: Rewrite | None = None,
     changelog: WriteChangelog | None = None,
+    keys: KeyFiles | None = None,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
     ``make_decide`` is called once, after the check that no earlier try has landed. ``rewrite`` writes files again whose
-    row ids mean other rows on the target, ``changelog`` what changes, for streaming readers.
+    row ids mean other rows on the target, ``changelog`` what changes, for streaming readers. ``keys``: what the
+    decisions merge by key.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -91,7 +94,8 @@ def run_publication(
     four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
         marks = PublishMarks.of(context, tried, four_eyes=four_eyes)
-        own = _Try(context, request, target, marks, RewrittenFiles(rewrite), ChangelogFiles(changelog))
+        files = RewrittenFiles(rewrite), ChangelogFiles(changelog), keys or KeyFiles(None)
+        own = _Try(context, request, target, marks, *files)
         landed = tried.landed(marks.operation)
         return _execute(own, make_decide()) if landed is None else _landed_before(own, landed)
 
@@ -111,6 +115,7 @@ class _Try:
     marks: PublishMarks
     files: RewrittenFiles
     changelog: ChangelogFiles
+    keys: KeyFiles
     used: set[str] = field(default_factory=set)
     tags: set[str] = field(default_factory=set)
     columns: bool = False
@@ -142,6 +147,7 @@ class _Try:
             drop_hold(self.target, self.hold)
         for written in (self.files.made.values(), *self.changelog.made.values()):
             delete_unused(self.target, [e for e in written if e.file.file_name not in used])
+        self.keys.discard(used)
 
     def leave_nothing(self) -> None:
         """Delete all of it. A failure is only logged, so that it doesn't hide why the publish was refused."""
@@ -207,6 +213,7 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
 def _writers(own: _Try, d: Decision) -> dict[str, Any]:
     """Describe the running jobs that may have the replaced buckets open: for a plan, and where a job will restart."""
     schema, buckets = d.target.schema(), {c.bucket for c in d.changes if c.delete}
+    buckets |= set() if d.keys is None else d.keys.buckets
     if not buckets or (remembers_replaced_rows(schema) and not own.request.dry_run):
         return {}  # such a publish is refused
     return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
@@ -285,6 +292,7 @@ def _protected(
             own.mark = mark_published(d.source, d.wanted, marks.identity.user, d.scope)
     rewritten = own.files.entries_of(planned)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
+    own.used |= set() if d.merged is None else d.merged.file_names
     draft = draft_of(planned, marks.properties(own.context), rewritten, changelog)
     tags = (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head))
     side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])

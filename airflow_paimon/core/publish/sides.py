@@ -238,6 +238,7 @@ def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:
         sides=_only(sides, s.scope),
         last=known.last,
         standing=standing,
+        is_known=not known.unknown,
         gone=frozenset(gone),
         goes_back=_goes_back(s.history, standing),
         changed=_partitions(theirs | published),

@@ -15,7 +15,7 @@ from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.table.properties import UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.table import Table
 
-BY_BUCKET, BY_ROW, NO_WAY = "by bucket", "by row", "no way"
+BY_BUCKET, BY_KEY, BY_ROW, NO_WAY = "by bucket", "by key", "by row", "no way"
 _FIGURES = ("partitions", "buckets", "files_deleted", "rows_deleted", "files_added", "rows_added")
 _LISTED = 20
 
@@ -25,7 +25,8 @@ class UndoPreview:
     """The undo of a publish, rollback or undo, as main is now.
 
     Attributes:
-        way: ``by bucket``: ``rollback_to --keep-later``, with ``figures`` of what it takes out and puts in; ``by row``:
+        way: ``by bucket``: ``rollback_to --keep-later``, with ``figures`` of what it takes out and puts in; ``by key``:
+            the same, but ``conflicts`` are merged by key, which is refused if a key has changed again; ``by row``:
             ``statement`` as a correction, with ``views``; ``no way``: see ``why``.
         conflicts: Buckets that changed again after the publish, for which it can't be undone by bucket.
         later: The newest commits that came after it, of ``later_count``; they stay either way.
@@ -70,7 +71,9 @@ def _plan(main: Table, snapshot_id: int, tag: str) -> UndoPreview:
         return replace(_by_row(main, nothing), conflicts=conflicts)
     except PaimonError as error:
         return replace(nothing, why=error.message)
-    return replace(nothing, way=BY_BUCKET, figures={name: planned.details[name] for name in _FIGURES})
+    found = replace(nothing, way=BY_BUCKET, figures={name: planned.details[name] for name in _FIGURES})
+    keyed = planned.details.get("merged_by_key")
+    return found if keyed is None else replace(_by_row(main, found), way=BY_KEY, conflicts=keyed["buckets"], why="")
 
 
 def _by_row(main: Table, found: UndoPreview) -> UndoPreview:

@@ -15,11 +15,21 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
     bucket_namer,
+    changes_of_branch,
     fast_forward_buckets,
-    merge_buckets,
+    overlapping_buckets,
 )
 from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
+from airflow_paimon.core.publish.key_merge import (
+    KeyMerge,
+    KeyState,
+    not_by_key,
+    reason_against,
+    state_of,
+    together,
+    with_mapped_schemas,
+)
 from airflow_paimon.core.publish.parts import check_parts
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
@@ -43,8 +53,9 @@ from airflow_paimon.core.publish.sides import Compared, merge_branch_files
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
-from airflow_paimon.core.table.history import before_first, branch_point, difference
+from airflow_paimon.core.table.history import before_first, branch_point, difference, snapshots_between
 from airflow_paimon.core.table.lineage import verified_lineage
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import streaming_users
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope
 from airflow_paimon.core.table.properties import REPLACED_PROPERTY, TAGS_PROPERTY
@@ -67,7 +78,7 @@ class SchemaLogs:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What main gets. ``properties`` and ``summary``: of what it gets beside rows and columns. ``merge``: if the table
-    is merged by file. ``follows``, ``fixes_schema``: see ``Decision``.
+    is merged by file. ``keys``: buckets to merge by key. ``follows``, ``fixes_schema``: see ``Decision``.
     """
 
     changes: Sequence[BucketChange]
@@ -75,6 +86,7 @@ class Planned:
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, object] = field(default_factory=dict)
     merge: FileMerge | None = None
+    keys: KeyMerge | None = None
     follows: Follows | None = None
     fixes_schema: bool = False
     watermark: int | None = None
@@ -126,9 +138,7 @@ class Merge:
             ConflictError: both sides changed a bucket, or the columns.
         """
         if not merges_by_file(g.schema):
-            changes = merge_buckets(self.main.name, g.sides, g.schema, self.main.branch_name)
-            reach = BucketReach(buckets=frozenset((g.sides.theirs.buckets - g.sides.alone) | g.sides.theirs_real))
-            return self._with_tags(g, Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach))
+            return self._with_tags(g, self._by_bucket(g, logs))
         merge = _merge_by_file(self.request, self.main, self.branch, g)
         planned = Planned(
             changes=merge.changes,
@@ -139,15 +149,66 @@ class Merge:
         )
         return self._with_tags(g, planned)
 
+    def _by_bucket(self, g: Compared, logs: SchemaLogs) -> Planned:
+        overlapping = overlapping_buckets(g.sides, g.schema)
+        changes = changes_of_branch(g.sides, overlapping)
+        reach = BucketReach(buckets=frozenset((g.sides.theirs.buckets - g.sides.alone) | g.sides.theirs_real))
+        if not overlapping:
+            return Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach)
+        base, theirs, ours = self._key_states(g, overlapping)
+        schemas = self._schemas(g, logs, changes, used=base.schema_ids | theirs.schema_ids)
+        known = {s.id: s for s in (*logs.main, *schemas.new)}
+        keys = KeyMerge(
+            target=self.main,
+            schema=schemas.latest or g.schema,
+            base=with_mapped_schemas(base, known, schemas),
+            theirs=with_mapped_schemas(theirs, known, schemas),
+            ours=replace(ours, schemas={i: known[i] for i in ours.schema_ids}),
+            on_overlap=_choice(self.request),
+        )
+        summary = {"merged_by_key": keys.summary}
+        return Planned(changes=changes, schemas=schemas, keys=keys, follows=reach, summary=summary)
+
+    def _key_states(self, g: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, KeyState, KeyState]:
+        """Return the states of buckets that both sides changed: at the base, on the branch, on main.
+
+        The base of a partition that main has of an earlier publish is what was published.
+
+        Raises:
+            ConflictError: they can't be merged by key.
+        """
+        why = reason_against(self.main, g.schema, g.sides, buckets)
+        last = {b.partition: g.standing.of(b.partition) for b in buckets}
+        publishes = {p.main.id: p for p in last.values() if p is not None}
+        expired = any(snapshots_between(self.main, i, g.head.id) is None for i in publishes)
+        if why is None and (expired or not g.is_known):
+            why = "it can't be told what main still has of an earlier publish of the branch"
+        if why is not None:
+            raise not_by_key(self.main.name, buckets, g.schema, why, self.main.branch_name)
+        bases: dict[int, tuple[Snapshot, set[BucketKey]]] = {}
+        for bucket in buckets:
+            publish = last[bucket.partition]
+            snapshot = g.base if publish is None else publish.branch
+            bases.setdefault(snapshot.id, (snapshot, set()))[1].add(bucket)
+        base = together(state_of(self.branch, then, own, g.schema) for then, own in bases.values())
+        theirs = state_of(self.branch, g.theirs, buckets, g.schema)
+        return base, theirs, state_of(self.main, g.head, buckets, g.schema)
+
     def _base_schema(self, g: Compared, logs: SchemaLogs) -> TableSchema:
         by_id = {s.id: s for s in logs.branch}
         return by_id.get(g.base.schema_id) or self.main.schema(g.base.schema_id)
 
     def _schemas(
-        self, g: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], own: Collection[FileId] = ()
+        self,
+        g: Compared,
+        logs: SchemaLogs,
+        changes: Sequence[BucketChange],
+        own: Collection[FileId] = (),
+        used: Collection[int] = (),
     ) -> SchemaMapping:
-        base, used = self._base_schema(g, logs), _used_schemas(changes, own)
-        return plan_schemas(self.main.name, base, logs.main, logs.branch, used, self.context.now_ms, logs.withdrawn)
+        """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
+        base, ids = self._base_schema(g, logs), {*used, *_used_schemas(changes, own)}
+        return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, logs.withdrawn)
 
     def _with_tags(self, g: Compared, planned: Planned) -> Planned:
         """Give main the branch's own tags, if that was asked for."""
@@ -282,6 +343,11 @@ def way_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
         return Forward(context, request, branch)
     texts = request.partitions if isinstance(request, MergeBranch) else ()
     return Merge(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
+
+
+def _choice(request: PublishBranch) -> str | None:
+    """Return whose rows are taken of keys that both sides changed; None: such a key is a conflict."""
+    return request.on_overlap if isinstance(request, MergeBranch) and request.on_overlap != "fail" else None
 
 
 def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:

@@ -72,9 +72,10 @@ _LISTED = 5
 _KEYS = "data.check_rows:key_hashes"
 _KEYS_TWICE = "data.check_rows:keys_twice"
 _CHANGELOG = "data.net_changelog:write_changelog"
+_MERGE_KEYS = "data.merge_keys:merge_keys"
 _PUBLISH: dict[str, Any] = {
     "fold": "data.rewrite:fold_buckets",
-    "on_rows": ("data.publish_row_ids:rewrite_files", _CHANGELOG, "data.publish_row_ids:shared_row_id"),
+    "on_rows": ("data.publish_row_ids:rewrite_files", _CHANGELOG, "data.publish_row_ids:shared_row_id", _MERGE_KEYS),
 }
 
 _TABLE = (
@@ -107,7 +108,7 @@ _TABLE = (
         requests.RebaseBranch,
         "Put a branch's changes on a new branch of main's head.",
         "core.publish.rebase:rebase_branch",
-        on_rows=("data.publish_row_ids:rewrite_files",),
+        on_rows=("data.publish_row_ids:rewrite_files", _MERGE_KEYS),
         own_metadata=True,
         rows_of_main="none",
     ),
@@ -185,7 +186,7 @@ _TABLE = (
         requests.RollbackTo,
         "Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
         "core.publish.rollback:rollback_to",
-        on_rows=(_CHANGELOG,),
+        on_rows=(_CHANGELOG, _MERGE_KEYS),
         rows_of_main="changed",
     ),
     Operation(

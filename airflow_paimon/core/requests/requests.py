@@ -29,6 +29,14 @@ GRAMMAR = (
 IF_EXISTS = ("fail", "skip", "replace")
 IF_MISSING = ("fail", "skip")
 TAG_CONFLICT = ("fail", "keep-main", "rename")
+ON_OVERLAP = ("fail", "branch", "main")
+
+
+def _on_overlap() -> Any:
+    text = "Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists them"
+    return flag(text, "fail", choices=ON_OVERLAP)
+
+
 ENGINES = ("embedded", "connector")
 
 
@@ -142,6 +150,7 @@ class RebaseBranch(Request):
         "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
         "branch's rows"
     )
+    on_overlap: str = _on_overlap()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +321,7 @@ class MergeBranch(PublishBranch):
         "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
         "branch's rows"
     )
+    on_overlap: str = _on_overlap()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import FORMATS, render
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_ROW, UndoPreview, preview_undo
+from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_KEY, BY_ROW, UndoPreview, preview_undo
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -139,12 +139,21 @@ def _lines(preview: UndoPreview) -> list[str]:
             f"{later if preview.later_count else ''}"
         ]
     where = ", ".join(preview.conflicts)
+    by_row = (
+        "By row: a MERGE gives each row that still is as the publish left it its values from before, and leaves "
+        "the rows alone that somebody has changed since. A correction runs it on a branch; its diff counts the "
+        "rows before anybody is asked, and nothing later is lost."
+    )
+    if preview.way == BY_KEY:
+        return [
+            f"By key: {where} changed again after it. The keys that it changed get back what they were, and what came "
+            f"later to other keys stays. If one of its keys has changed again, it is refused, and nothing changes.",
+            by_row,
+        ]
     if preview.way == BY_ROW:
         return [
             f"Not by bucket: {where or 'its buckets'} changed again after it, in what came later (below).",
-            "By row: a MERGE gives each row that still is as the publish left it its values from before, and leaves "
-            "the rows alone that somebody has changed since. A correction runs it on a branch; its diff counts the "
-            "rows before anybody is asked, and nothing later is lost.",
+            by_row,
         ]
     return [f"It can't be undone this way: {preview.why}", *([f"Changed again: {where}"] if where else [])]
 
@@ -163,10 +172,11 @@ def _commit(context: PageContext, snapshot: Snapshot) -> list[Cell]:
 def _forms(context: PageContext, preview: UndoPreview) -> list[dict[str, Any]]:
     """What the fitting trigger form wants to be given."""
     table, dags = of_table(context), visible_dags(context)
-    if preview.way == BY_BUCKET:
-        return form_card(context, dags, Kind.UNDO, "Undo", {**table, "tag": preview.tag, "keep_later": True})
-    if preview.way == BY_ROW:
+    cards: list[dict[str, Any]] = []
+    if preview.way in (BY_BUCKET, BY_KEY):
+        cards += form_card(context, dags, Kind.UNDO, "Undo", {**table, "tag": preview.tag, "keep_later": True})
+    if preview.way in (BY_KEY, BY_ROW) and preview.statement is not None:
         reason = f"take back snapshot {preview.snapshot}"
         conf = {**table, "sql": preview.statement, "views": list(preview.views), "reason": reason}
-        return form_card(context, dags, Kind.CORRECTION, "Undo row by row", conf)
-    return []
+        cards += form_card(context, dags, Kind.CORRECTION, "Undo row by row", conf)
+    return cards

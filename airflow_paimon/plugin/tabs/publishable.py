@@ -52,4 +52,11 @@ def publishable(main: Table, branch: str, now_ms: int) -> Publishable:
         return Publishable(REFUSED, writers["note"], writers)
     parts = ", ".join(planned.details.get("published_partitions", ()))
     before = f"; {parts} were published alone before" if parts else ""
-    return Publishable(READY, f"merge_branch would publish it as it is now{before}", writers)
+    keyed = planned.details.get("merged_by_key")
+    compared = (
+        f"; it would compare the keys of {keyed['bucket_count']} buckets that main changed, too "
+        f"({keyed['read_bytes'] / 1e6:,.1f} MB)"
+        if keyed
+        else ""
+    )
+    return Publishable(READY, f"merge_branch would publish it as it is now{before}{compared}", writers)

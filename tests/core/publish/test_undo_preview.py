@@ -1,4 +1,4 @@
-"""What the undo of a publish would do now: by bucket, by row, or not at all; nothing is written for it."""
+"""What the undo of a publish would do now: by bucket, by key, by row, or not at all; nothing is written for it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import uuid
 import pytest
 
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_ROW, NO_WAY, preview_undo
+from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_KEY, BY_ROW, NO_WAY, preview_undo
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, rewrite, run
 
 
-def published(*, primary: bool = True) -> Table:
+def published(*, primary: bool = True, **options: str) -> Table:
     """A table whose snapshot 2 is the publish of a branch that has written partition a again."""
-    table = make_table(f"memory://{uuid.uuid4()}/wh", primary=primary)
+    table = make_table(f"memory://{uuid.uuid4()}/wh", primary=primary, **options)
     append(table, "a", rows=3)
     run(table, "create_branch", branch="fix", snapshot=1)
     rewrite(table.branch("fix"), "a")
@@ -36,11 +36,14 @@ def test_what_came_later_elsewhere_stays() -> None:
     assert {name: done[name] for name in found.figures} == found.figures
 
 
-def test_what_changed_again_in_the_same_buckets_is_undone_row_by_row() -> None:
-    table = published()
+@pytest.mark.parametrize(
+    ("options", "way"), [({}, BY_KEY), ({"sequence.snapshot-ordering": "true", "write-only": "true"}, BY_ROW)]
+)
+def test_what_changed_again_in_the_same_buckets_is_undone_by_key_or_row(options: dict[str, str], way: str) -> None:
+    table = published(**options)
     append(table, "a", seq=9)
     found = preview_undo(table, 2)
-    assert (found.way, list(found.conflicts), found.later_count) == (BY_ROW, ["dt=a/bucket-0"], 1)
+    assert (found.way, list(found.conflicts), found.later_count) == (way, ["dt=a/bucket-0"], 1)
     assert found.statement is not None
     assert found.statement.startswith("MERGE INTO branch USING (")
     assert found.views == ("before=d.t@airflow-paimon-undo-one", "published=d.t@2")

@@ -1,0 +1,240 @@
+"""Buckets of tables with keys that both sides of a merge changed: merged row by row, by key.
+
+The keys that the branch changed since the base are compared with what the target did to these keys since. Where none is
+in common, the bucket becomes the target's with the branch's rows of those keys, written again as one sorted run. Reads
+metadata alone; the data layer reads and writes the rows (``MergeKeys``). See docs/design.md, Merging by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE
+from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
+    Sides,
+    bucket_namer,
+    listed,
+    ways_out,
+)
+from airflow_paimon.core.schema.mapping_plan import SchemaMapping
+from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket, recounted
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import POSTPONED_BUCKET
+
+TAKE_BRANCH = "branch"
+"""``on_overlap``: of keys that both sides changed the branch's rows are taken; else the target's stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    """All files of some buckets in one state. ``schemas``: those of the files, by id."""
+
+    entries: Mapping[BucketKey, Sequence[ManifestEntry]]
+    index: Sequence[IndexEntry]
+    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
+
+    @property
+    def schema_ids(self) -> set[int]:
+        return {e.file.schema_id for group in self.entries.values() for e in group}
+
+    def splits(self, schema: TableSchema) -> list[BucketSplit]:
+        values = StoredPartitions(schema).values
+        return [
+            BucketSplit(
+                b.partition, values(b.partition), b.bucket, group[0].total_buckets, tuple(e.file for e in group)
+            )
+            for b, group in sorted(self.entries.items())
+        ]
+
+    @property
+    def content(self) -> object:
+        """What tells this state of the buckets from another one."""
+        names = frozenset(e.identifier for group in self.entries.values() for e in group)
+        return names, frozenset(self.index)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMerge:
+    """Buckets to merge by key: their state at the base, on the branch (``theirs``) and on the target (``ours``).
+
+    ``schema``: by which rows are read and written, the one of the snapshot. ``on_overlap``: whose rows are taken of
+    keys that both sides changed; None: it is a conflict.
+    """
+
+    target: Table
+    schema: TableSchema
+    base: KeyState
+    theirs: KeyState
+    ours: KeyState
+    on_overlap: str | None = None
+
+    @property
+    def buckets(self) -> set[BucketKey]:
+        return {b for state in self._states for b in state.entries}
+
+    @property
+    def _states(self) -> tuple[KeyState, KeyState, KeyState]:
+        return self.base, self.theirs, self.ours
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the files that are read."""
+        return sum(e.file.file_size for s in self._states for group in s.entries.values() for e in group)
+
+    @property
+    def content(self) -> object:
+        return self.schema.fields, self.on_overlap, *(s.content for s in self._states)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        names = sorted(map(bucket_namer(self.schema), self.buckets))
+        return {"buckets": names[:MAX_LISTED], "bucket_count": len(names), "read_bytes": self.read_bytes}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedKeys:
+    """What a merge by key has written: the new files of each bucket that changes, and its hash index if that gets keys.
+
+    ``changed``: how many keys the target gets of the branch; ``overlapping``: how many both sides changed differently,
+    with ``samples`` of them as JSON objects. ``meets``: whether files that were added to level 0 since hold a key that
+    the branch changed. Where keys overlap and nothing says whose rows are taken, nothing is written.
+    """
+
+    files: Mapping[BucketKey, Sequence[ManifestEntry]]
+    index: Sequence[IndexEntry] = ()
+    changed: int = 0
+    overlapping: int = 0
+    samples: Sequence[Mapping[str, Any]] = ()
+    meets: Callable[[Sequence[ManifestEntry]], bool] = lambda entries: True
+
+    @property
+    def entries(self) -> list[ManifestEntry]:
+        return [e for group in self.files.values() for e in group]
+
+    def written_with(self, schema: TableSchema) -> MergedKeys:
+        """Return it with the id that a branch gives to the schema with these columns."""
+        files = {
+            b: [e._replace(file=e.file._replace(schema_id=schema.id)) for e in group] for b, group in self.files.items()
+        }
+        return replace(self, files=files)
+
+    @property
+    def file_names(self) -> set[str]:
+        return {e.file.file_name for e in self.entries} | {i.file_name for i in self.index}
+
+
+MergeKeys = Callable[[KeyMerge], MergedKeys]
+"""Merges buckets by key and writes their new files; implemented by the data layer."""
+
+
+def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Collection[BucketKey]) -> str | None:
+    """Return why these buckets can't be merged by key, or None."""
+    options = TableOptions(schema.options)
+    if not schema.primary_keys:
+        return "the table has no primary key"
+    if options.chain_table:
+        return "deletes of a chain table hide rows of other partitions"
+    if options.bucket == POSTPONED_BUCKET:
+        return "rows of postponed buckets have no bucket yet"
+    if schema.crosses_partitions and options.bucket <= 0:
+        return "a key of this table may move from one partition to another"
+    try:
+        check_writable(schema, table=table.label, branch=table.branch_name, by_buckets=True)
+    except UnsupportedFeatureError as error:
+        return error.message
+    form, partitions = StoredPartitions(schema).canonical, {b.partition for b in buckets}
+    files = [e for d in (sides.theirs, sides.ours) for group in (*d.added.values(), *d.removed.values())
+             for e in group.values()]  # fmt: skip
+    if recounted(files, form) & partitions:
+        return "the number of buckets has changed"
+    return None
+
+
+def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], schema: TableSchema) -> KeyState:
+    """Read the files of some buckets in a snapshot of a branch. ``schema``: of the table, for its partitions."""
+    stored = StoredPartitions(schema)
+    live = live_entries(view, snapshot, stored.those({b.partition for b in buckets})) if snapshot.id else {}
+    found = group_by_bucket(live.values(), stored.canonical)
+    index = [i for i in read_index(view, snapshot) if BucketKey(stored.canonical(i.partition), i.bucket) in buckets]
+    return KeyState(entries={b: group for b, group in found.items() if b in buckets}, index=index)
+
+
+def together(states: Iterable[KeyState]) -> KeyState:
+    """Return the state of buckets of which each is in one of these states."""
+    parts = list(states)
+    return KeyState(
+        entries={b: group for part in parts for b, group in part.entries.items()},
+        index=[i for part in parts for i in part.index],
+    )
+
+
+def with_mapped_schemas(state: KeyState, known: Mapping[int, TableSchema], mapping: SchemaMapping) -> KeyState:
+    """Give a state of the branch the schemas of its files, as the target has, or will have, them.
+
+    ``known``: the schema versions of the target and those that it gets.
+    """
+    return replace(state, schemas={i: known[mapping.ids.get(i, i)] for i in state.schema_ids})
+
+
+def not_by_key(
+    table: str, buckets: Iterable[BucketKey], schema: TableSchema, why: str, target: str = "main"
+) -> ConflictError:
+    """Return the conflict of buckets that both sides changed and that can't be merged by key."""
+    names = sorted(map(bucket_namer(schema), buckets))
+    return ConflictError(
+        f"{table}: {target} and the branch both changed {listed(names)} since the branch point, and they can't be "
+        f"merged by key: {why}; nothing was published. {ways_out(names, target)}",
+        code="branch-conflict",
+        details={"conflicts": names[:MAX_LISTED], "conflict_count": len(names)},
+    )
+
+
+def overlapping_keys(wanted: KeyMerge, merged: MergedKeys) -> ConflictError:
+    """Return the conflict of keys that both sides changed."""
+    names, target = wanted.summary["buckets"], wanted.target.branch_name
+    return ConflictError(
+        f"{wanted.target.name}: {target} and the branch both changed {described_keys(merged)} since the branch point; "
+        f"nothing was published. Look at them, then take the branch's rows of these keys (--on-overlap branch) or "
+        f"leave those of {target} (--on-overlap main)",
+        code="branch-conflict",
+        details={
+            "conflicts": names,
+            "conflict_count": wanted.summary["bucket_count"],
+            "overlap": described_keys(merged),
+            "keys": list(merged.samples),
+            "key_count": merged.overlapping,
+        },
+    )
+
+
+def described_keys(merged: MergedKeys) -> str:
+    """Name the keys that both sides changed, for people: the first few, and how many there are."""
+    keys = ["(" + ", ".join(f"{name}={value}" for name, value in key.items()) + ")" for key in merged.samples]
+    more = merged.overlapping - len(keys)
+    return f"the rows of {merged.overlapping} keys, {', '.join(keys)}{f' and {more} more' if more else ''},"
+
+
+def with_merged_index(
+    index: Sequence[IndexEntry], merged: MergedKeys, form: Callable[[bytes], bytes]
+) -> list[IndexEntry]:
+    """Return the target's index entries after a merge by key: the new files are without rows that deletion vectors
+    delete, and hash indexes that did not get keys stay.
+    """
+    new = {BucketKey(form(i.partition), i.bucket) for i in merged.index}
+
+    def stays(entry: IndexEntry) -> bool:
+        bucket = BucketKey(form(entry.partition), entry.bucket)
+        return bucket not in merged.files or (entry.index_type == INDEX_TYPE and bucket not in new)
+
+    return [*filter(stays, index), *merged.index]

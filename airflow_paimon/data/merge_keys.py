@@ -1,0 +1,339 @@
+"""Merges buckets that a branch and main both changed, key by key, and writes each that changes as one sorted run.
+
+Three states of the buckets are read side by side, in bounded memory: at the base, on the branch and on main's head. A
+row is what a full compaction makes of a key's versions, so the merge engine doesn't matter. Rows of main keep their
+sequence numbers; those of the branch get none above the highest of the base and of main, so that later rows of an open
+writer win over them (``data/rewrite.py``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_paimon.core.commit.conditions import has_dynamic_buckets
+from airflow_paimon.core.format.hash_index import (
+    INDEX_TYPE,
+    Hashes,
+    extended_hash_index,
+    hash_index_entry,
+    read_hash_index,
+)
+from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence, key_scope
+from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMerge, KeyState, MergedKeys
+from airflow_paimon.core.table.bucket import hash_rows
+from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.data.diff.keyed import changed_rows, json_rows
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
+from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
+from airflow_paimon.data.merge.runs import align_runs
+from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
+from airflow_paimon.data.merge_changelog import live_rows
+from airflow_paimon.data.net_changelog import BucketState, bucket_states
+from airflow_paimon.data.read import read_stored, read_versions
+from airflow_paimon.data.rewrite import NEW_BUCKET
+from airflow_paimon.data.scan import fitting_rows
+
+BASE, THEIRS, OURS = range(3)
+_STATE, _BUCKET = hidden("state"), hidden("bucket")
+_LISTED = 5
+_MEMORY = 256 << 20
+_MOST_KEPT = 256 << 20
+"""Bytes of changed keys that are kept, to tell whether rows that come meanwhile have one of them."""
+
+
+def merge_keys(wanted: KeyMerge) -> MergedKeys:
+    """Merge buckets by key: in this process, those after one another between which no key may move.
+
+    Raises:
+        FormatError: a file is missing or corrupt; the written files are deleted.
+    """
+    scope = key_scope(wanted.schema)
+    groups: dict[object, set[BucketKey]] = {}
+    for bucket in sorted(wanted.buckets):
+        groups.setdefault(scope(bucket), set()).add(bucket)
+    done: list[_Group] = []
+    with abandoned_on_failure(done):
+        for buckets in groups.values():
+            done.append(_Group(wanted, buckets))
+            done[-1].merge()
+        stopped = wanted.on_overlap is None and any(g.overlapping for g in done)
+        if stopped:
+            for group in done:
+                group.abandon()
+        return MergedKeys(
+            files={} if stopped else {b: files for g in done for b, files in g.files.items()},
+            index=[] if stopped else [i for g in done for i in g.write_indexes()],
+            changed=sum(g.changed_keys for g in done),
+            overlapping=sum(g.overlapping for g in done),
+            samples=[s for g in done for s in g.samples][:_LISTED],
+            meets=lambda entries: _meet(wanted, {scope(b): g for g in done for b in g.buckets}, entries),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Rows of one state in a stretch of keys, each key once, without deletes."""
+
+    rows: pa.RecordBatch | None
+    keys: Keys
+
+    def at(self, positions: npt.NDArray[np.int64]) -> _Side:
+        return _Side(None if self.rows is None else self.rows.take(pa.array(positions)), self.keys[positions])
+
+    def among(self, keys: Keys) -> _Side:
+        return self.at(np.flatnonzero(np.isin(self.keys, keys)))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Buckets between which keys may move, and what is found and written of them."""
+
+    wanted: KeyMerge
+    buckets: set[BucketKey]
+    files: dict[BucketKey, list[ManifestEntry]] = field(default_factory=dict)
+    changed_keys: int = 0
+    overlapping: int = 0
+    samples: list[Mapping[str, Any]] = field(default_factory=list)
+    _kept: list[pa.RecordBatch] | None = field(default_factory=list)
+    _writers: dict[int, RollingWriter] = field(default_factory=dict)
+    _changed: set[int] = field(default_factory=set)
+    _hashes: dict[int, list[Hashes]] = field(default_factory=dict)
+    _places: dict[int, BucketSplit] = field(default_factory=dict)
+    _highest: dict[int, int] = field(default_factory=dict)
+    _limits: dict[int, int] = field(default_factory=dict)
+    _index: dict[int, Hashes] = field(default_factory=dict)
+    _indexes: list[str] = field(default_factory=list)
+
+    def merge(self) -> None:
+        """Compare the three states, and write the buckets that change."""
+        wanted, schema = self.wanted, self.wanted.schema
+        sides = [self._states(s) for s in (wanted.base, wanted.theirs, wanted.ours)]
+        for side in sides:
+            self._places |= {split.bucket.bucket: split.bucket for _, split in side}
+        before, self._highest = (
+            {split.bucket.bucket: highest_sequence(split.bucket.files) for _, split in sides[at]} for at in (BASE, OURS)
+        )
+        self._limits = {b: min(number, before.get(b, NEW_BUCKET)) for b, number in self._highest.items()}
+        self._index = self._read_indexes()
+        runs = [_run(state, at) for at, side in enumerate(sides) for state in side]
+        rules = MergeRules(keys=schema.trimmed_primary_keys, engine=Deduplicate())
+        for slices, keys in align_runs(runs, rules):
+            self._step(*_sides(slices, keys))
+        for bucket in sorted(self._changed | self._writers.keys()):
+            writer = self._writers.get(bucket)
+            if bucket in self._changed:
+                place, files = self._places[bucket], () if writer is None else writer.finish()
+                self.files[BucketKey(place.partition, bucket)] = [
+                    ManifestEntry(FileKind.ADD.value, place.partition, bucket, place.total_buckets, f) for f in files
+                ]
+            elif writer is not None:
+                writer.abandon()
+
+    def abandon(self) -> None:
+        """Delete what was written."""
+        for writer in self._writers.values():
+            writer.abandon()
+        for path in self._indexes:
+            self.wanted.target.store.delete(path)
+
+    def _states(self, state: KeyState) -> list[BucketState]:
+        target, schema = self.wanted.target, self.wanted.schema
+        splits = [s for s in state.splits(schema) if BucketKey(s.partition, s.bucket) in self.buckets]
+        found = bucket_states(target, schema, state.schemas, splits, state.index)
+        return [(fitting_rows(read, split.files, _MEMORY // len(found)), split) for read, split in found]
+
+    def _step(self, base: _Side, theirs: _Side, ours: _Side) -> None:
+        """Merge a stretch of keys."""
+        apart = [*self.wanted.schema.trimmed_primary_keys, _STATE, _BUCKET, SEQUENCE_NUMBER, VALUE_KIND]
+        mine = _differing(base, theirs, apart)
+        both = _differing(base.among(mine), ours.among(mine), apart)
+        overlapping = _differing(theirs.among(both), ours.among(both), apart)
+        taken = np.setdiff1d(mine, both, assume_unique=True)
+        if self.wanted.on_overlap == TAKE_BRANCH:
+            taken = np.concatenate([taken, overlapping])
+        self._note(base, theirs, ours, mine, overlapping)
+        if self.overlapping and self.wanted.on_overlap is None:
+            return
+        self.changed_keys += len(taken)
+        self._write(theirs.among(taken), ours, taken)
+
+    def _note(self, base: _Side, theirs: _Side, ours: _Side, mine: Keys, overlapping: Keys) -> None:
+        self.overlapping += len(overlapping)
+        names = list(self.wanted.schema.primary_keys)
+        if len(overlapping) and len(self.samples) < _LISTED:
+            some = overlapping[:_LISTED]
+            rows = (side.among(some).rows for side in (theirs, ours))
+            found = [row for batch in rows if batch is not None for row in json_rows(batch.select(names))]
+            self.samples += [row for at, row in enumerate(found) if row not in found[:at]]
+        if self._kept is None or not len(mine):
+            return
+        gone = base.among(np.setdiff1d(mine, theirs.keys))
+        self._kept += [s.rows.select(names) for s in (theirs.among(mine), gone) if s.rows is not None]
+        if sum(batch.nbytes for batch in self._kept) > _MOST_KEPT:
+            self._kept = None
+
+    def _write(self, theirs: _Side, ours: _Side, taken: Keys) -> None:
+        """Write the rows of main, those of ``taken`` keys as the branch has them."""
+        replaced = np.isin(ours.keys, taken)
+        if ours.rows is not None:
+            self._changed.update(np.unique(_numbers(ours.rows, _BUCKET)[replaced]).tolist())
+        kept = ours.at(np.flatnonzero(~replaced))
+        parts: list[tuple[pa.RecordBatch, Keys, npt.NDArray[np.int64]]] = []
+        if kept.rows is not None:
+            parts.append((kept.rows, kept.keys, _numbers(kept.rows, _BUCKET)))
+        if theirs.rows is not None and len(theirs.keys):
+            buckets = self._buckets_of(theirs, ours)
+            self._changed.update(np.unique(buckets).tolist())
+            parts.append((self._numbered(theirs.rows, buckets), theirs.keys, buckets))
+        if not parts:
+            return
+        order = np.argsort(np.concatenate([keys for _, keys, _ in parts]), kind="stable")
+        rows = pa.concat_batches([rows for rows, _, _ in parts]).take(pa.array(order))
+        rows = rows.select([*self.wanted.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER])
+        buckets = np.concatenate([found for _, _, found in parts])[order]
+        for bucket in np.unique(buckets).tolist():
+            self._writer(bucket).write(rows.filter(pa.array(buckets == bucket)))
+
+    def _buckets_of(self, theirs: _Side, ours: _Side) -> npt.NDArray[np.int64]:
+        """Return the bucket of each row of the branch: main's, if main knows the key, or its hash."""
+        assert theirs.rows is not None
+        buckets = _numbers(theirs.rows, _BUCKET).copy()
+        _, at, known = np.intersect1d(theirs.keys, ours.keys, assume_unique=True, return_indices=True)
+        if len(at):
+            buckets[at] = _numbers(ours.rows, _BUCKET)[known]
+        schema = self.wanted.schema
+        if not has_dynamic_buckets(schema):
+            return buckets
+        new = np.setdiff1d(np.arange(len(buckets)), at)
+        fields = [schema.field(name) for name in schema.trimmed_primary_keys]
+        rows = theirs.rows.take(pa.array(new))
+        hashes = hash_rows([rows.column(f.name) for f in fields], [f.type for f in fields])
+        for bucket, held in self._index.items():
+            buckets[new[np.isin(hashes, held)]] = bucket
+        for bucket in np.unique(buckets[new]).tolist():
+            self._hashes.setdefault(bucket, []).append(hashes[buckets[new] == bucket])
+        return buckets
+
+    def _numbered(self, rows: pa.RecordBatch, buckets: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        limits = np.array([self._limits.get(b, NEW_BUCKET) for b in buckets.tolist()], np.int64)
+        numbers = np.minimum(_numbers(rows, SEQUENCE_NUMBER), limits)
+        at = rows.schema.get_field_index(SEQUENCE_NUMBER)
+        return rows.set_column(at, SEQUENCE_NUMBER, pa.array(numbers, pa.int64()))
+
+    def _writer(self, bucket: int) -> RollingWriter:
+        if bucket not in self._writers:
+            place, schema = self._places[bucket], self.wanted.schema
+            target = FileTarget(
+                store=self.wanted.target.store,
+                schema=schema,
+                values=place.values,
+                bucket=bucket,
+                level=TableOptions(schema.options).num_levels - 1,
+                max_sequence=self._highest.get(bucket, NEW_BUCKET),
+            )
+            self._writers[bucket] = RollingWriter(target, group_bytes=ROW_GROUP_BYTES // len(self.buckets))
+        return self._writers[bucket]
+
+    def _read_indexes(self) -> dict[int, Hashes]:
+        """Read which hashes main has in these buckets, if they are dynamic."""
+        form = StoredPartitions(self.wanted.schema).canonical
+        return {
+            i.bucket: read_hash_index(
+                self.wanted.target.store.read(i.external_path or f"{INDEX_DIR}/{i.file_name}"),
+                i.row_count,
+                name=i.file_name,
+            )
+            for i in self.wanted.ours.index
+            if i.index_type == INDEX_TYPE and BucketKey(form(i.partition), i.bucket) in self.buckets
+        }
+
+    def write_indexes(self) -> Iterator[IndexEntry]:
+        """Write the hash indexes of the buckets that get new hashes."""
+        store, stamp = self.wanted.target.store, uuid.uuid4()
+        for bucket, added in sorted(self._hashes.items()):
+            known, new = self._index.get(bucket, np.empty(0, np.int32)), np.concatenate(added)
+            if np.isin(new, known).all():
+                continue
+            name, data = f"index-{stamp}-{bucket}", extended_hash_index(known, new)
+            self._indexes.append(f"{INDEX_DIR}/{name}")
+            store.create_many({self._indexes[-1]: data})
+            yield hash_index_entry(self._places[bucket].partition, bucket, name, data)
+
+    def holds_one_of(self, rows: pa.RecordBatch) -> bool:
+        """Whether one of these rows has a key that the branch changed."""
+        if self._kept is None:
+            return True
+        if not self._kept or not rows.num_rows:
+            return False
+        names = self.wanted.schema.trimmed_primary_keys
+        changed = pa.concat_batches(self._kept)
+        mine, others = sort_keys([[batch.column(n) for n in names] for batch in (changed, rows)])
+        return bool(np.isin(others, mine).any())
+
+
+def _run(state: BucketState, at: int) -> Iterator[pa.RecordBatch]:
+    read, split = state
+    for batch in read_versions(read, split):
+        for name, value, kind in ((_STATE, at, np.int8), (_BUCKET, split.bucket.bucket, np.int64)):
+            batch = batch.append_column(name, pa.array(np.full(batch.num_rows, value, kind)))
+        yield batch
+
+
+def _sides(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> list[_Side]:
+    """Return the live rows of each state."""
+    found: list[list[tuple[pa.RecordBatch, Keys]]] = [[], [], []]
+    for batch, own in zip(slices, keys, strict=True):
+        found[batch.column(_STATE)[0].as_py()].append((batch, own))
+    none = keys[0][:0]
+    out = []
+    for parts in found:
+        side = _Side(None, none)
+        if parts:
+            rows = pa.concat_batches([batch for batch, _ in parts])
+            side = _Side(rows, np.concatenate([own for _, own in parts])).at(live_rows(rows))
+        out.append(side)
+    return out
+
+
+def _differing(one: _Side, other: _Side, apart: Sequence[str]) -> Keys:
+    """Return the keys that only one of two states has, or that have other values. ``apart``: columns not compared."""
+    alone = np.setxor1d(one.keys, other.keys, assume_unique=True)
+    same, at_one, at_other = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
+    if not len(same):
+        return alone
+    changed = changed_rows(one.at(at_one).rows, other.at(at_other).rows, apart)
+    return np.concatenate([alone, same[changed]])
+
+
+def _numbers(rows: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    return np.asarray(rows.column(name).to_numpy(), np.int64)
+
+
+def _meet(wanted: KeyMerge, groups: Mapping[object, _Group], entries: Iterable[ManifestEntry]) -> bool:
+    """Whether files that main got meanwhile hold a key that the branch changed."""
+    schema, target = wanted.schema, wanted.target
+    stored, scope = StoredPartitions(schema), key_scope(schema)
+    fields = [schema.field(name) for name in schema.trimmed_primary_keys]
+    for entry in entries:
+        if entry.file.schema_id != schema.id:
+            return True
+        partition = stored.canonical(entry.partition)
+        split = BucketSplit(partition, stored.values(partition), entry.bucket, entry.total_buckets, (entry.file,))
+        [(read, one)] = bucket_states(target, schema, {schema.id: schema}, [split], ())
+        group = groups[scope(BucketKey(partition, entry.bucket))]
+        if any(map(group.holds_one_of, read_stored(read, one, fields))):
+            return True
+    return False

@@ -1,0 +1,274 @@
+"""Publishes of buckets that both sides changed: merged by key, beside writers of main that never pause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from random import Random
+from threading import Event, Thread
+from time import sleep
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data import read_arrow, write_arrow
+from tests.data.tables import arrow_schema_of
+from tests.data.test_compact import run as compact
+from tests.randomness import choose_seed, lives, some
+from tests.spark.jobs.operations import make_branch, put, rows_of, run
+
+ONE = {"bucket": "1"}
+
+
+def files_of(main: Table) -> set[str]:
+    return {f.file_name for s in plan_scan(main).splits for f in s.files}
+
+
+def stored_files(main: Table, warehouse: Path) -> set[str]:
+    return {p.name for p in warehouse.rglob("data-*.parquet")}
+
+
+def test_other_keys_of_one_bucket_are_merged(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(1, "fixed", "a"), (20, "new on fix", "a"), (5, "a5", "a")])
+    put(fix, [(2, None, "a", "-D")])
+    put(main, [(3, "newer", "a"), (30, "new on main", "a")])
+    put(main, [(4, None, "a", "-D")])
+    plan = run(tmp_path, "merge_branch", branch="fix", dry_run=True).details["merged_by_key"]
+    assert (plan["buckets"], plan["bucket_count"]) == (["dt=a/bucket-0"], 1) and plan["read_bytes"] > 1000
+    before = {r for r in rows_of(main) if r[2] == "a"}
+    done = run(tmp_path, "merge_branch", branch="fix")
+    gone = {(1, "a1", "a"), (2, "a2", "a")}
+    assert {r for r in rows_of(main) if r[2] == "a"} == (before - gone) | {(1, "fixed", "a"), (20, "new on fix", "a")}
+    said = done.details["merged_by_key"]
+    assert (said["changed_keys"], said["overlapping_keys"], said["read_bytes"]) == (3, 0, plan["read_bytes"])
+    put(main, [(1, "later", "a"), (20, "later", "a")])
+    assert {(1, "later", "a"), (20, "later", "a")} <= set(rows_of(main)), "a later writer wins"
+
+
+def test_keys_that_both_changed_are_listed_and_can_be_decided(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(k, "fixed", "a") for k in range(8)])
+    put(fix, [(9, None, "a", "-D")])
+    put(main, [(0, "fixed", "a"), *((k, "newer", "a") for k in range(1, 7)), (9, "newer", "a"), (50, "other", "a")])
+    head, files = main.latest_snapshot_id(), stored_files(main, tmp_path)
+    with pytest.raises(ConflictError, match=r"7 keys, \(dt=a, k=1\), .* and 2 more, .*--on-overlap branch") as refused:
+        run(tmp_path, "merge_branch", branch="fix")
+    assert refused.value.details["key_count"] == 7 and len(refused.value.details["keys"]) == 5
+    assert main.latest_snapshot_id() == head and stored_files(main, tmp_path) == files
+    newer = {r for r in rows_of(main) if r[2] == "a"}
+    run(tmp_path, "create_tag", tag="before")
+    run(tmp_path, "merge_branch", branch="fix", on_overlap="main")
+    assert {r for r in rows_of(main) if r[2] == "a"} == newer - {(7, "a7", "a")} | {(7, "fixed", "a")}
+    run(tmp_path, "rollback_to", tag="before")
+    run(tmp_path, "merge_branch", branch="fix", on_overlap="branch")
+    fixed: set[Any] = {(k, "fixed", "a") for k in range(8)}
+    assert {r for r in rows_of(main) if r[2] == "a"} == fixed | {(8, "a8", "a"), (50, "other", "a")}
+
+
+COLUMNS = [("k", "BIGINT NOT NULL"), ("a", "BIGINT"), ("b", "BIGINT"), ("s", "BIGINT"), ("dt", "STRING NOT NULL")]
+KINDS: dict[str, dict[str, str]] = {
+    "deduplicate": {},
+    "several buckets": {"bucket": "3"},
+    "sequence field": {"sequence.field": "s"},
+    "deletion vectors": {"deletion-vectors.enabled": "true"},
+    "dynamic buckets": {"bucket": "-1", "dynamic-bucket.target-row-num": "7"},
+    "partial update": {"merge-engine": "partial-update"},
+    "sequence group": {"merge-engine": "partial-update", "fields.s.sequence-group": "a"},
+    "aggregation": {"merge-engine": "aggregation", "fields.a.aggregate-function": "sum"},
+    "first row": {"merge-engine": "first-row"},
+    "input": {"changelog-producer": "input"},
+    "lookup": {"changelog-producer": "lookup"},
+    "full compaction": {"merge-engine": "aggregation", "changelog-producer": "full-compaction"},
+    "ignored deletes": {"ignore-delete": "true"},
+}
+State = dict[tuple[str, int], tuple[Any, ...]]
+
+
+def keyed_table(warehouse: Path, options: dict[str, str]) -> Table:
+    keys = ["dt", "k"]
+    return create_table(
+        str(warehouse),
+        "d.t",
+        COLUMNS,
+        partition_keys=["dt"],
+        primary_keys=keys,
+        options={"bucket": "1", "num-sorted-run.compaction-trigger": "100", **options},
+    )
+
+
+def state(table: Table) -> State:
+    rows = read_arrow(table).to_pylist()
+    found = {(r["dt"], r["k"]): tuple(r.values()) for r in rows}
+    assert len(found) == len(rows), "a key is there twice"
+    return found
+
+
+def change(table: Table, chance: Random, kind: str, serial: int) -> None:
+    """Write a few rows, or delete some."""
+    rows = []
+    for k in chance.sample(range(40), chance.randint(1, 4)):
+        a, b = (chance.choice([None, chance.randrange(100)]) for _ in "ab")
+        dt = chance.choice("pq")
+        rows.append({"k": k, "a": a, "b": b, "s": serial + chance.randrange(-3, 3), "dt": dt})
+    data = pa.Table.from_pylist(rows, schema=arrow_schema_of(dict(COLUMNS)))
+    if chance.random() < 0.3 and "merge-engine" not in KINDS[kind]:
+        data = data.append_column("_row_kind", pa.array(["-D"] * len(rows)))
+    write_arrow(table, data)
+    if chance.random() < 0.2:
+        compact(table, branch=table.branch_name)
+
+
+def merged(base: State, theirs: State, ours: State, on_overlap: str) -> tuple[State, set[tuple[str, int]]]:
+    """What main has after the merge, and the keys that both changed."""
+    mine = {k for k in base.keys() | theirs.keys() if base.get(k) != theirs.get(k)}
+    both = {k for k in mine if base.get(k) != ours.get(k) != theirs.get(k)}
+    taken = mine if on_overlap == "branch" else mine - both
+    found = {k: v for k, v in ours.items() if k not in taken} | {k: theirs[k] for k in taken if k in theirs}
+    return found, both
+
+
+class Upserter(Thread):
+    """Writes keys from 100 on into the bucket of partition p, without a pause."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self.table, self.written, self.stopped = table, dict[int, int](), Event()
+
+    def run(self) -> None:
+        for number in count():
+            if self.stopped.is_set():
+                return
+            key = 100 + number % 50
+            data = pa.Table.from_pylist([{"k": key, "a": number, "dt": "p"}], schema=arrow_schema_of(dict(COLUMNS)))
+            write_arrow(self.table, data)
+            self.written[key] = number
+
+    def __enter__(self) -> Upserter:
+        self.start()
+        while len(self.written) < 3:
+            sleep(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        self.join()
+
+
+@pytest.mark.parametrize("kind", ["deduplicate", "input", "aggregation"])
+def test_a_publish_and_its_undo_land_beside_a_writer_that_never_pauses(tmp_path: Path, kind: str) -> None:
+    main = keyed_table(tmp_path, KINDS[kind])
+    rows = [{"k": k, "a": k, "dt": "p"} for k in range(20)]
+    write_arrow(main, pa.Table.from_pylist(rows, schema=arrow_schema_of(dict(COLUMNS))))
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    fix = main.branch("fix")
+    with Upserter(main) as writer:
+        for number in range(3):
+            write_arrow(fix, pa.Table.from_pylist([{"k": number, "a": 1000, "dt": "p"}],
+                                                  schema=arrow_schema_of(dict(COLUMNS))))  # fmt: skip
+            done = run(tmp_path, "merge_branch", branch="fix")
+            after = len(writer.written)
+        undone = run(tmp_path, "rollback_to", tag=done.details["undo_tag"], keep_later=True)
+    assert undone.details["merged_by_key"]["changed_keys"] == 1 and after
+    sums = kind == "aggregation"
+    found = {k: row[1] for (_, k), row in state(main).items()}
+    assert {k: v for k, v in found.items() if k < 100} == {k: k for k in range(20)} | {
+        k: 1000 + sums * k for k in range(2)
+    }
+    assert found.keys() >= writer.written.keys()
+    if not sums:
+        assert {k: v for k, v in found.items() if k >= 100} == writer.written
+
+
+@dataclass
+class Life:
+    """A table, its branch, and what the rows must be. ``base``: the branch's rows that main has all of; ``published``:
+    of each publish that stands, main before and after it, and the branch's rows of the one before.
+    """
+
+    warehouse: Path
+    kind: str
+    chance: Random
+    main: Table
+    fix: Table
+    base: State
+    published: list[tuple[str, State, State, State]] = field(default_factory=list)
+    serial: int = 10
+
+    def change(self) -> None:
+        self.serial += 1
+        change(self.chance.choice([self.main, self.main, self.fix]), self.chance, self.kind, self.serial)
+
+    def publish(self) -> None:
+        theirs, ours, on_overlap = state(self.fix), state(self.main), self.chance.choice(["branch", "main"])
+        expected, both = merged(self.base, theirs, ours, on_overlap)
+        asked = {"branch": self.fix.branch_name, "writers_stopped": True}
+        if both:
+            with pytest.raises(ConflictError, match="both changed") as refused:
+                run(self.warehouse, "merge_branch", **asked)
+            assert refused.value.details["key_count"] == len(both)
+            assert state(self.main) == ours
+        done = run(self.warehouse, "merge_branch", **asked, on_overlap=on_overlap)
+        assert state(self.main) == expected
+        if done.changed:
+            self.published.append((done.details["undo_tag"], ours, expected, self.base))
+            self.base = theirs
+
+    def undo(self) -> None:
+        if not self.published:
+            return
+        tag, before, after, base = self.published[-1]
+        ours = state(self.main)
+        expected, both = merged(after, before, ours, "main")
+        asked = {"tag": tag, "keep_later": True, "writers_stopped": True}
+        if both:
+            with pytest.raises(ConflictError, match="changed again"):
+                run(self.warehouse, "rollback_to", **asked)
+            assert state(self.main) == ours
+            return
+        run(self.warehouse, "rollback_to", **asked)
+        assert state(self.main) == expected
+        self.base = base
+        self.published.pop()
+
+    def rebase(self) -> None:
+        self.serial += 1
+        theirs, ours, name = state(self.fix), state(self.main), f"fix{self.serial}"
+        expected, both = merged(self.base, theirs, ours, "main")
+        asked = {"branch": self.fix.branch_name, "to_branch": name}
+        if both:
+            with pytest.raises(ConflictError, match="both changed"):
+                run(self.warehouse, "rebase_branch", **asked)
+            assert not self.main.branch(name).exists()
+        if run(self.warehouse, "rebase_branch", **asked, on_overlap="main").changed:
+            self.fix, self.base, self.published = self.main.branch(name), ours, []
+            assert (state(self.main), state(self.fix)) == (ours, expected)
+
+    def compact(self) -> None:
+        compact(self.main)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("kind", some(KINDS, 4))
+@pytest.mark.parametrize("life", range(lives(1, 5)))
+def test_any_table_is_merged_undone_and_rebased_as_a_model_says(tmp_path: Path, kind: str, life: int) -> None:
+    chance = Random(f"{choose_seed()} {kind} {life}")
+    main = keyed_table(tmp_path, KINDS[kind])
+    for serial in range(4):
+        change(main, chance, kind, serial)
+    run(tmp_path, "create_branch", branch="fix", snapshot=main.latest_snapshot_id())
+    own = Life(tmp_path, kind, chance, main, main.branch("fix"), state(main))
+    steps = [own.change] * 6 + [own.publish] * 3 + [own.undo, own.rebase, own.compact]
+    for step in chance.choices(steps, k=lives(14, 40)):
+        step()
+    own.publish()
+    assert run(tmp_path, "check_table").details["ok"]
+    before = state(main)
+    compact(main)
+    assert state(main) == before
