@@ -82,17 +82,22 @@ def test_statements_do_what_they_do_with_the_embedded_engine(
         )
     head = theirs.latest_snapshot_id()
     assert connector("correct_branch", text, branch="theirs", operation_id="op-4")["details"]["replayed"]
-    nothing = connector("correct_branch", "DELETE FROM branch WHERE k = -1", branch="theirs")
+    none = "DELETE FROM branch WHERE k = -1 AND k IN (SELECT k FROM main)"
+    nothing = connector("correct_branch", none, branch="theirs", restricted_sql=True)
     assert (nothing["changed"], len(nothing["details"]["notes"])) == (False, 1)
     wrong: dict[str, dict[str, Any]] = {
         "UPDATE branch SET v = nope WHERE k = 1": {},
         "DELETE FROM branch": {},
         "DELETE FROM main WHERE k = 1": {},
         "UPDATE branch SET v = 'x' WHERE k = 1": {"dry_run": True},
+        "UPDATE branch SET v = reflect('java.lang.System', 'getenv', 'HOME') WHERE k = 1": {"restricted_sql": True},
+        "DELETE FROM branch WHERE k IN (SELECT k FROM parquet.`/etc`)": {"restricted_sql": True},
+        "SELECT * FROM branch": {"partitions": ("dt=a",)},
     }
     said = [connector("correct_branch", t, branch="theirs", **more)["error"]["message"] for t, more in wrong.items()]
     for message, expected in zip(
-        said, [r"nope.*position 23", "--all-rows", "name it branch", "--dry-run"], strict=True
+        *(said, [r"nope.*position 23", "--all-rows", "name it branch", "--dry-run", "reflect", "parquet", "no SELECT"]),
+        strict=True,
     ):
         assert re.search(expected, message), message
     assert theirs.latest_snapshot_id() == head
@@ -108,6 +113,7 @@ FEATURES = {
     "dynamic-bucket": ({"bucket": "-1"}, "a1=30 a2=7"),
     "partial-update": ({"merge-engine": "partial-update"}, "a1=30 a2=7"),
     "first-row": ({"merge-engine": "first-row"}, "a1=10 a2=20"),
+    "read by the connector alone": ({"query-auth.enabled": "true"}, "a1=30 a2=7"),
 }
 
 

@@ -215,12 +215,13 @@ def _by_statement(
 
     def frames(base: Base) -> dict[str, DataFrame]:
         found = _views(request, base, views, statement.text)
-        return _frames(spark, {name: plan for name, plan in found.items() if name not in own}, statement.text)
+        return _frames(spark, {name: plan for name, plan in found.items() if name not in given}, statement.text)
 
-    own: set[str] = set()
-    if request.engine == "connector":
-        return correct_by_connector(spark, context, request, branch, statement, frames, identity)
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
+    by_connector = request.engine == "connector"
+    given = {*own, MAIN_VIEW} if by_connector else own  # by what runs the statement
+    if by_connector:
+        return correct_by_connector(spark, context, request, branch, statement, frames, own, identity)
     return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite, identity)
 
 

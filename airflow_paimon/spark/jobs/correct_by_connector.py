@@ -1,15 +1,15 @@
 """correct_branch with engine=connector: Paimon's own Spark connector runs one UPDATE, DELETE, MERGE or INSERT.
 
 The statement's target becomes a staging branch that starts from the branch's head, and what the connector commits there
-becomes one commit of the branch: a retry finds it, and an interrupted try changes no branch. Other tables are read as
-with the embedded engine.
+becomes one commit of the branch: a retry finds it, and an interrupted try changes no branch. The views ``branch`` and
+``main`` are read by the connector, too, other tables as with the embedded engine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.catalogs.options import CATALOGS, catalog_options
@@ -17,24 +17,27 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.staging import Staging, discard_staging, open_staging, take_over
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError, first_few
 from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.features import POSTPONED_WAY_OUT
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
-from airflow_paimon.core.table.scan import live_entries, plan_snapshot
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 from airflow_paimon.spark.cut_off import refuse_finer
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
 from airflow_paimon.spark.jobs.correction import Base, made_of, properties, read_heads, result_of
+from airflow_paimon.spark.jobs.correction_sources import MAIN_VIEW
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import is_dynamic
 from airflow_paimon.spark.statements.parse import parse_plan, planned_frame, with_target
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
-from airflow_paimon.spark.statements.tables import own_rows, warehouse_tables
+from airflow_paimon.spark.statements.tables import warehouse_tables
 from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
@@ -59,9 +62,11 @@ def correct_by_connector(
     branch: Table,
     statement: Statement,
     views: Callable[[Base], Mapping[str, DataFrame]],
+    own_views: Collection[str],
     identity: CommitIdentity,
 ) -> OperationResult:
-    """Run a statement on the branch, as one commit.
+    """Run a statement on the branch, as one commit. ``own_views``: the names of the branch, which ``views`` leaves out,
+    as it does that of main.
 
     Raises:
         InvalidInputError: what Spark or the connector says is wrong. ConflictError: the branch was written meanwhile.
@@ -80,8 +85,13 @@ def correct_by_connector(
     staging = open_staging(branch, base.head, base.schema, request.operation_id, context.now_iso)
     try:
         what = f"correct_branch {branch.label}: {statement.kind}, engine connector"
-        with registered(spark, views(base), marked=request.restricted_sql), progress(spark, what):
-            _execute(spark, request, base, statement, _parts(catalog, staging.view))
+        branch_rows = _rows(spark, catalog, branch, base.head)
+        own = {
+            MAIN_VIEW: _rows(spark, catalog, branch.branch(MAIN), base.main_head),
+            **dict.fromkeys(own_views, branch_rows),
+        }
+        with registered(spark, {**views(base), **own}, marked=request.restricted_sql), progress(spark, what):
+            _execute(spark, request, base, statement, branch_rows, _parts(catalog, staging.view))
         _require_compacted(staging, base)
         taken = take_over(staging, identity=identity, properties=described)
     finally:
@@ -96,12 +106,17 @@ def correct_by_connector(
 
 
 def _execute(
-    spark: SparkSession, request: CorrectBranch, base: Base, statement: Statement, target: Sequence[str]
+    spark: SparkSession,
+    request: CorrectBranch,
+    base: Base,
+    statement: Statement,
+    branch_rows: DataFrame,
+    target: Sequence[str],
 ) -> None:
     from py4j.protocol import Py4JJavaError
 
     def own() -> DataFrame:
-        return own_rows(spark, statement.text, plan_snapshot(base.table, base.head, base.schema))
+        return branch_rows
 
     options, restricted = request.storage_options, request.restricted_sql
     tables = warehouse_tables(spark, request.warehouse, options, statement.text, base.table, restricted=restricted)
@@ -122,7 +137,13 @@ def _execute(
 def _parts(catalog: str, view: Table) -> tuple[str, str, str]:
     """Return the name by which Spark finds a branch: catalog, database, table."""
     database, _, table = view.name.partition(".")
-    return catalog, database, f"{table}$branch_{view.branch_name}"
+    return catalog, database, table if view.branch_name == MAIN else f"{table}$branch_{view.branch_name}"
+
+
+def _rows(spark: SparkSession, catalog: str, view: Table, snapshot: Snapshot | None) -> DataFrame:
+    """Return the rows of a branch's newest snapshot, as the connector reads them."""
+    pinned = {} if snapshot is None else {"scan.snapshot-id": str(snapshot.id)}
+    return spark.read.options(**pinned).table(".".join(map(sql_name, _parts(catalog, view))))
 
 
 def _check_table(base: Base, statement: Statement) -> None:
