@@ -33,12 +33,6 @@ BANNED = {
 
 
 INTERNAL = {"design.md", "format.md", "performance.md", "interoperability.md"}
-# Not yet rewritten. A page leaves this list when it passes, and never comes back.
-PENDING = {
-    "docs/howto/check-a-branch.md",
-}
-
-
 def user_pages() -> list[Path]:
     docs = ROOT / "docs"
     return [
@@ -89,8 +83,4 @@ def faults(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", user_pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_page_is_in_plain_english(page: Path) -> None:
-    name = str(page.relative_to(ROOT))
-    if name in PENDING:
-        assert faults(page), f"{name} is rewritten: take it out of PENDING"
-        return
     assert faults(page) == []
