@@ -33,6 +33,8 @@ BANNED = {
 
 
 INTERNAL = {"design.md", "format.md", "performance.md", "interoperability.md"}
+
+
 def user_pages() -> list[Path]:
     docs = ROOT / "docs"
     return [
