@@ -213,7 +213,8 @@ class _Run:
             return {}
         warning = (
             f"{len(found)} buckets were left alone, as a running job may have them open: its next rows would be there "
-            f"twice, or merged with old ones. They are compacted once the job has committed twice without rows of them"
+            f"twice, or merged with old ones. They are compacted once the job has committed three times without rows "
+            f"of them"
         )
         return {"open_buckets": found[:_LISTED], "warnings": [warning]}
 

@@ -101,13 +101,13 @@ def test_a_key_that_is_twice_in_a_bucket_is_found_and_repaired(tmp_path: Path, e
 def test_plans_diffs_and_publishes_say_who_may_have_the_buckets_open(tmp_path: Path, vectors: str) -> None:
     """Where that is wrong, the publish is refused; else the job will restart, and the result says so."""
     table = keyed(tmp_path, bucket="1", deletion_vectors__enabled=vectors, write_only="false")
-    for number in range(5):
+    for number in range(8):
         upsert(table, (f"p{number}", 1, "x"))
     pretend(table)
     table = open_table(str(tmp_path), table.name)
     head = table.latest_snapshot()
     assert head is not None
-    for partition, is_open in (("p4", True), ("p0", False)):
+    for partition, is_open in (("p7", True), ("p0", False)):
         create_branch(table, partition, snapshot=head.id)
         data = rows_of(COLUMNS, [dict(zip(COLUMNS, (partition, 1, None, "y"), strict=True))])
         write_arrow(table.branch(partition), data, mode="dynamic_overwrite")
@@ -123,7 +123,7 @@ def test_plans_diffs_and_publishes_say_who_may_have_the_buckets_open(tmp_path: P
         assert (job["commit_user"], job["snapshot"]) == ("flink", head.id)
         assert (told[0]["quiet_since"] is None) == is_open == bool(told[0]["open_buckets"])
         if effect == "refused":
-            with pytest.raises(UnsafeOperationError, match=r"p=p4/bucket-0 open"):
+            with pytest.raises(UnsafeOperationError, match=r"p=p7/bucket-0 open"):
                 merge_branch(table, branch=partition)
             continue
         warnings = merge_branch(table, branch=partition).details.get("warnings", [])

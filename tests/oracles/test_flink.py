@@ -5,6 +5,7 @@ exact once it has left the bucket alone.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,13 +28,15 @@ from airflow_paimon import (
 )
 from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
 from airflow_paimon.core.publish.published import last_publish
+from airflow_paimon.core.publish.quiet import partition_writers
 from airflow_paimon.core.table.consumers import consumer_names
-from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
+from airflow_paimon.core.table.open_writers_plan import ENDED_AFTER_MS, remembers_replaced_rows
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.spark import sql
 from tests.conftest import REPO_ROOT
 from tests.flink_cluster import Flink, FlinkError
+from tests.oracles.drivers import SparkConnectorOracle
 from tests.spark.test_doc_snippets import Page
 
 if TYPE_CHECKING:
@@ -144,13 +147,13 @@ def correct(table: Table) -> None:
     write_arrow(table.branch("fix"), pa.Table.from_pylist(rows), mode="overwrite", partition={"dt": "d0"})
 
 
-def test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_two_checkpoints(flink: Flink) -> None:
+def test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_three_checkpoints(flink: Flink) -> None:
     """Its later rows are merged onto the corrected ones. Before, a table that would remember the old rows refuses."""
     world = start(flink, "left_alone", KINDS)
     world.commit(*WRONG)
-    for quiet in range(3):
+    for quiet in range(4):
         for table in world.tables.values():
-            if quiet == 2:
+            if quiet == 3:
                 correct(table)
                 merge_branch(table, "fix")
             elif remembers_replaced_rows(table.schema()):
@@ -166,7 +169,7 @@ def test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_two_checkpo
         rollback_to(world.tables["pk_vectors"], snapshot=1)
     world.end()
     for kind, table in world.tables.items():
-        rows = expected(kind, *[("d1", n, n, n) for n in range(3)], *LATER)
+        rows = expected(kind, *[("d1", n, n, n) for n in range(4)], *LATER)
         assert rows_of(table) == rows, kind
         assert flink.query(f"SELECT * FROM {table.name}") == rows, kind
 
@@ -240,6 +243,7 @@ def test_what_streaming_readers_get_of_a_publish(flink: Flink) -> None:
     world.commit(*WRONG)
     for n in range(2):
         world.commit(("d1", n, 1, n))
+    world.checkpoint()
     with pytest.raises(FlinkError, match="when the primary keys are not defined"):
         flink.sql(f"SELECT * FROM append /*+ OPTIONS({OVERWRITES}) */", most=1)
     steady = [name for name in READERS if not name.startswith("restarts")]
@@ -301,7 +305,8 @@ def test_the_tutorial(flink: Flink, spark: SparkSession) -> None:
     shell(correction)
     with pytest.raises(UnsafeOperationError, match=r"a running job may have dt=2026-11-18/bucket-0 open"):
         shell(publish)
-    arrives(("2026-11-19", 5, 4, "e"))
+    for _ in range(2):
+        arrives(("2026-11-19", 5, 4, "e"))
     flink.reaches(jobs[1], "SELECT * FROM daily", shown[:3])
     shell(publish)
     flink.reaches(jobs[1], "SELECT * FROM daily", shown[3:])
@@ -360,7 +365,7 @@ def test_a_job_that_filled_the_branch_goes_on_on_main(flink: Flink) -> None:
 @pytest.mark.parametrize(
     "test",
     [
-        test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_two_checkpoints,
+        test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_three_checkpoints,
         test_what_streaming_readers_get_of_a_publish,
         test_a_job_that_filled_the_branch_goes_on_on_main,
     ],
@@ -410,3 +415,99 @@ def test_compactions_statements_and_erasures_leave_open_buckets_alone(flink: Fli
     write_arrow(table, one, mode="overwrite", partition={"dt": "d1"}, writers_stopped=True)
     sql(spark, str(flink.warehouse), f"ALTER TABLE {table.name} DROP PARTITION (dt = 'd2')", writers_stopped=True)
     assert rows_of(table) == sorted([row for row in rows if row[0] == "d0"] + [("d1", 1, 0, 0)], key=repr)
+
+
+def opened(table: Table, *partitions: str, after_ms: int = 0) -> set[tuple[str, str]]:
+    """Which commit users may have which partitions open, at a later time."""
+    specs = [f"dt={partition}" for partition in partitions]
+    found = partition_writers(table, specs, time.time_ns() // 1_000_000 + after_ms)
+    assert (found["quiet_since"] is None) == bool(found["open_buckets"]) or not found["jobs"]
+    return {(one["commit_user"], one["bucket"].partition("/")[0].removeprefix("dt=")) for one in found["open_buckets"]}
+
+
+def last_user(table: Table) -> str:
+    return table.snapshot(table.latest_snapshot_id() or 0).commit_user
+
+
+@pytest.mark.thorough
+def test_each_job_closes_a_bucket_by_itself_over_a_restart_too(
+    flink: Flink, connector_oracle: SparkConnectorOracle
+) -> None:
+    """Two jobs at one bucket, one of them stopped and resumed, another one that ended, and batch writers."""
+    world = start(flink, "several", {"partial_lookup": KINDS["partial_lookup"]})
+    table, statement = world.tables["partial_lookup"], "INSERT INTO partial_lookup SELECT * FROM {}"
+    world.commit(*WRONG)
+    first = last_user(table)
+    flink.source("feed_b", "dt STRING, id BIGINT, v BIGINT, w BIGINT")
+    job = flink.insert(statement.format("feed_b"))
+
+    def other(job: str, *rows: Row, feed: str = "feed_b") -> str:
+        flink.feed(feed, rows, job)
+        flink.committed(table, flink.checkpoint(job)[job])
+        return last_user(table)
+
+    second = other(job, ("d0", 1, 100, 1))
+    assert opened(table, "d0") == {(first, "d0"), (second, "d0")}
+    for n in range(3):
+        world.commit(("d1", n, n, n))
+    assert opened(table, "d0") == {(second, "d0")}
+    path = flink.stop(job)
+    correct(table)
+    with pytest.raises(UnsafeOperationError, match=f"commit user {second}"):
+        merge_branch(table, "fix")  # the savepoint is one commit without rows of it
+    job = flink.insert(statement.format("feed_b"), {"execution.state-recovery.path": path})
+    assert other(job, ("d2", 1, 1, 1)) == second
+    with pytest.raises(UnsafeOperationError, match=f"commit user {second}"):
+        merge_branch(table, "fix")  # the resumed job has opened it again, and its first commit closes nothing
+    other(job, ("d2", 2, 2, 2))
+    merge_branch(table, "fix")
+    other(job, *LATER)
+    flink.checkpoint(job)
+    assert flink.restarts(job) == 1, "only from the savepoint"
+    rows = expected("partial_lookup", *LATER)
+    assert flink.query("SELECT * FROM partial_lookup WHERE dt = 'd0'") == rows
+
+    flink.cancel(job)
+    flink.source("feed_c", "dt STRING, id BIGINT, v BIGINT, w BIGINT")
+    job = flink.insert(statement.format("feed_c"))
+    third = other(job, ("d3", 1, 1, 1), feed="feed_c")
+    assert third not in (first, second)
+    assert opened(table, "d2", "d3") == {(second, "d2"), (third, "d3")}
+    assert opened(table, "d2", after_ms=ENDED_AFTER_MS + 60_000) == set(), "the job has ended by then"
+    world.end()
+    flink.cancel(job)
+    flink.batch("INSERT INTO partial_lookup VALUES ('d4', 1, 1, 1)")
+    connector_oracle.sql(flink.warehouse, f"INSERT INTO {table.name} VALUES ('d5', 1, 1, 1)")
+    assert opened(table, "d4", "d5") == set()
+
+
+@pytest.mark.thorough
+def test_a_job_that_compacts_for_others_has_their_buckets_open(flink: Flink) -> None:
+    """The writers of a ``write-only`` table look nothing up; the compactor does, until it had two other commits."""
+    options = "'write-only'='true', 'continuous.discovery-interval'='200 ms'"
+    world = start(flink, "compacted", {"pk_vectors": f"{KINDS['pk_vectors']}, {options}"})
+    table = world.tables["pk_vectors"]
+    ((_, started),) = flink.sql("CALL sys.compact(`table` => 'compacted.pk_vectors')")
+    compactor = started.removeprefix("JobID=")
+    count = "SELECT dt, CAST(COUNT(*) AS INT) FROM pk_vectors GROUP BY dt"
+    shown: list[tuple[str, int]] = [("d0", len(WRONG))]
+    world.commit(*WRONG)
+    flink.reaches(compactor, count, shown)
+    user = last_user(table)
+    assert user != table.snapshot(1).commit_user
+    correct(table)
+    for n in range(1, 4):
+        assert opened(table, "d0") == {(user, "d0")}
+        with pytest.raises(UnsafeOperationError, match=f"commit user {user}"):
+            merge_branch(table, "fix")
+        world.commit((f"d{n}", 1, 1, 1))
+        shown.append((f"d{n}", 1))
+        flink.reaches(compactor, count, shown)
+    assert opened(table, "d0") == set()
+    merge_branch(table, "fix")
+    world.commit(*LATER)
+    rows = expected("pk_vectors", *LATER)
+    flink.reaches(compactor, "SELECT * FROM pk_vectors WHERE dt = 'd0'", rows)
+    flink.cancel(compactor)
+    world.end()
+    assert check_table(table, verify_keys=True).details["findings"] == []

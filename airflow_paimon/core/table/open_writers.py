@@ -56,7 +56,7 @@ def open_buckets(
     """Return those of some buckets that a job may have open as of a snapshot of the branch, with the job.
 
     It is empty where open writers do no harm (``remembers_replaced_rows``). Reads the snapshots of one day, and the
-    changes of each running job's last two commits. ``schema``: the branch's; ``now_ms``: epoch milliseconds.
+    changes of each running job's last commits. ``schema``: the branch's; ``now_ms``: epoch milliseconds.
     """
     if not buckets or not remembers_replaced_rows(schema):
         return []
@@ -203,7 +203,7 @@ def refuse_open(
     raise UnsafeOperationError(
         f"{view.label}: a running job may have {listed} open (commit user {users}), "
         f"and would merge its next rows with those that it remembers, so nothing was {done}. Wait until the job has "
-        f"committed twice without rows of them; or stop it, and use writers_stopped (--writers-stopped)",
+        f"committed three times without rows of them; or stop it, and use writers_stopped (--writers-stopped)",
         code="open-writer",
         details={
             "open_buckets": [b.to_json(names[b.bucket]) for b in found[:_LISTED]],

@@ -1,8 +1,10 @@
 """Which buckets a streaming writer of another engine may still have open, as far as the snapshots show.
 
-A Flink job closes its writer of a bucket once two of its checkpoints brought no rows of that bucket. Until then it goes
-on from the files that it knew, whatever has replaced them. Measured with Flink 2.0.1 and Paimon 1.4.2
-(docs/howto/flink-tables.md, Open writers): in tables whose compactions look rows up, the replaced rows come back.
+A Flink job closes its writer of a bucket once two of its checkpoints brought no rows of that bucket. After a restart it
+opens the bucket again, if its last checkpoint had it open, and its first commit closes nothing; the snapshots don't
+show restarts. Until then it goes on from the files that it knew, whatever has replaced them. Measured with Flink 2.0.1
+and Paimon 1.4.2 (docs/howto/flink-tables.md, Open writers): in tables whose compactions look rows up, the replaced rows
+come back.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
 
-CLOSED_AFTER = 2
-"""Commits of a job without rows of a bucket, after which its writer of the bucket is closed."""
+CLOSED_AFTER = 3
+"""Commits of a job without rows of a bucket, after which its writer of the bucket is closed, also if it was restarted
+once.
+"""
 LOOKED_BACK = 10
 """Commits of a job that tell since when it has left a bucket alone."""
 ENDED_AFTER_INTERVALS = 10

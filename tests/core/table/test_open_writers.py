@@ -33,14 +33,14 @@ def open_ids(*snapshots: Snapshot, is_cut: bool = False, write_only: bool = Fals
     return {w.user: sorted(s.id for commits in w.commits[:CLOSED_AFTER] for s in commits) for w in found}
 
 
-def test_the_last_two_commits_of_a_running_job_are_open_with_their_compactions() -> None:
+def test_the_last_three_commits_of_a_running_job_are_open_with_their_compactions() -> None:
     job = [commit(n, "job", n // 2, (10 - n) * MINUTE, list(CommitKind)[n % 2]) for n in range(2, 10)]
-    assert open_ids(*job) == {"job": [6, 7, 8, 9]}
+    assert open_ids(*job) == {"job": [4, 5, 6, 7, 8, 9]}
 
 
 def test_each_job_counts_by_itself() -> None:
     assert open_ids(*(commit(n, "fast", n, (9 - n) * MINUTE) for n in range(1, 9)), commit(9, "slow", 3, 0)) == {
-        "fast": [7, 8],
+        "fast": [6, 7, 8],
         "slow": [9],
     }
 
@@ -52,7 +52,7 @@ def test_each_job_counts_by_itself() -> None:
 def test_a_job_has_ended_when_it_is_silent_for_ten_of_its_intervals(interval: int, age: int, runs: bool) -> None:
     """Minutes. At least ten of them, and at most a day."""
     job = [commit(n, "job", n, (age + (3 - n) * interval) * MINUTE) for n in (1, 2, 3)]
-    assert open_ids(*job) == ({"job": [2, 3]} if runs else {})
+    assert open_ids(*job) == ({"job": [1, 2, 3]} if runs else {})
 
 
 def test_one_commit_says_nothing_of_the_interval() -> None:
@@ -86,11 +86,11 @@ def test_what_expired_may_be_the_second_last_commit() -> None:
 
 @pytest.mark.parametrize(
     ("last", "is_open", "quiet_minutes"),
-    [(9, True, None), (8, True, None), (7, False, 1), (5, False, 3), (None, False, 6)],
+    [(9, True, None), (7, True, None), (6, False, 1), (5, False, 2), (None, False, 5)],
 )
 def test_since_when_a_job_has_left_buckets_alone(last: int | None, is_open: bool, quiet_minutes: int | None) -> None:
-    """One commit a minute, the newest (9) a minute ago: two later ones have closed the bucket of commit 7 by then. What
-    was not looked at (before 4) may have changed it.
+    """One commit a minute, the newest (9) a minute ago: three later ones have closed the bucket of commit 6 by then.
+    What was not looked at (before 3) may have changed it.
     """
     job = [commit(n, "job", n, (10 - n) * MINUTE) for n in range(1, 10)]
     (writer,) = running_writers(job, now_ms=NOW, is_cut=False)
