@@ -9,13 +9,15 @@ from typing import Any
 
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.health.gather import read_health
+from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.table import Table, find_databases, find_tables
+from airflow_paimon.core.table.table import Table, find_databases, find_tables, matching_tables
 from airflow_paimon.shown import glance, lists, live_files
 from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
 
@@ -43,6 +45,21 @@ def tables(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int
     shown, left = limited(found, limit)
     seen = [(t.name, glance.glance(t, with_state=True)) for t in shown]
     return replace(glance.tables([(name, one) for name, one in seen if one is not None]), left=left)
+
+
+def healths(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
+    """List the tables of a warehouse's catalog; those that can't be read come first, then the worst.
+
+    Raises:
+        NotFoundError: it has no database.
+    """
+    found = matching_tables(open_catalog(warehouse, storage_options), ["*"])
+    return lists.healths(read_healths(found, _now_ms())).first(limit)
+
+
+def health(table: Table, limit: int) -> Listing:
+    """List the reasons of a table's score, those that cost the most points first."""
+    return lists.reasons(read_health(table, _now_ms())).first(limit)
 
 
 def branches(table: Table, limit: int) -> Listing:
@@ -143,7 +160,11 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
 
 def storage(table: Table, limit: int) -> Listing:
     """List what holds files of the table, of all branches, with what its end would free, the most first."""
-    return lists.holders(read_usage(table, int(time.time() * 1000))).first(limit)
+    return lists.holders(read_usage(table, _now_ms())).first(limit)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _elsewhere(table: Table) -> str:
@@ -164,6 +185,7 @@ OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {
     "partitions": partitions,
     "files": files,
     "storage": storage,
+    "health": health,
 }
 
 OF_A_VERSION: Mapping[str, Callable[[Table, int, Snapshot], Listing]] = {

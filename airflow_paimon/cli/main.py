@@ -299,7 +299,7 @@ def _check_values(options: argparse.Namespace) -> None:
 
 def _look_up(options: argparse.Namespace) -> Any:
     # Imported here: --help and mistakes need no Arrow.
-    from airflow_paimon.cli import health, lookups
+    from airflow_paimon.cli import lookups
     from airflow_paimon.core.requests.arguments import read_storage_options
     from airflow_paimon.core.table.paths import MAIN
     from airflow_paimon.core.table.table import resolve_version
@@ -317,7 +317,7 @@ def _look_up(options: argparse.Namespace) -> Any:
         name, _ = _asked_name(options)
         return audit(options.warehouse, storage, name, limit, options.since, options.until, options.format)
     if getattr(options, "table", None) is None:
-        of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": health.tables}
+        of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": lookups.healths}
         return of_all[options.what](options.warehouse, storage, limit)
     table, version = _asked_table(options, storage)
     if options.what == "plan":
@@ -337,7 +337,7 @@ def _look_up(options: argparse.Namespace) -> Any:
         view, snapshot = resolve_version(table, version)
         assert snapshot is not None  # or it was not found
         return lookups.OF_A_VERSION[options.what](view, limit, snapshot)
-    return health.one(table, limit) if options.what == "health" else lookups.OF_A_TABLE[options.what](table, limit)
+    return lookups.OF_A_TABLE[options.what](table, limit)
 
 
 def _asked_name(options: argparse.Namespace) -> tuple[str, int | str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from airflow_paimon.core.audit.audit_record import ERASURE, AuditRecord
 from airflow_paimon.core.format.schema import TableSchema
@@ -22,7 +23,7 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.shown.holders import holder_text
-from airflow_paimon.shown.listing import Listing, duration_text, heads, size_text, utc_time
+from airflow_paimon.shown.listing import Listing, counted, duration_text, heads, size_text, utc_time
 
 STORED_ROWS = "With earlier versions of rows and deletes; a reader may see fewer"
 
@@ -143,8 +144,8 @@ def _totals(totals: Totals) -> str:
     )
 
 
-def reasons(health: TableHealth, note: str) -> Listing:
-    """List the reasons of a table's score, those that cost the most points first. ``note``: what it is made of."""
+def reasons(health: TableHealth) -> Listing:
+    """List the reasons of a table's score, those that cost the most points first; the note says what it is made of."""
     rows = [
         (r.id, r.points, r.figure, r.limit, r.unit, _job_of(r), r.cost_bytes or None, r.text) for r in health.reasons
     ]
@@ -154,7 +155,29 @@ def reasons(health: TableHealth, note: str) -> Listing:
         "job": "The job that mends it; with none, a setting or a writer does",
         "costs": "What that job reads and writes again at most",
     }
-    return Listing(title="reasons", columns=names, rows=rows, note=note, help=help)
+    return Listing(title="reasons", columns=names, rows=rows, note=_facts(health), help=help)
+
+
+def _facts(health: TableHealth) -> str:
+    files, held = health.files, health.held
+    facts = [
+        f"Score {health.score}: {counted(files.files, 'file')} with {size_text(files.bytes)}",
+        f"{files.small_files:,} of them small",
+        f"{counted(files.most_runs, 'sorted run')} at most" if files.most_runs else "",
+        f"waiting for a compaction: {counted(files.waiting_rows, 'row')}" if files.waiting_rows else "",
+        f"{counted(held.snapshots, 'snapshot')}, {counted(held.tags, 'tag')}, {counted(held.branches, 'branch')}",
+        counted(health.manifests.count, "manifest"),
+        _oldest_text(health),
+    ]
+    return "; ".join(filter(None, facts))
+
+
+def _oldest_text(health: TableHealth) -> str:
+    oldest = health.held.oldest
+    if oldest is None:
+        return ""
+    day = datetime.fromtimestamp(oldest.since_ms / 1000, UTC).date().isoformat()
+    return f"the oldest state, of {day}, is held by {oldest.kind} {oldest.name}"
 
 
 def _job_of(reason: Reason) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from airflow_paimon.cli.health import facts_text
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.plugin.panel import PageContext, Panel
@@ -24,7 +23,7 @@ def show(context: PageContext) -> Panel:
         fresh=SERVES_SECONDS,
         weigh=lambda _: 5000,
     )
-    listing = lists.reasons(found, facts_text(found))
+    listing = lists.reasons(found)
     empty = "Nothing takes points off: the score is 100"
     marks = {"reason": lambda row: "bad" if row["points"] >= 100 - POOR else "warn"}
     return Panel(sheets=[context.sheet(listing, empty=empty, search=False, marks=marks)], notes=[f"{listing.note}."])
