@@ -86,6 +86,8 @@ class Flink:
     """The release of its connector."""
     session: str = ""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    start_tasks: Callable[[], None] = lambda: None
+    """Starts a task manager, after ``kill_tasks``, and waits until it is there."""
 
     @property
     def warehouse(self) -> Path:
@@ -97,6 +99,11 @@ class Flink:
             return bool(_ask(f"{self.manager}/overview")["taskmanagers"])
         except FlinkError:  # the job manager is being elected
             return False
+
+    def kill_tasks(self) -> None:
+        """End the task manager at once, as ``kill -9`` does. Its jobs wait for another one."""
+        self.processes["tasks"].kill()
+        self.processes["tasks"].wait(30)
 
     def sql(self, statement: str, *, most: int | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows, the first ``most`` of an endless one."""
@@ -277,6 +284,12 @@ def flink_cluster(folder: Path, release: str = "flink") -> Iterator[Flink]:
         wait_for(flink.processes["manager"], manager, "Flink's job manager")
         wait_for(flink.processes["gateway"], gateway, "Flink's SQL gateway")
         flink._wait(flink.is_up, "task manager")
+
+        def start_tasks() -> None:
+            flink.processes["tasks"] = ends.enter_context(_process(folder, "tasks", release))
+            flink._wait(flink.is_up, "task manager")
+
+        flink.start_tasks = start_tasks
         flink.session = _ask(f"{flink.gateway}/sessions", {})["sessionHandle"]
         flink.sql(f"CREATE CATALOG p WITH ('type'='paimon', 'warehouse'='file://{flink.warehouse}')")
         flink.sql("USE CATALOG p")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -89,7 +89,14 @@ class World:
         self.flink.cancel(*set(self.jobs.values()))
 
 
-def start(flink: Flink, database: str, kinds: dict[str, str], *, apart: bool = False) -> World:
+def start(
+    flink: Flink,
+    database: str,
+    kinds: dict[str, str],
+    *,
+    apart: bool = False,
+    settings: Mapping[str, str] | None = None,
+) -> World:
     """Make a table of each kind, and start a job that writes all of them, or one for each (``apart``)."""
     flink.sql(f"CREATE DATABASE {database}")
     flink.sql(f"USE {database}")
@@ -103,9 +110,10 @@ def start(flink: Flink, database: str, kinds: dict[str, str], *, apart: bool = F
         )
     inserts = {name: f"INSERT INTO {name} SELECT * FROM feed_{database}" for name in kinds}
     if apart:
-        jobs = {name: flink.insert(insert) for name, insert in inserts.items()}
+        jobs = {name: flink.insert(insert, settings) for name, insert in inserts.items()}
     else:
-        jobs = dict.fromkeys(kinds, flink.insert(f"EXECUTE STATEMENT SET BEGIN {'; '.join(inserts.values())}; END"))
+        together = f"EXECUTE STATEMENT SET BEGIN {'; '.join(inserts.values())}; END"
+        jobs = dict.fromkeys(kinds, flink.insert(together, settings))
     return World(flink, {name: open_table(str(flink.warehouse), f"{database}.{name}") for name in kinds}, jobs)
 
 
