@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _MOST_TABLES = 1000
 """Names that patterns are compared with."""
-_MOST_OPENED = 20
 
 
 def check_masks(hook: PaimonHook) -> None:
@@ -25,7 +24,7 @@ def check_masks(hook: PaimonHook) -> None:
         InvalidInputError: names one that isn't there.
     """
     for pattern, columns in hook.masked.items():
-        known = _columns_of(hook, pattern)
+        known = _columns_of(hook, pattern, {c.strip().lower() for c in columns})
         missing = [c for c in columns if c.strip().lower() not in known]
         if missing:
             near = get_close_matches(missing[0].lower(), known, 1)
@@ -36,15 +35,19 @@ def check_masks(hook: PaimonHook) -> None:
             )
 
 
-def _columns_of(hook: PaimonHook, pattern: str) -> set[str]:
-    """Return the columns of the tables that a pattern names, all versions of them, in lower case."""
+def _columns_of(hook: PaimonHook, pattern: str, wanted: set[str]) -> set[str]:
+    """Return the columns of the tables that a pattern names, all versions of them, in lower case; not of further
+    tables once all that are ``wanted`` are found.
+    """
     if any(c in pattern for c in "*?["):
         names = [name for name in _table_names(hook) if fnmatchcase(name.lower(), pattern.strip().lower())]
     else:
         names = [pattern.strip()]
     found: set[str] = set()
     opened = 0
-    for name in names[:_MOST_OPENED]:
+    for name in names:
+        if wanted <= found and opened:
+            break
         try:
             schemas = hook.get_table(name).require().schemas()
             found |= {field.name.lower() for schema in schemas for field in schema.fields}

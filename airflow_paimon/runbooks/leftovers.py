@@ -191,8 +191,12 @@ def clean_up_unpublished(params: Mapping[str, Any], planned: Sequence[Mapping[st
     """Delete the branches and tags of a run that has nothing to publish, unless its form keeps them."""
     if params["keep_branch"]:
         return []
-    form = {**params, "clean_up": True}
-    return [line for one in planned for line in clean_up_run({**form, "table": one["table"]}, one, {})]
+    lines = []
+    for one in planned:
+        branch = one.get("from_branch", MAIN)
+        table = one["table"] if branch == MAIN else f"{one['table']}$branch_{branch}"
+        lines += clean_up_run({**params, "clean_up": True, "table": table}, one, {})
+    return lines
 
 
 def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:

@@ -158,12 +158,16 @@ def _needs_spark(request: Request, why: str) -> Outcome:
     return Outcome({"operation": request.operation, "table": request.table, "needs_spark": why}, NEEDS_SPARK)
 
 
+_WITHOUT_SPARK = "Small compactions and rescales can do without Spark: --local-execution all"
+
+
 def _failed(request: Request, error: Exception) -> Outcome:
     if isinstance(error, ModuleNotFoundError):
         log.exception("%s failed", request.operation)
         needed = "a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
         if error.name in ("pyspark", "py4j"):
-            needed = f"{request.operation} runs in Spark (pip install pyspark), or submit the job with spark-submit"
+            needed = f"{request.operation} runs in Spark (pip install pyspark), or submit the job with spark-submit. "
+            needed += _WITHOUT_SPARK
         missing = UnsupportedFeatureError(
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: {needed}"
         )
@@ -172,8 +176,7 @@ def _failed(request: Request, error: Exception) -> Outcome:
         log.exception("%s failed", request.operation)
         missing = UnsupportedFeatureError(
             f"{request.operation} runs in Spark, which could not be started here: it needs Java (JAVA_HOME; the log "
-            f"has what Spark said), or submit the job with spark-submit. Small compactions and rescales can do "
-            f"without Spark: --local-execution all"
+            f"has what Spark said), or submit the job with spark-submit. {_WITHOUT_SPARK}"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     if isinstance(error, PaimonError):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import StorageError
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.hooks._connection_test import within
 from airflow_paimon.hooks.paimon import PaimonHook
 from tests import azure_server, gcs_server, oss_server
@@ -410,6 +411,13 @@ def test_what_is_named_and_not_there(
     good, said = press(monkeypatch, warehouse=str(warehouse), **extra)
     assert not good and message in said
     good, said = press(monkeypatch, warehouse=str(warehouse), masked_columns={"d.T*": ["K"], "d.t": ["v"]})
+    assert good, said
+
+
+def test_a_column_of_any_table_that_a_pattern_names_is_found(monkeypatch: pytest.MonkeyPatch, warehouse: Path) -> None:
+    for number in range(30):
+        create_table(str(warehouse), f"d.t{number:02}", [("k" if number < 29 else "email", "INT")])
+    good, said = press(monkeypatch, warehouse=str(warehouse), masked_columns={"d.*": ["email"]})
     assert good, said
 
 

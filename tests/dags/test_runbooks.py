@@ -482,6 +482,18 @@ def test_a_correction_that_has_changed_nothing_has_nothing_to_approve_and_leaves
     assert main.branch_names() == main.tag_names() == []
 
 
+def test_a_correction_of_a_chain_tables_branch_that_has_changed_nothing_leaves_nothing(warehouse: Path) -> None:
+    main, tag = make_table(warehouse), leftovers.run_tag(OWNER)
+    append(main, "1")
+    run(main, "create_branch", branch="delta", snapshot=1)
+    run(main, "create_tag", branch="delta", tag=tag)
+    run(main, "create_branch", branch="fix", from_branch="delta", tag=tag, owner=OWNER)
+    params = form("data_correction", {"table": "d.t$branch_delta"})
+    made = {"table": "d.t", "from_branch": "delta", "branch": "fix", "tag": tag, "owner": OWNER}
+    assert "Cleaned up: branch fix and tag" in leftovers.clean_up_unpublished(params, [made])[0]
+    assert (main.branch_names(), tag in main.branch("delta").tag_names()) == (["delta"], False)
+
+
 @pytest.mark.parametrize("publish", ["merge", "fast_forward"])
 def test_a_required_check_without_a_result_ends_the_run_before_anybody_is_asked(warehouse: Path, publish: str) -> None:
     main, _ = corrected(warehouse)

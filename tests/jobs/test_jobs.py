@@ -142,7 +142,9 @@ def test_a_job_in_spark_says_how_to_get_it(warehouse: Path, tmp_path: Path) -> N
     asked = on(warehouse, "--branch=fix", f"--sql={tmp_path / 'fix.sql'}")
     ended = run_job("correct_branch", *asked, env={"PYTHONPATH": f"{tmp_path / 'none'}:{REPO_ROOT}"})
     assert (ended.code, ended.result["error"]["kind"]) == (2, "unsupported")
-    assert "correct_branch runs in Spark (pip install pyspark), or submit" in ended.result["error"]["message"]
+    message = ended.result["error"]["message"]
+    assert "correct_branch runs in Spark (pip install pyspark), or submit" in message
+    assert message.endswith("can do without Spark: --local-execution all")
 
 
 @pytest.mark.parametrize("view", ["d.t@1", "d.t@good", "d.t$branch_fix@1", "d.t@fix.1"])

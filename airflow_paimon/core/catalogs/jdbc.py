@@ -66,15 +66,14 @@ class JdbcCatalog(Catalog):
 
     def databases(self) -> list[str]:
         with self.database.transaction() as run:
-            found = {row[0] for sql in _DATABASES for row in run.rows(sql, self.key)}
-        return sorted(found)
+            return sorted(_databases(run, self.key))
 
     def create_database(self, name: str) -> None:
         place = f"{self.files.warehouse.uri.rstrip('/')}/{name}.db"
 
         def insert() -> bool:
             with self.database.transaction() as run:
-                if name in {row[0] for sql in _DATABASES for row in run.rows(sql, self.key)}:
+                if name in _databases(run, self.key):
                     return False
                 row = "INSERT INTO paimon_database_properties VALUES (?, ?, ?, ?)"
                 said = {"exists": "true", "location": place}  # as Java does
@@ -84,9 +83,9 @@ class JdbcCatalog(Catalog):
             raise AlreadyExistsError(f"{self.label} has a database {name!r} already")
 
     def drop_database(self, name: str) -> None:
-        if name not in self.databases():
-            raise NotFoundError(f"{self.label} has no database {name!r}")
         with self.database.transaction() as run:
+            if name not in _databases(run, self.key):
+                raise NotFoundError(f"{self.label} has no database {name!r}")
             of_it = "catalog_key = ? AND database_name = ?"
             run.run(f"DELETE FROM paimon_database_properties WHERE {of_it}", self.key, name)
 
@@ -247,6 +246,10 @@ class JdbcGuard:
         except PaimonError as error:
             log.warning("The lock %r could not be released and expires by itself (%s)", lock, error.message)
             return True
+
+
+def _databases(run: Transaction, key: str) -> set[str]:
+    return {row[0] for sql in _DATABASES for row in run.rows(sql, key)}
 
 
 def _with_tables(database: Database, action: Callable[[], T], *tables: str) -> T:

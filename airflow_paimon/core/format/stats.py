@@ -64,11 +64,20 @@ def parse_stats_mode(text: str) -> StatsMode:
     raise InvalidInputError(f"Statistics mode {text!r} is unknown: it is none, counts, full or truncate(16)")
 
 
+def _kept(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidInputError(
+            f"Table option metadata.stats-keep-first-n-columns should be a whole number, it is {text!r}"
+        ) from None
+
+
 def stats_modes(columns: Sequence[str], options: Mapping[str, str]) -> list[StatsMode]:
     """Return each column's mode: ``fields.<column>.stats-mode``, else the table's as far as
     ``metadata.stats-keep-first-n-columns`` reaches."""
     default = parse_stats_mode(options.get("metadata.stats-mode", "truncate(16)"))
-    keep = int(options.get("metadata.stats-keep-first-n-columns", "-1"))
+    keep = _kept(options.get("metadata.stats-keep-first-n-columns", "-1"))
     modes = []
     for position, column in enumerate(columns):
         own = options.get(f"fields.{column}.stats-mode")

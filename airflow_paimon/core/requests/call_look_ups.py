@@ -11,6 +11,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.procedures import MINOR, ONTO
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
@@ -81,7 +82,7 @@ def runs_of_minor(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
     schema = _view(table, values).schema()
     if not schema.primary_keys:
         return found
-    runs = int(schema.options.get(_MINOR_RUNS, _DEFAULT_RUNS))
+    runs = TableOptions(schema.options).number(_MINOR_RUNS, _DEFAULT_RUNS)
     return found | {"max_sorted_runs": max(1, runs - 1)}
 
 

@@ -46,6 +46,11 @@ def test_modes() -> None:
             parse_stats_mode(text)
 
 
+def test_a_number_of_columns_that_is_none_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="columns should be a whole number"):
+        stats_modes(["a"], {"metadata.stats-keep-first-n-columns": "some"})
+
+
 def test_modes_of_columns() -> None:
     columns = ["a", "b", "c"]
     assert stats_modes(columns, {}) == [StatsMode("truncate", 16)] * 3
