@@ -315,13 +315,22 @@ killed in between: whoever lists the folder next does this in its stead (``put_b
 """
 
 
+_LONGEST_AWAY = 200
+"""Bytes of a file's name that leave room for the rest, of 255."""
+
+
 def content_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def away_beside(file: str, data: bytes) -> str:
-    """Name the place to which a file goes that is to be deleted if its content is ``data``; see ``AWAY``."""
+def away_beside(file: str, data: bytes) -> str | None:
+    """Name the place to which a file goes that is to be deleted if its content is ``data``; see ``AWAY``.
+
+    None: the file's own name is so long that there is no such name.
+    """
     folder, _, name = file.rpartition("/")
+    if len(os.fsencode(name)) > _LONGEST_AWAY:
+        return None
     return f"{folder}/.{name}.{content_digest(data)}{uuid.uuid4().hex[:8]}.away"
 
 

@@ -145,6 +145,8 @@ class HdfsStore(Store):
             return False
         key = self._key(object_name(path))
         away = away_beside(key, data)
+        if away is None:
+            return super().delete_same(path, data)
         try:
             self._client.rename(key, away, overwrite=False)
         except FAILURES as error:

@@ -283,6 +283,8 @@ class LocalStore(Store):
             return False
         file = self._object(path)
         away = away_beside(file, data)
+        if away is None:
+            return super().delete_same(path, data)
         try:
             os.rename(file, away)
         except FileNotFoundError:
