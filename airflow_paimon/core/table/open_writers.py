@@ -100,7 +100,10 @@ def _note(
         return ""
     if not users:
         jobs = first_few(sorted(w.user for w in writers), _LISTED)
-        return f"running jobs (commit user {jobs}) have left these buckets alone since {_utc(quiet_ms)}, or longer"
+        return (
+            f"running jobs (commit user {jobs}) have left these buckets alone since {_utc(quiet_ms)}, or longer; rows "
+            f"that they have read and not committed yet don't show"
+        )
     who, what = first_few(sorted(users), _LISTED), first_few(names, _LISTED) if names else "these files"
     if harm == "refused":
         return (
