@@ -45,6 +45,18 @@ def test_a_key_is_one_whoever_writes_it(connector_oracle: SparkConnectorOracle, 
     assert both(connector_oracle, tmp_path, table, "k = 'ab'") == found[1:2]
 
 
+def test_a_key_that_java_stores_shorter_is_another_one_for_the_connector_too(
+    connector_oracle: SparkConnectorOracle, java_oracle: JavaOracle, tmp_path: Path
+) -> None:
+    """So no writer of ours makes one row of them: docs/limits.md says so."""
+    table = create_table(str(tmp_path), "d.t", KEYED, primary_keys=["k"], options={"bucket": "1"})
+    java_oracle.write(tmp_path, "d.t", rows(("ab", "x", 1)))
+    connector_oracle.sql(tmp_path, "INSERT INTO d.t VALUES ('ab', 'y', 2)")
+    assert both(connector_oracle, tmp_path, table) == [("ab ", "x", 1), ("ab ", "y", 2)]
+    write_arrow(table, rows(("ab", "z", 3)))
+    assert both(connector_oracle, tmp_path, table) == [("ab ", "x", 1), ("ab ", "z", 3)]
+
+
 def test_what_java_stores_shorter_is_read_as_the_connector_reads_it(
     connector_oracle: SparkConnectorOracle, java_oracle: JavaOracle, tmp_path: Path
 ) -> None:
