@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from airflow_paimon.core.table.options import (
+    BRANCH_CHANGELOG_OPTION,
     FOUR_EYES_OPTION,
     MASKED_OPTION,
     OWN_OPTIONS,
@@ -22,7 +23,7 @@ from airflow_paimon.core.table.options import (
 FILE = "known_options.txt"
 PAIMON_VERSIONS = "1.4.2, 2.0.0 or 2.1"
 """A newer version may know more."""
-OWN = (FOUR_EYES_OPTION, MASKED_OPTION, RECORD_SQL_OPTION, REQUIRED_CHECKS_OPTION)
+OWN = (BRANCH_CHANGELOG_OPTION, FOUR_EYES_OPTION, MASKED_OPTION, RECORD_SQL_OPTION, REQUIRED_CHECKS_OPTION)
 _CLOSE = 0.8
 """How alike two names have to be: a wrong letter, a missing word, another separator."""
 _HEADING = re.compile(r"\[([a-z ]+)(?:: ([a-z ]+))?\] (.+)")

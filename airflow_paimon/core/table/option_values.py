@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.option_lists import listed
 from airflow_paimon.core.table.known_options import find_option
-from airflow_paimon.core.table.options import FOUR_EYES_OPTION, RECORD_SQL_OPTION, parse_duration, parse_size
+from airflow_paimon.core.table.options import (
+    BRANCH_CHANGELOG_OPTION,
+    FOUR_EYES_OPTION,
+    RECORD_SQL_OPTION,
+    parse_duration,
+    parse_size,
+)
 
 _MORE_TYPES = {
     "file.format": "parquet|orc|avro|csv|json|text|row|lance|vortex|mosaic|blob",
@@ -20,6 +26,7 @@ _MORE_TYPES = {
     "manifest.format": "avro",
     "metadata.stats-mode": "stats",
     "spill-compression": "none|lz4|lzo|zstd",
+    BRANCH_CHANGELOG_OPTION: "boolean",
     FOUR_EYES_OPTION: "boolean",
     RECORD_SQL_OPTION: "full|masked|none",
 }

@@ -55,6 +55,8 @@ MASKED_OPTION = "airflow-paimon.masked-columns"
 """Table option of ours: columns, with commas, whose values no sample, page, log or error shows."""
 RECORD_SQL_OPTION = "airflow-paimon.record-sql"
 """Table option of ours: how snapshots hold the statement that made their rows: ``full``, ``masked`` or ``none``."""
+BRANCH_CHANGELOG_OPTION = "airflow-paimon.branch-changelog"
+"""Table option of ours: ``true``: statements on a branch write a changelog, as on main, for readers of the branch."""
 UNLIMITED_RETENTION = "36500 d"
 """``snapshot.time-retained`` of a branch that starts from a snapshot, set together with it: it never expires."""
 PROTECTIVE_OPTIONS: Mapping[str, str] = {

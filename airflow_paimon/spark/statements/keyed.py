@@ -20,7 +20,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import BRANCH_CHANGELOG_OPTION, TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
@@ -196,8 +196,11 @@ class _Change:
 
 
 def writes_changelog(table: Table, schema: TableSchema) -> bool:
-    """Whether streaming readers get the changes with the commit. What a branch changes they get by its publish."""
-    return table.branch_name == MAIN and producer_of(schema) is not None
+    """Whether streaming readers get the changes with the commit. What a branch changes those of main get by its
+    publish; for its own readers the table's option decides.
+    """
+    readers = table.branch_name == MAIN or TableOptions(schema.options).flag(BRANCH_CHANGELOG_OPTION)
+    return readers and producer_of(schema) is not None
 
 
 def without_merging(schema: TableSchema) -> TableSchema:
