@@ -411,7 +411,7 @@ def test_the_command_line_shows_it(table: Table, capsys: pytest.CaptureFixture[s
     asked = ["audit", "--warehouse", warehouse, "--table", "d.t"]
     assert look_up(asked) == 0
     heads, line = capsys.readouterr().out.splitlines()
-    assert heads.split("  ")[0] == "COMMITTED (UTC)"
+    assert heads.split()[:2] == ["SNAPSHOT", "WHAT"]
     for word in ("publish", "main", "fix", "ann", "bob", "wrong rate", SQL):
         assert word in line
     assert look_up([*asked, "--format", "csv", "--from", "2020-01-01"]) == 0
