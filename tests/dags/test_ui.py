@@ -313,7 +313,7 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     page.wait_for(DAG, "Trigger")
     keep_picture(page, "dag")
     page.click("Trigger")
-    said = page.wait_for("Table", "SQL", "Partitions", "Ask for approval", "More:")
+    said = page.wait_for("Table", "SQL", "Reason", "Ask for approval", "Rows: partitions", "Publish and undo")
     keep_picture(page, "form")
     assert "UPDATE, DELETE, MERGE or INSERT on" in said
     assert "Spark settings" not in said, "what few need is closed"
