@@ -29,11 +29,12 @@ from airflow_paimon import (
     replace_main,
     rollback_to,
 )
-from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.publish.quiet import partition_writers
 from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.open_writers_plan import ENDED_AFTER_MS, remembers_replaced_rows
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.spark import sql
@@ -183,6 +184,50 @@ def test_a_partition_is_corrected_once_the_job_has_left_it_alone_for_three_check
         rows = expected(kind, *[("d1", n, n, n) for n in range(4)], *LATER)
         assert rows_of(table) == rows, kind
         assert flink.query(f"SELECT * FROM {table.name}") == rows, kind
+
+
+def test_a_bucket_that_a_job_writes_at_each_checkpoint_is_corrected_by_key(flink: Flink) -> None:
+    """The jobs are not stopped: the publishes bring the branch's keys, and the jobs' later rows come on top."""
+    alone = "'write-only'='true'"
+    kinds = {"pk": "", "pk_alone": alone, "partial_alone": f"'merge-engine'='partial-update', {alone}"}
+    world = start(flink, "hot", kinds | {"sum_alone": f"{SUM}, {alone}"}, apart=True)
+    world.commit(*WRONG)
+
+    def commit(row: Row) -> None:
+        world.feed(row)
+        for _ in range(4):
+            with suppress(AssertionError):  # the job that compacts restarts after a publish
+                world.checkpoint()
+                return
+
+    for table in world.tables.values():
+        create_branch(table, "fix", snapshot=table.latest_snapshot_id())
+    rows: list[Row] = []
+    for n in range(2):
+        rows += [("d0", 10 + n, n, 1), ("d0", 3000 + n, n, n)]
+        for table in world.tables.values():
+            correction = dict(zip(("dt", "id", "v", "w"), rows[-2], strict=True))
+            write_arrow(table.branch("fix"), pa.Table.from_pylist([correction]))
+        commit(rows[-1])
+        for table in world.tables.values():
+            assert merge_branch(table, "fix").details["merged_by_key"]["changed_keys"] == 1
+    rows.append(("d0", 10, 7, None))
+    commit(rows[-1])
+    with pytest.raises(ConflictError, match=r"1 keys, \(dt=d0, id=10\)"):
+        rollback_to(world.tables["pk_alone"], tag=undo_tags(world.tables["pk_alone"])[0], keep_later=True)
+    world.end()
+    for kind, table in world.tables.items():
+        wanted = WRONG
+        for row in rows:
+            wanted = merged(kind, wanted, row)
+        assert rows_of(table) == sorted(wanted, key=repr), kind
+        assert flink.query(f"SELECT * FROM {table.name}") == sorted(wanted, key=repr), kind
+
+
+def undo_tags(table: Table) -> list[str]:
+    """The undo tags of a table's publishes, oldest first."""
+    found = [t for t in table.tags() if t.name.startswith(UNDO_TAG_PREFIX)]
+    return [t.name for t in sorted(found, key=lambda t: t.snapshot.id)]
 
 
 def combinations() -> dict[str, str]:

@@ -36,20 +36,38 @@ def text(state: State) -> str:
 
 @dataclass
 class BranchModel:
-    """``touched``: partitions whose rows were written since the branch point."""
+    """``touched``: partitions whose rows were written since the branch point; ``source``: what it began with."""
 
     now: State
     touched: set[str] = field(default_factory=set)
+    source: State = field(default_factory=dict)
+
+
+def by_key(base: State, theirs: State, ours: State) -> State:
+    """Main's rows after a merge: with the branch's rows of the keys that it has changed since the base."""
+    out = copied(ours)
+    for p in base.keys() | theirs.keys():
+        before, after = base.get(p, {}), theirs.get(p, {})
+        for k in (k for k in before.keys() | after.keys() if before.get(k) != after.get(k)):
+            out.setdefault(p, {}).pop(k, None)
+            if k in after:
+                out[p][k] = after[k]
+    return {p: rows for p, rows in out.items() if rows}
 
 
 class Life:
-    """One table, its model, and the steps that may happen to it. ``log`` tells what did."""
+    """One table, its model, and the steps that may happen to it. ``log`` tells what did.
+
+    ``absorbed``: what main has had of each branch, since it was last published; it goes back with main.
+    """
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world, self.random = world, chance
         self.main: State = {}
         self.branches: dict[str, BranchModel] = {}
         self.tags: dict[str, State] = {}
+        self.absorbed: dict[str, State] = {}
+        self.absorbed_at: dict[str, dict[str, State]] = {}
         self.log: list[str] = []
         self.values = 0
 
@@ -132,6 +150,7 @@ class Life:
         self.log.append(f"tag {name}")
         self.world.do("create_tag", name=name)
         self.tags[name] = copied(self.main)
+        self.absorbed_at[name] = dict(self.absorbed)
 
     def branch(self) -> None:
         name = self.random.choice(["fix", "alt"])
@@ -141,7 +160,8 @@ class Life:
             self.log.append(f"create_branch {name} from {tag or 'head'}")
             where = {"tag": tag} if tag else {"snapshot": self.world.main.latest_snapshot_id()}
             self.world.run("create_branch", branch=name, **where)
-            self.branches[name] = BranchModel(copied(source))
+            self.branches[name] = BranchModel(copied(source), source=copied(source))
+            self._forget(name)
 
     def branch_of_a_branch(self) -> None:
         if (parent := self._some(self.branches)) and parent != "kid" and "kid" not in self.branches:
@@ -149,7 +169,12 @@ class Life:
             self.log.append(f"create_branch kid from {parent}")
             self.world.run("create_branch", branch="kid", from_branch=parent, snapshot=view.latest_snapshot_id())
             model = self.branches[parent]
-            self.branches["kid"] = BranchModel(copied(model.now), set(model.touched))
+            self.branches["kid"] = BranchModel(copied(model.now), set(model.touched), model.source)
+            self._forget("kid")
+
+    def _forget(self, name: str) -> None:
+        for absorbed in (self.absorbed, *self.absorbed_at.values()):
+            absorbed.pop(name, None)
 
     def delete_branch(self) -> None:
         name = self._some(self.branches)
@@ -167,8 +192,7 @@ class Life:
     def merge(self) -> None:
         if name := self._some(self.branches):
             model = self.branches[name]
-            expected = {p: rows for p, rows in copied(self.main).items() if p not in model.touched}
-            expected |= {p: dict(model.now[p]) for p in model.touched if p in model.now}
+            expected = by_key(self.absorbed.get(name, model.source), model.now, self.main)
             self._publish("merge_branch", expected, branch=name, writers_stopped=True)
 
     def fast_forward(self) -> None:
@@ -177,25 +201,31 @@ class Life:
             self._publish("fast_forward", copied(self.branches[name].now), branch=name, **how)
 
     def roll_back(self) -> None:
-        if tag := self._some(self.tags):
-            self._publish("rollback_to", copied(self.tags[tag]), tag=tag)
+        tag = self._some(self.tags)
+        if tag and self._publish("rollback_to", copied(self.tags[tag]), tag=tag):
+            self.absorbed = dict(self.absorbed_at[tag])
 
     def repair(self) -> None:
         self.log.append("repair_table")
         self.world.run("repair_table")
 
-    def _publish(self, operation: str, expected: State, **values: object) -> None:
-        before = copied(self.main)
+    def _publish(self, operation: str, expected: State, **values: object) -> bool:
+        before, absorbed = copied(self.main), dict(self.absorbed)
         self.log.append(f"{operation} {values}")
         try:
             result = self.world.run(operation, **values)
         except ConflictError as error:
             assert "both changed" in str(error)
             self.log.append(f"  refused: {error}")
-            return
+            return False
         self.main = expected
         if result.changed:
             self.tags[result.details["undo_tag"]] = before
+            self.absorbed_at[result.details["undo_tag"]] = absorbed
+            if "branch" in values:
+                name = str(values["branch"])
+                self.absorbed = {**self.absorbed, name: copied(self.branches[name].now)}
+        return bool(result.changed)
 
     def _some(self, names):  # type: ignore[no-untyped-def]
         found = list(names)

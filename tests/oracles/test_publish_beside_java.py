@@ -1,17 +1,19 @@
-"""Publishes of a table without keys while Paimon's Java engine appends to the same partition, between all attempts."""
+"""Publishes while Paimon's Java engine appends to the same partition, or upserts into the same bucket, between all
+attempts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import read_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.tables import run
 from tests.data.row_statements import Row, statement, with_ids
 from tests.oracles.drivers import JavaOracle
@@ -53,6 +55,52 @@ def test_java_appends_between_all_attempts(java_oracle: JavaOracle, tmp_path: Pa
     if "row-tracking.enabled" in options:
         ids = [r[-2] for r in with_ids(table)]
         assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"merge-engine": "partial-update"}, {"sequence.field": "s"}, {"deletion-vectors.enabled": "true"},
+    {"changelog-producer": "input"},
+])  # fmt: skip
+def test_java_upserts_into_the_same_bucket_between_all_attempts(
+    java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]
+) -> None:
+    """Merged by key: the branch's rows of its keys, and Java's of all others, are there, also after an undo."""
+    warehouse = str(tmp_path)
+    columns = {"k": "INT", "v": "STRING", "s": "INT", "dt": "STRING"}
+    keys: dict[str, Any] = {"partition_keys": ["dt"], "primary_keys": ["dt", "k"]}
+    java_oracle.create_table(warehouse, "d.t", columns, **keys, options={"bucket": "1", **options})
+    java_oracle.write(warehouse, "d.t", [{"k": k, "v": "old", "s": 1, "dt": "a"} for k in range(6)])
+    table = open_table(warehouse, "d.t")
+    if "deletion-vectors.enabled" in options:
+        java_oracle.do("compact", warehouse, "d.t", full=True)
+    run(table, "create_branch", branch="fix", snapshot=table.latest_snapshot_id())
+    wanted = dict.fromkeys(range(6), "old")
+
+    def upsert(number: int) -> None:
+        k = 100 + len(wanted) % 8
+        java_oracle.write(warehouse, "d.t", [{"k": k, "v": f"java {number}", "s": 1, "dt": "a"}])
+        wanted[k] = f"java {number}"
+
+    for round in range(2):
+        rows = [{"k": k, "v": f"fixed {round}", "s": 1, "dt": "a"} for k in range(3)]
+        write_arrow(table.branch("fix"), pa.Table.from_pylist(rows))
+        wanted |= dict.fromkeys(range(3), f"fixed {round}")
+        upsert(0)
+        publish(table, upsert)
+        compacted(java_oracle, table, options)
+        check(java_oracle, table, wanted)
+    undo = max((t for t in table.tags() if t.name.startswith("airflow-paimon-undo-")), key=lambda t: t.snapshot.id).name
+    upsert(7)
+    run(table, "rollback_to", tag=undo, keep_later=True)
+    wanted |= dict.fromkeys(range(3), "fixed 0")
+    compacted(java_oracle, table, options)
+    check(java_oracle, table, wanted)
+
+
+def compacted(java: JavaOracle, table: Table, options: dict[str, str]) -> None:
+    """Let Java show rows that wait for a compaction."""
+    if "deletion-vectors.enabled" in options:
+        java.do("compact", warehouse_of(table), "d.t", full=True)
 
 
 def publish(table: Table, rival: Any) -> None:
