@@ -14,14 +14,25 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys
+from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.publish.published import verify_publish, verify_rollback
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.requests import MergeBranch
+from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.merge_keys import merge_keys
+from tests.core.tables import alter_table
 from tests.data.tables import arrow_schema_of
 from tests.data.test_compact import run as compact
+from tests.data.test_compact_keyed import upsert
+from tests.data.test_publish_changelog import told, with_branch
 from tests.randomness import choose_seed, lives, some
-from tests.spark.jobs.operations import make_branch, put, rows_of, run
+from tests.spark.jobs.operations import make_branch, put, rows_of, run, values
 
 ONE = {"bucket": "1"}
 
@@ -46,6 +57,9 @@ def test_other_keys_of_one_bucket_are_merged(tmp_path: Path) -> None:
     done = run(tmp_path, "merge_branch", branch="fix")
     gone = {(1, "a1", "a"), (2, "a2", "a")}
     assert {r for r in rows_of(main) if r[2] == "a"} == (before - gone) | {(1, "fixed", "a"), (20, "new on fix", "a")}
+    assert done.snapshot_after is not None
+    found = verify_publish(main, snapshot_id=done.snapshot_after, branch="fix", branch_snapshot=fix.snapshot_ids()[-1])
+    assert found["buckets"] == 1
     said = done.details["merged_by_key"]
     assert (said["changed_keys"], said["overlapping_keys"], said["read_bytes"]) == (3, 0, plan["read_bytes"])
     put(main, [(1, "later", "a"), (20, "later", "a")])
@@ -66,10 +80,66 @@ def test_keys_that_both_changed_are_listed_and_can_be_decided(tmp_path: Path) ->
     run(tmp_path, "create_tag", tag="before")
     run(tmp_path, "merge_branch", branch="fix", on_overlap="main")
     assert {r for r in rows_of(main) if r[2] == "a"} == newer - {(7, "a7", "a")} | {(7, "fixed", "a")}
-    run(tmp_path, "rollback_to", tag="before")
+    seen = run(tmp_path, "rollback_to", tag="before").snapshot_after
+    put(main, [(60, "unseen", "a")])
+    with pytest.raises(ConflictError, match="which was approved"):
+        run(tmp_path, "merge_branch", branch="fix", on_overlap="branch", approved_main_snapshot=seen)
+    put(main, [(60, None, "a", "-D")])
     run(tmp_path, "merge_branch", branch="fix", on_overlap="branch")
     fixed: set[Any] = {(k, "fixed", "a") for k in range(8)}
     assert {r for r in rows_of(main) if r[2] == "a"} == fixed | {(8, "a8", "a"), (50, "other", "a")}
+
+
+def test_a_rivals_rows_of_other_keys_need_no_second_merge_and_of_the_same_are_found(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(1, "fixed", "a")])
+    put(main, [(3, "newer", "a")])
+    calls = []
+
+    def rivalled(wanted: KeyMerge) -> MergedKeys:
+        """Merge, and let a rival commit before the publish does."""
+        found = merge_keys(wanted)
+        put(main, [rivals[len(calls)]])
+        calls.append(wanted)
+        return found
+
+    def publish() -> None:
+        context = open_context(build_request("merge_branch", values(tmp_path, branch="fix")))
+        assert isinstance(context.request, MergeBranch)
+        publish_branch(context, context.request, merge_keys=rivalled)
+
+    rivals = [(4, "rival", "a")]
+    publish()
+    assert len(calls) == 1 and {(1, "fixed", "a"), (3, "newer", "a"), (4, "rival", "a")} <= set(rows_of(main))
+    put(fix, [(2, "fixed", "a")])
+    calls, rivals = [], [(2, "rival", "a"), (2, "rival again", "a")]
+    files = stored_files(main, tmp_path)
+    with pytest.raises(ConflictError, match=r"1 keys, \(dt=a, k=2\)"):
+        publish()
+    assert len(calls) == 2 and (2, "rival again", "a") in rows_of(main)
+    assert len(stored_files(main, tmp_path) - files) == 2, "the rival's files alone"
+
+
+def test_columns_that_each_side_added_come_together(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    alter_table(fix, [AddColumn(name="theirs", type="STRING")])
+    alter_table(main, [AddColumn(name="ours", type="STRING")])
+    row = {"k": [1], "v": ["fixed"], "dt": ["a"]}
+    write_arrow(fix, pa.table({**row, "theirs": ["t"]}))
+    write_arrow(main, pa.table({**row, "k": [2], "v": ["newer"], "ours": ["o"]}))
+    run(tmp_path, "merge_branch", branch="fix")
+    found = {r["k"]: (r["v"], r["ours"], r["theirs"]) for r in read_arrow(main).to_pylist() if r["dt"] == "a"}
+    assert (found[1], found[2], found[3]) == (("fixed", None, "t"), ("newer", "o", None), ("a3", None, None))
+
+
+@pytest.mark.parametrize("producer", ["input", "full-compaction", "lookup"])
+def test_streaming_readers_are_told_the_branchs_keys_alone(tmp_path: Path, producer: str) -> None:
+    main, fix = with_branch(tmp_path, producer)
+    upsert(fix, ("a", 1, "fixed"))
+    upsert(main, ("a", 2, "newer"))
+    done = run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    waiting = [] if producer == "input" else ["-U a2 v2", "+U a2 newer"]  # main's rows that no compaction has told
+    assert told(main, done) == ["-U a1 v1", "+U a1 fixed", *waiting]
 
 
 COLUMNS = [("k", "BIGINT NOT NULL"), ("a", "BIGINT"), ("b", "BIGINT"), ("s", "BIGINT"), ("dt", "STRING NOT NULL")]
@@ -173,9 +243,10 @@ def test_a_publish_and_its_undo_land_beside_a_writer_that_never_pauses(tmp_path:
             write_arrow(fix, pa.Table.from_pylist([{"k": number, "a": 1000, "dt": "p"}],
                                                   schema=arrow_schema_of(dict(COLUMNS))))  # fmt: skip
             done = run(tmp_path, "merge_branch", branch="fix")
-            after = len(writer.written)
         undone = run(tmp_path, "rollback_to", tag=done.details["undo_tag"], keep_later=True)
-    assert undone.details["merged_by_key"]["changed_keys"] == 1 and after
+    assert undone.details["merged_by_key"]["changed_keys"] == 1 and undone.snapshot_after is not None
+    tag = main.tag(done.details["undo_tag"]).snapshot
+    assert verify_rollback(main, snapshot_id=undone.snapshot_after, target=tag, keep_later=True)["buckets"] == 1
     sums = kind == "aggregation"
     found = {k: row[1] for (_, k), row in state(main).items()}
     assert {k: v for k, v in found.items() if k < 100} == {k: k for k in range(20)} | {

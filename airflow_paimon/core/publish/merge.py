@@ -203,13 +203,26 @@ def _decider(
         if way.request.dry_run:
             return decision
         if not high:
-            return keys.into(decision, writers_stopped=way.request.writers_stopped)
+            return _with_keys(way, g, decision, keys)
         if fold is None or wanted is not theirs:
             raise sequences_too_high(main.name, high, g.schema)
         wanted = fold_branch(branch, theirs, high, fold)
         return decide(head)
 
     return decide
+
+
+def _with_keys(way: Merge, g: Compared, decision: Decision, keys: KeyFiles) -> Decision:
+    """Merge by key what the decision leaves to that.
+
+    Raises:
+        ConflictError: see ``KeyFiles.into``; or rows of main would go that the approver has not seen.
+    """
+    decided = keys.into(decision, writers_stopped=way.request.writers_stopped)
+    if decided.merged is not None and decided.merged.overlapping:  # some may be replaced: see ``on_overlap``
+        replaced = [c for c in decided.changes if c.bucket in decided.merged.files]
+        _check_approved(way.main, way.request, g.head, replaced, by_file=False)
+    return decided
 
 
 def branch_head(branch: Table, expected: int | None) -> Snapshot:
