@@ -190,7 +190,8 @@ _DEFAULT_KEY = "fields.default-aggregate-function"
 _NUMBERS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"})
 _BYTES = frozenset({"BINARY", "VARBINARY", "BYTES"})
 _TEXT = frozenset({"CHAR", "VARCHAR", "STRING"})
-_ORDERED = _NUMBERS | _BYTES | _TEXT | {"BOOLEAN", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"}
+_ORDERED = _NUMBERS | _BYTES | _TEXT | {"DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"}
+"""Types of max and min. Paimon takes BOOLEAN as well, and fails at the second row of a key."""
 _ROOTS = {
     **dict.fromkeys(("sum", "product"), _NUMBERS),
     **dict.fromkeys(("max", "min"), _ORDERED),
@@ -349,11 +350,12 @@ def takes(function: str, data_type: DataType) -> bool:
 
 
 def _merges(function: str, data_type: DataType) -> bool:
-    """Whether values of a type that the function takes are merged here as well."""
-    if isinstance(data_type, MapType) and function.startswith("merge_map"):
-        # Paimon compares binary keys of a map by object identity: equal keys would stand in the map twice.
-        return not (isinstance(data_type.key, AtomicType) and data_type.key.root in _BYTES)
-    return function not in ("max", "min") or data_type.root != "BOOLEAN"
+    """Whether values of a type that the function takes are merged here as well.
+
+    Paimon compares binary keys of a map by object identity: equal keys would stand in the map twice.
+    """
+    key = data_type.key if isinstance(data_type, MapType) and function.startswith("merge_map") else None
+    return not (isinstance(key, AtomicType) and key.root in _BYTES)
 
 
 def _nested_row(data_type: DataType) -> RowType | None:

@@ -177,6 +177,7 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         *_newer(
             _sums(**{"fields.a.aggregate-function": "max"}),
             _sums(**{"fields.m.aggregate-function": "min"}),
+            _sums(**{"fields.b.aggregate-function": "max"}),  # Paimon fails at the second value of a key
             _sums(**{"fields.rs.aggregate-function": "nested_update", "fields.rs.nested-sequence-field": "x"}),
         ),
         _sums(**{"fields.m.aggregate-function": "merge_map_with_keytime"}),
@@ -384,7 +385,6 @@ TAKEN: dict[str, tuple[Example, ...]] = {
             }
         ),
         _sums(**{"fields.k.aggregate-function": "bool_and"}),
-        _sums(**{"fields.b.aggregate-function": "max", "sequence.field": "n"}),
         _sums(**{"fields.mr.aggregate-function": "merge_map_with_keytime"}),
     ),
     "changelogs": (
