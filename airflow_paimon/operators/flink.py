@@ -275,7 +275,7 @@ class FlinkSqlOperator(FlinkOperator):
             if found != job_id:
                 raise FlinkError(
                     f"Flink gave the job the id {found} instead of {job_id}, by which a retry would find it. Cancel "
-                    f"it: {hook.job_url(str(found))}. Flink 2.0 is known to take the id"
+                    f"it: {hook.job_url(str(found))}. Flink 1.20 and 2.0 are known to take it"
                 )
 
     def _run_one(self, hook: FlinkHook, session: str, statement: str, config: Mapping[str, str]) -> str | None:

@@ -29,6 +29,10 @@ pytestmark = [pytest.mark.oracle, pytest.mark.airflow, pytest.mark.slow]
 @pytest.fixture
 def connected(flink: Flink, monkeypatch: pytest.MonkeyPatch) -> Flink:
     """The cluster behind ``flink_default``."""
+    return connect(flink, monkeypatch)
+
+
+def connect(flink: Flink, monkeypatch: pytest.MonkeyPatch) -> Flink:
     host, port = flink.manager.rpartition(":")[::2]
     gateway = {"gateway": flink.gateway.removesuffix("/v3")}
     set_connection(monkeypatch, "flink_default", "paimon_flink", host=host, port=int(port), extra=gateway)
@@ -133,6 +137,14 @@ def test_a_retry_finds_what_a_lost_worker_has_begun(
     assert hook.savepoint_in(started.xcom("start")) == stopped.xcom("stop")
     savepoints = Path(stopped.xcom("stop").removeprefix("file:")).parent
     assert len(list(savepoints.iterdir())) == 1
+
+
+@pytest.mark.thorough
+def test_the_same_with_flink_1_20(flink120: Flink, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = connect(flink120, monkeypatch)
+    with monkeypatch.context() as lost:
+        test_a_retry_finds_what_a_lost_worker_has_begun(cluster, run_dag, lost)
+    test_a_job_is_started_stopped_and_started_from_its_savepoint(cluster, run_dag)
 
 
 def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch) -> None:
