@@ -171,7 +171,7 @@ def test_a_consumer_that_has_gone_on_stays(made: Table, name: str) -> None:
     table, path = copied(made), "consumer/consumer-job"
     table.store.create(path, json.dumps({"nextSnapshot": 2}).encode())
     values = {"consumer": "job"} if name == "reset_consumer" else {}
-    with pytest.raises(ConflictError, match="consumer-job was replaced by another process"):
+    with pytest.raises(ConflictError, match="consumer-job was changed by another process"):
         stalled(table, 1, lambda t: t.store.replace(path, b'{"nextSnapshot": 3}'), operation(name, **values))
     assert table.store.read(path) == b'{"nextSnapshot": 3}'
 
