@@ -121,7 +121,7 @@ def test_rows_that_a_job_has_read_and_not_committed_are_not_seen(flink: Flink) -
     """A limit: the bucket is quiet by all snapshots, so the publish isn't refused, and its writer is open."""
     world = start(flink, "not_committed", {"pk": "", "partial_lookup": KINDS["partial_lookup"]})
     world.commit(*WRONG)
-    for n in range(2):
+    for n in range(3):
         world.commit(("d1", n, n, n))
     world.feed(*LATER)
     for table in world.tables.values():
@@ -130,7 +130,7 @@ def test_rows_that_a_job_has_read_and_not_committed_are_not_seen(flink: Flink) -
     world.checkpoint()
     world.checkpoint()
     world.end()
-    others: list[Row] = [("d1", n, n, n) for n in range(2)]
+    others: list[Row] = [("d1", n, n, n) for n in range(3)]
     assert rows_of(world.tables["pk"]) == expected("pk", *others, *LATER)
     wrong = set(rows_of(world.tables["partial_lookup"])) - set(expected("partial_lookup", *others, *LATER))
     assert wrong == {("d0", 1, 100, 55)}
