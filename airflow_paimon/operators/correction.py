@@ -205,7 +205,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         the run and the statements that made the branch. ``table`` may be left out then, and ``paimon_conn_id`` is
         ``[paimon] conn_id``
     :param check_task_id: a ``CheckBranchOperator`` upstream, whose result is shown before the diff
-    :param on_approve: the task downstream that approval leads to, or several (templated)
+    :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
     :param required: whether to ask at all; otherwise it counts as approved, by nobody. With the connection's
         ``four_eyes``, or the option of ``table``, it is asked always (templated)
@@ -231,7 +231,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     def __init__(
         self,
         *,
-        on_approve: str | Sequence[str],
+        on_approve: str,
         on_reject: str,
         diff_task_id: str | None = None,
         check_task_id: str | None = None,
