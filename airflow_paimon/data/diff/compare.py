@@ -261,7 +261,7 @@ def _open_writers(context: Context, plan: DiffPlan) -> dict[str, Any]:
 
 
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
-    """Build the result, whose details ``runbooks.diff_markdown.render_markdown`` renders. A diff changes nothing."""
+    """Build the result, whose details ``shown.diff_markdown.render_markdown`` renders. A diff changes nothing."""
     record = read_lineage(context.table, plan.after.scan.table.branch_name)
     about = {"about": described(record)} if record is not None else {}
     details = diff_details(plan, found, request, context.table.schema()) | about | _open_writers(context, plan)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def diff_branches(spark: SparkSession, context: Context, request: DiffBranches) -> OperationResult:
     """Compare a branch with another branch, or with its base (``against="base"``). Changes nothing.
 
-    ``details`` is what ``runbooks.diff_markdown.render_markdown`` takes.
+    ``details`` is what ``shown.diff_markdown.render_markdown`` takes.
 
     Raises:
         UnsafeOperationError: the branch shares no snapshot with main, so it has no base. InvalidInputError: the two
