@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import airflow_paimon
 from airflow_paimon import create_table, open_table
-from airflow_paimon.bundled import dags_folder, job_names
+from airflow_paimon.bundled import job_names
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.data import write_arrow
 from airflow_paimon.get_provider_info import get_provider_info
@@ -44,10 +44,6 @@ def main(name: str) -> None:
         _zip(Path(scratch), folder / "warehouse.zip")
     known = {**surface(), "connection": CONNECTION, "results": results}
     (folder / "surface.json").write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
-    with zipfile.ZipFile(folder / "dags.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(dags_folder().glob("[a-z]*.py")):
-            if not path.name.startswith("demo_"):
-                archive.writestr(zipfile.ZipInfo(path.name, SAME_TIME), path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def fill(warehouse: Path) -> dict[str, Any]:
