@@ -32,14 +32,9 @@ BANNED = {
 }
 
 
-INTERNAL = {"design.md", "format.md", "performance.md", "interoperability.md"}
-
-
 def user_pages() -> list[Path]:
     docs = ROOT / "docs"
-    return [
-        *(p for p in sorted(docs.rglob("*.md")) if "contributing" not in p.parts and p.name not in INTERNAL),
-    ]
+    return [ROOT / "README.md", *(p for p in sorted(docs.rglob("*.md")) if "contributing" not in p.parts)]
 
 
 def prose(page: Path) -> Iterator[tuple[int, str]]:

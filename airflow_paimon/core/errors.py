@@ -168,7 +168,7 @@ class StorageError(PaimonError):
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
-    """Return the ``error`` object of a failed operation's result (docs/design.md, One result)."""
+    """Return the ``error`` object of a failed operation's result (docs/contributing/design.md, One result)."""
     if isinstance(error, PaimonError):
         code = {"code": error.code} if error.code else {}
         return {"kind": error.kind, "class": type(error).__name__, **code, "message": error.message, **error.details}

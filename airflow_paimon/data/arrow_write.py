@@ -60,7 +60,7 @@ def write_arrow(
     *,
     writers_stopped: bool = False,
 ) -> dict[str, Any]:
-    """Write rows with one commit and return the operation's result (docs/design.md, One result).
+    """Write rows with one commit and return the operation's result (docs/contributing/design.md, One result).
 
     ``append`` adds rows, or upserts by primary key; ``overwrite`` replaces everything, or the given ``partition``
     (a dict of typed values or their texts, None = null, or a text such as ``dt=2026-11-18/region=eu``; may be partial);

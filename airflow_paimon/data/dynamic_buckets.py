@@ -2,7 +2,7 @@
 
 The driver notes which index files a partition has; a task that distributes rows reads those of the partitions that it
 gets rows of, and sends each known bucket along with its row, so the tasks that write need none; the driver writes the
-new index files when it has what all tasks wrote. See docs/format.md, Dynamic buckets.
+new index files when it has what all tasks wrote. See docs/contributing/format.md, Dynamic buckets.
 """
 
 from __future__ import annotations

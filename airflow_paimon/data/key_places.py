@@ -1,7 +1,7 @@
 """Where each key of a table lives whose primary key does not tell the partition (dynamic buckets, no hash index).
 
-Nothing stored says it: a writer reads the keys of the whole snapshot, as Paimon's own do. See docs/format.md, Dynamic
-buckets.
+Nothing stored says it: a writer reads the keys of the whole snapshot, as Paimon's own do. See
+docs/contributing/format.md, Dynamic buckets.
 """
 
 from __future__ import annotations

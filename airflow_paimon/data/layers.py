@@ -2,7 +2,7 @@
 
 A partition with a live file in the first branch is read only there, even if it has no rows left.
 
-See docs/format.md, Fallback branches.
+See docs/contributing/format.md, Fallback branches.
 """
 
 from __future__ import annotations

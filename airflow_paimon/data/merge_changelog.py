@@ -2,7 +2,7 @@
 
 Which files readers of the changelog know already depends on the producer: those above level 0, or those on the top
 level. Of the keys in the other files, the row before (merged from the known files) is compared with the row after. See
-docs/format.md, Changelogs. The changelog of other commits is in ``net_changelog``.
+docs/contributing/format.md, Changelogs. The changelog of other commits is in ``net_changelog``.
 """
 
 from __future__ import annotations

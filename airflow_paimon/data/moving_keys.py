@@ -3,7 +3,7 @@
 What a write has put into its files is compared with where the keys live: the driver reads the keys of the new files
 again, as only it sees what all tasks have written. An upsert deletes a key where it lives and inserts it anew, as
 Paimon's does; an overwrite or a correction of a key that another partition keeps is refused. The commit of all of them
-holds on an unchanged table only. See docs/format.md, Dynamic buckets.
+holds on an unchanged table only. See docs/contributing/format.md, Dynamic buckets.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ changelog: then they read that, as of any other commit. It is the net difference
 +I, or -U and +U, or -D. A state is the rows that have been emitted, before or by this commit: with ``lookup`` the files
 above level 0, with ``full-compaction`` those on the top level, with ``input`` all. So rows that no compaction has
 emitted are emitted once: by this commit if it moves them to such a level, else by a later compaction. See
-docs/format.md, Changelogs.
+docs/contributing/format.md, Changelogs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The columns ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` of row-tracking tables: named in a read, not part of ``*``.
 
 A *plain* file has its ids in the manifest (``_FIRST_ROW_ID`` + position in the file), a *stored* one (UPDATE, MERGE,
-compaction) in a column. A null version of a stored file is its ``_MAX_SEQUENCE_NUMBER``. See docs/format.md, Row
-tracking.
+compaction) in a column. A null version of a stored file is its ``_MAX_SEQUENCE_NUMBER``. See
+docs/contributing/format.md, Row tracking.
 """
 
 from __future__ import annotations

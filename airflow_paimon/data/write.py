@@ -1,9 +1,9 @@
 """Writes rows into buckets: plan once, distribute rows to buckets, write each bucket's files with its own writer.
 
 A primary-key bucket gets sorted runs of level 0: sequence numbers continue from the bucket's highest, versions of one
-key in a run are merged as in a read (docs/format.md, Data files). It is one run, sorted in parts that go to the local
-disk beyond the buffer; but where the merge engine computes values, each full buffer is one. Nothing is visible until
-the commit.
+key in a run are merged as in a read (docs/contributing/format.md, Data files). It is one run, sorted in parts that go
+to the local disk beyond the buffer; but where the merge engine computes values, each full buffer is one. Nothing is
+visible until the commit.
 """
 
 from __future__ import annotations

@@ -112,7 +112,10 @@ def _directive(token: Token, name: str, root: str) -> str:
 
 
 def _contents(listed: str, name: str, root: str) -> str:
-    entries = [line for line in listed.splitlines() if line and not line.startswith(":")]
+    """Make a list of links. Pages for people who change the package are left out, and a group of such pages alone."""
+    entries = [line for line in listed.splitlines() if line and not line.startswith((":", "contributing/"))]
+    if not entries:
+        return ""
     caption = re.search(r"^:caption: (.*)$", listed, re.MULTILINE)
     pages = [posixpath.join(posixpath.dirname(name), entry) for entry in entries]
     links = [f'<li><a href="{root}/{page}">{html.escape(_title(_read(page)))}</a></li>' for page in pages]

@@ -33,8 +33,9 @@ def check_branch(
 ) -> dict[str, Any]:
     """Evaluate rules, and those that the table requires, on the newest snapshot of a branch.
 
-    Returns the operation's result (docs/design.md, One result); ``details["rules"]`` has what each rule said, with the
-    first rows that break it. The results are kept for that snapshot, and the publish asks for those of required rules.
+    Returns the operation's result (docs/contributing/design.md, One result); ``details["rules"]`` has what each rule
+    said, with the first rows that break it. The results are kept for that snapshot, and the publish asks for those of
+    required rules.
 
     Args:
         rules: Objects with one kind of rule each, such as ``{"not_null": ["amount"]}``.

@@ -60,7 +60,8 @@ def write_table(
     writers_stopped: bool = False,
     path: str | None = None,
 ) -> dict[str, Any]:
-    """Write the rows of a DataFrame with one commit and return the operation's result (docs/design.md, One result).
+    """Write the rows of a DataFrame with one commit and return the operation's result (docs/contributing/design.md,
+    One result).
 
     Modes, ``partition``, ``_row_kind``, ``operation_id``, ``on_stale`` and ``writers_stopped`` are those of
     ``write_arrow``. Columns are matched by name; none may be unknown or of another type, nor missing but as in

@@ -1,4 +1,5 @@
-"""The adversary: expiry as Paimon's engines do it (docs/format.md, Who deletes files), written from the rules alone.
+"""The adversary: expiry as Paimon's engines do it (docs/contributing/format.md, Who deletes files), written from the
+rules alone.
 
 It deletes the files that an expiring snapshot's deletions name unless the nearest earlier tag of *main* holds them, and
 looks at no other branch. What is left afterwards is what our safety rules must have kept.

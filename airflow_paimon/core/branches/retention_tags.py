@@ -6,7 +6,7 @@ therefore needs a keep tag in each period, as long as any other tag is that old:
 user's tag there deletes no file, and one where the next period begins, so that the expiry of the next deletion finds
 the file retained.
 
-See docs/format.md, Who deletes files.
+See docs/contributing/format.md, Who deletes files.
 """
 
 from __future__ import annotations

@@ -390,7 +390,7 @@ class PartitionsAreAsPlanned:
 #
 # Entries of a hash index take no part in Paimon's search for conflicts, and the last writer's replaces the others': two
 # writers that meet would put a key into two buckets. So a write here holds only where nothing has been committed to its
-# partitions since it was planned. See docs/format.md, Dynamic buckets.
+# partitions since it was planned. See docs/contributing/format.md, Dynamic buckets.
 
 
 def has_dynamic_buckets(schema: TableSchema) -> bool:

@@ -43,7 +43,8 @@ def new_commit_user() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
-    """Commit user and identifier, by which a retry recognises its commit (docs/format.md, Schemas and snapshots).
+    """Commit user and identifier, by which a retry recognises its commit (docs/contributing/format.md, Schemas and
+    snapshots).
 
     ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). If given, a commit first
     searches the snapshots after it for its own identity: another try may be running. ``retry_mark``: a path below the

@@ -175,7 +175,9 @@ def digest_of(values: Any) -> str:
 
 
 def commit_identity(operation_id: str | None, branch: str, step: str, partition: str = "") -> CommitIdentity:
-    """Return the commit user and the stable 63-bit commit identifier of one step (docs/design.md, Retries)."""
+    """Return the commit user and the stable 63-bit commit identifier of one step (docs/contributing/design.md,
+    Retries).
+    """
     if operation_id is None:
         return CommitIdentity()
     digest = hashlib.sha256("\0".join((branch, partition, step)).encode()).digest()

@@ -106,7 +106,7 @@ _WITHOUT_BOUNDS = frozenset(("VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"))
 
 def column_stats(column: Column, data_type: DataType) -> ColumnStats:
     """Return minimum, maximum (internal values) and number of nulls, as Paimon's Java engine reads them from Parquet
-    files (docs/format.md, Statistics).
+    files (docs/contributing/format.md, Statistics).
 
     Nested columns have no statistics at all. A column of floats with a NaN has no bounds, and zero bounds are widened
     to -0.0 and 0.0: the order of these is not the same everywhere, so pruning by them could lose rows. Nor has a

@@ -3,7 +3,7 @@
 Values are: bool, int, float, str, bytes, ``Decimal``, ``date`` for DATE, int milliseconds for TIME, and ``Timestamp``
 for TIMESTAMP and TIMESTAMP_LTZ. Columns of ARRAY, MAP, ROW and the like can only be null: their form is not built.
 
-See docs/format.md, Binary rows.
+See docs/contributing/format.md, Binary rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encodes and decodes deletion vectors: which row positions of a data file are deleted (docs/format.md).
+"""Encodes and decodes deletion vectors: which row positions of a data file are deleted (docs/contributing/format.md).
 
 An index file is a version byte and then, for each data file, a size, a bin (magic number and roaring bitmap) and a CRC.
 Bitmaps are in the portable roaring format, with 32-bit keys or with 64-bit keys on top.

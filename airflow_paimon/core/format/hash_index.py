@@ -1,4 +1,5 @@
-"""Encodes and decodes hash indexes: which key hashes a dynamic bucket holds (docs/format.md, Dynamic buckets).
+"""Encodes and decodes hash indexes: which key hashes a dynamic bucket holds (docs/contributing/format.md, Dynamic
+buckets).
 
 The file is nothing but the hashes, each a big-endian int32; it is a set, in no order.
 """

@@ -72,7 +72,7 @@ class DataFile(NamedTuple):
 
 
 class FileId(NamedTuple):
-    """The identity of a manifest entry (docs/format.md, Manifests)."""
+    """The identity of a manifest entry (docs/contributing/format.md, Manifests)."""
 
     partition: bytes
     bucket: int

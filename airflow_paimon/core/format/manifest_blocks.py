@@ -1,7 +1,8 @@
 """An index of the blocks of a manifest in its Avro header, so that a read of some partitions takes only some blocks.
 
-Docs: docs/format.md, Manifests. Only manifests of this package have one; other readers don't look at the key. The index
-is a hint: where it doesn't fit the file, the whole file is read, with all the checks of one that has none.
+Docs: docs/contributing/format.md, Manifests. Only manifests of this package have one; other readers don't look at the
+key. The index is a hint: where it doesn't fit the file, the whole file is read, with all the checks of one that has
+none.
 """
 
 from __future__ import annotations

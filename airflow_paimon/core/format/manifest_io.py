@@ -1,4 +1,6 @@
-"""Encodes and decodes manifests, manifest lists and index manifests (docs/format.md, Manifests, Deletion vectors)."""
+"""Encodes and decodes manifests, manifest lists and index manifests (docs/contributing/format.md, Manifests,
+Deletion vectors).
+"""
 
 from __future__ import annotations
 

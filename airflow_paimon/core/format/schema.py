@@ -22,7 +22,7 @@ _KEYS = frozenset(
 class TableSchema:
     """One schema version. ``options`` are the stored ones: never ``path`` or an injected branch.
 
-    See docs/format.md, Schemas and snapshots.
+    See docs/contributing/format.md, Schemas and snapshots.
     """
 
     id: int

@@ -56,7 +56,7 @@ class Snapshot:
     ``total_record_count`` and ``delta_record_count`` count physical rows before any merge; None in very old files.
     ``operation`` is kept as it was read: a later Paimon may have more constants than ``Operation``.
 
-    See docs/format.md, Schemas and snapshots.
+    See docs/contributing/format.md, Schemas and snapshots.
     """
 
     version: int = 3

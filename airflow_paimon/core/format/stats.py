@@ -1,6 +1,6 @@
 """Column statistics: modes, truncation, encoding. ``column_stats`` takes them from Arrow columns.
 
-See docs/format.md, Statistics.
+See docs/contributing/format.md, Statistics.
 """
 
 from __future__ import annotations

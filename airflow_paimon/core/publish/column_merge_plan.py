@@ -1,8 +1,8 @@
 """Publishes of tables with data evolution: which columns of which rows each side wrote (pure).
 
 Such a table keeps the columns of a row in several files. An update adds a file with the assigned columns of a range of
-row ids and removes none, so files alone don't tell that both sides changed the same values. See docs/format.md, Data
-evolution.
+row ids and removes none, so files alone don't tell that both sides changed the same values. See
+docs/contributing/format.md, Data evolution.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def running_in_spark() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationResult:
-    """What jobs print and operators return (docs/design.md, One result).
+    """What jobs print and operators return (docs/contributing/design.md, One result).
 
     ``snapshot_before``/``snapshot_after`` are of the branch that was written: main for a publish. ``ran_on``:
     ``spark``, or ``worker`` for plain Python: an Airflow worker, or whoever called.

@@ -68,7 +68,7 @@ def switch(help_text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Fields common to all operations (docs/design.md, One result)."""
+    """Fields common to all operations (docs/contributing/design.md, One result)."""
 
     operation: ClassVar[str] = ""
     needs_table: ClassVar[bool] = True

@@ -4,7 +4,7 @@ A branch and main count on from the branch point's ``nextRowId``, so the same nu
 from there on. A publish adds one shift to all those of the branch: what main has given out since. A *plain* file has
 its ids in the manifest (``_FIRST_ROW_ID`` + position) and is renumbered there. A *stored* file (UPDATE, MERGE,
 compaction) has ``_FIRST_ROW_ID`` null and its ids in a column: it is written again under another name, from which the
-branch's own name can be told. See docs/format.md, Row tracking.
+branch's own name can be told. See docs/contributing/format.md, Row tracking.
 """
 
 from __future__ import annotations

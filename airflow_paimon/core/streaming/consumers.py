@@ -1,6 +1,6 @@
 """Paimon's consumer files: no engine expires a snapshot of the branch that a consumer has yet to read.
 
-See docs/format.md, Folders: ``consumer/consumer-<id>`` of the branch holds ``{"nextSnapshot" : 5}``.
+See docs/contributing/format.md, Folders: ``consumer/consumer-<id>`` of the branch holds ``{"nextSnapshot" : 5}``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which bucket each row of Arrow columns belongs to.
 
-See docs/format.md, Buckets.
+See docs/contributing/format.md, Buckets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads Paimon's consumer files: the positions of streaming readers (docs/format.md, Folders)."""
+"""Reads Paimon's consumer files: the positions of streaming readers (docs/contributing/format.md, Folders)."""
 
 from __future__ import annotations
 

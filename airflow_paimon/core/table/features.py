@@ -4,7 +4,7 @@ The checks use the schema's options and types, the snapshot's index entries and 
 do not affect a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored. Each check
 raises ``UnsupportedFeatureError``, which names the table, the option and the way out.
 
-See docs/format.md, What is refused.
+See docs/contributing/format.md, What is refused.
 """
 
 from __future__ import annotations

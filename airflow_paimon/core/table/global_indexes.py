@@ -1,4 +1,5 @@
-"""What becomes of the entries of global indexes where rows are written again (docs/format.md, Global indexes).
+"""What becomes of the entries of global indexes where rows are written again (docs/contributing/format.md, Global
+indexes).
 
 Such an index names rows by their ids, or by their files. It only speeds up a scan: one entry less makes it slower, and
 one that still names what is no longer so gives wrong rows.

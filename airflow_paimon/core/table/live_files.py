@@ -42,7 +42,7 @@ class NetChange:
 
 
 def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> NetChange:
-    """Merge entries in order (docs/format.md, Manifests): a DELETE removes an earlier ADD, or is kept.
+    """Merge entries in order (docs/contributing/format.md, Manifests): a DELETE removes an earlier ADD, or is kept.
 
     Raises:
         FormatError: the same file is added twice.

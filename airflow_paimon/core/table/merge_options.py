@@ -1,7 +1,7 @@
 """The options of merge engines: sequence groups of columns, the look-up rule, options that name columns, and the
 aggregate function of each column: its name, its options, and which combinations are refused.
 
-See docs/format.md, Merging.
+See docs/contributing/format.md, Merging.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Partitions as directory names, as user input, as text for users, and as manifests store them. Pure.
 
 One partition can be stored in several forms (nulls before Paimon 1.1, NaN), so only ``canonical`` and ``identity``
-may be compared. See docs/format.md, Partition folders.
+may be compared. See docs/contributing/format.md, Partition folders.
 """
 
 from __future__ import annotations

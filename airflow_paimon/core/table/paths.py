@@ -1,7 +1,8 @@
 """Paths in a table folder; no other module spells ``snapshot-``, ``tag-``, ``branch/branch-``, ``LATEST``.
 
 Paths are relative to the table root. Under ``branch/branch-<b>/`` are only schema, snapshot, tag, changelog, consumer;
-manifests, index files, statistics and data of every branch lie in the table root (docs/format.md, Folders).
+manifests, index files, statistics and data of every branch lie in the table root (docs/contributing/format.md,
+Folders).
 """
 
 from __future__ import annotations
@@ -208,8 +209,8 @@ def is_run_tag(name: str) -> bool:
 def check_branch_name(name: str) -> str:
     """Check a name for a *new* branch.
 
-    Stricter than Paimon on purpose (docs/format.md, Folders): names that Paimon accepts and then mistakes for another
-    branch, hides from its listing or can't address are refused.
+    Stricter than Paimon on purpose (docs/contributing/format.md, Folders): names that Paimon accepts and then mistakes
+    for another branch, hides from its listing or can't address are refused.
     """
     if name.lower() == MAIN or not _BRANCH_NAME.fullmatch(name) or name.isdigit() or len(name) > 200:
         raise InvalidInputError(

@@ -1,7 +1,7 @@
 """Paimon's types as Arrow types, the columns of a data file with their Parquet field ids, and values of metadata
 (``core.format.binary_row``) as Arrow scalars and columns.
 
-See docs/format.md, Data files.
+See docs/contributing/format.md, Data files.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from airflow_paimon.data.files.avro import avro_names, read_avro
 from airflow_paimon.data.files.orc import read_orc
 
 BATCH_ROWS = 131_072
-"""Default number of rows per batch, the fastest to transfer to a JVM (docs/performance.md)."""
+"""Default number of rows per batch, the fastest to transfer to a JVM (docs/contributing/performance.md)."""
 
 _NS_PER_US = 1000
 _MAX_NS = 2**63 - 1

@@ -69,7 +69,7 @@ class FileTarget:
     a key stay in one file."""
     stores_row_ids: bool = False
     """Whether the files hold ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` (null = the version of the commit), as rows that had
-    them before. See docs/format.md, Row tracking."""
+    them before. See docs/contributing/format.md, Row tracking."""
 
     @property
     def prefix(self) -> str:
@@ -415,7 +415,9 @@ def merged_stats(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 
 
 def local_millis() -> int:
-    """Return the local wall-clock time as if it were UTC, as in ``_CREATION_TIME`` (docs/format.md, Manifests)."""
+    """Return the local wall-clock time as if it were UTC, as in ``_CREATION_TIME`` (docs/contributing/format.md,
+    Manifests).
+    """
     now = time.time()
     return calendar.timegm(time.localtime(now)) * 1000 + int(now * 1000) % 1000
 

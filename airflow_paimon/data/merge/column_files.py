@@ -1,7 +1,7 @@
 """Data evolution: the column files of one range of row ids are read side by side, the newest file of a column wins.
 
 An UPDATE of a table with ``data-evolution.enabled`` writes a file with the assigned columns only, of all rows of the
-range. See docs/format.md, Data evolution.
+range. See docs/contributing/format.md, Data evolution.
 """
 
 from __future__ import annotations

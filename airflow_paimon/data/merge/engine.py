@@ -1,6 +1,7 @@
 """What a merge engine is, how versions of keys become rows by one, and the engines deduplicate, first-row, aggregation.
 
-Keys with one version never meet the engine: their row is returned as it is stored (docs/format.md, Merging).
+Keys with one version never meet the engine: their row is returned as it is stored (docs/contributing/format.md,
+Merging).
 """
 
 from __future__ import annotations

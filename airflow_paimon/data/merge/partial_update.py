@@ -1,4 +1,4 @@
-"""The merge engine partial-update: a version sets the columns that it holds (docs/format.md, Merging).
+"""The merge engine partial-update: a version sets the columns that it holds (docs/contributing/format.md, Merging).
 
 Without sequence groups each column keeps its last value that is not null. A retract that comes first gives the row its
 values, also where deletes are ignored: Paimon's readers return them as well.

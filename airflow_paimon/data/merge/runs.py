@@ -1,4 +1,5 @@
-"""Merges the sorted runs of a section in bounded memory, whatever the merge engine (docs/format.md, Merging).
+"""Merges the sorted runs of a section in bounded memory, whatever the merge engine (docs/contributing/format.md,
+Merging).
 
 All runs are advanced together: rows up to the lowest end of the current batches are complete in all runs, so they are
 removed from all of them, merged with numpy, and returned in key order.

@@ -1,6 +1,6 @@
 """Sorts rows to be written into runs, each key once, in key order: in memory, or with runs on the local disk.
 
-See docs/format.md, Data files.
+See docs/contributing/format.md, Data files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The versions of keys as numpy positions: grouped by key, in the order in which a merge engine sees them.
 
-Rows of several sorted pieces are numbered as if the pieces were concatenated. See docs/format.md, Merging.
+Rows of several sorted pieces are numbered as if the pieces were concatenated. See docs/contributing/format.md, Merging.
 """
 
 from __future__ import annotations

@@ -76,9 +76,9 @@ def sql(
     dict; docs/howto/spark-sql.md lists what of each is run.
 
     UPDATE, DELETE FROM, MERGE INTO, INSERT INTO and INSERT OVERWRITE are one commit, and return the operation's result
-    (docs/design.md, One result) as a dict, with the rows updated, deleted and inserted, and the files and bytes
-    rewritten and kept. Spark parses the statement and evaluates it: semantics and errors are Spark's. On a table with a
-    primary key the touched buckets are written again, on others the touched files.
+    (docs/contributing/design.md, One result) as a dict, with the rows updated, deleted and inserted, and the files and
+    bytes rewritten and kept. Spark parses the statement and evaluates it: semantics and errors are Spark's. On a table
+    with a primary key the touched buckets are written again, on others the touched files.
 
     ``CALL sys.procedure(name => value, ...)`` runs an operation, with Paimon's names and arguments, and returns the
     operation's own result (docs/howto/call-procedures.md).

@@ -1,1 +1,3 @@
-"""The aggregate functions: each folds the records of a key into one value of a column (docs/format.md, Merging)."""
+"""The aggregate functions: each folds the records of a key into one value of a column (docs/contributing/format.md,
+Merging).
+"""
