@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.airflow.processes import running
+from tests.core.tables import without_rows
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 BUNDLE = "tests"
+
+
+@pytest.fixture(autouse=True)
+def no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of the tables here have placeholders for files."""
+    without_rows(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -163,7 +163,7 @@ class Merge:
             schema=schemas.latest or g.schema,
             base=with_mapped_schemas(base, known, schemas),
             theirs=with_mapped_schemas(theirs, known, schemas),
-            ours=replace(ours, schemas={i: known[i] for i in ours.schema_ids}),
+            ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
             on_overlap=_choice(self.request),
         )
         summary = {"merged_by_key": keys.summary}
