@@ -163,8 +163,10 @@ class StopFlinkJobOperator(FlinkStopOperator, FlinkSqlOperator):
 
     def execute(self, context: Context) -> str:
         """Let Flink plan the job, and stop it."""
+        hook = FlinkHook(self.flink_conn_id)
         with in_airflows_terms(context):
-            self._explain(FlinkHook(self.flink_conn_id))
+            self._refuse_from_outside(hook, context)
+            self._explain(hook)
         return super().execute(context)
 
 
@@ -190,7 +192,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
             self.savepoint = self._left_savepoint(context, hook)
             return super()._start(context, hook)
         except PaimonError as error:
-            error.message += f". {self._by_hand()}"
+            error.message += f". {self._by_hand(ti.xcom_pull(task_ids=self.stopped_by))}"
             error.args = (error.message,)
             raise
 
@@ -222,8 +224,16 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
             f"Flink job {name!r} doesn't run, and this run has not stopped it last: {hook.how_it_ended(name)}"
         )
 
-    def _by_hand(self) -> str:
-        path = self.savepoint or "(the path that it left)"
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        """Submit the job, but never from nothing: it would read its source from the start."""
+        if self.savepoint is None:
+            raise UnsafeOperationError(
+                f"Flink job {self.job_name!r}, which this task had started, is not known any more"
+            )
+        return super()._run(*args, **kwargs)
+
+    def _by_hand(self, stopped_with: object) -> str:
+        path = self.savepoint or stopped_with or "(the path that it left)"
         return (
             f"To start Flink job {self.job_name!r}: clear task {self.task_id}; or give Flink's SQL client SET "
             f"'pipeline.name' = '{self.job_name}'; SET '{SAVEPOINT}' = '{path}'; and then its SQL"

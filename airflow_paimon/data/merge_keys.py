@@ -160,7 +160,8 @@ class _Group:
         apart = [*self.wanted.schema.trimmed_primary_keys, _STATE, _BUCKET, SEQUENCE_NUMBER, VALUE_KIND]
         mine = _differing(base, theirs, apart)
         both = _differing(base.among(mine), ours.among(mine), apart)
-        overlapping = _differing(theirs.among(both), ours.among(both), apart)
+        alike = self.wanted.equal_rows_overlap
+        overlapping = both if alike else _differing(theirs.among(both), ours.among(both), apart)
         taken = np.setdiff1d(mine, both, assume_unique=True)
         if self.wanted.on_overlap == TAKE_BRANCH:
             taken = np.concatenate([taken, overlapping])

@@ -109,7 +109,7 @@ def _conflict(one: Mapping[str, Any]) -> str:
         return f"Branch {one['branch']} can't be compared: {one['unreadable']}"
     return (
         f"CONFLICT: branch {one['branch']} changes {_listed(one['buckets'], one['bucket_count'])} as well: the second "
-        f"of the two to be published will be refused"
+        f"of the two to be published is merged by key, or refused"
     )
 
 

@@ -195,10 +195,12 @@ def change(table: Table, chance: Random, kind: str, serial: int) -> None:
         compact(table, branch=table.branch_name)
 
 
-def merged(base: State, theirs: State, ours: State, on_overlap: str) -> tuple[State, set[tuple[str, int]]]:
-    """What main has after the merge, and the keys that both changed."""
+def merged(
+    base: State, theirs: State, ours: State, on_overlap: str, *, sums: bool = False
+) -> tuple[State, set[tuple[str, int]]]:
+    """What main has after the merge, and the keys that both changed. ``sums``: two equal changes are two of them."""
     mine = {k for k in base.keys() | theirs.keys() if base.get(k) != theirs.get(k)}
-    both = {k for k in mine if base.get(k) != ours.get(k) != theirs.get(k)}
+    both = {k for k in mine if base.get(k) != ours.get(k) and (sums or ours.get(k) != theirs.get(k))}
     taken = mine if on_overlap == "branch" else mine - both
     found = {k: v for k, v in ours.items() if k not in taken} | {k: theirs[k] for k in taken if k in theirs}
     return found, both
@@ -272,13 +274,17 @@ class Life:
     published: list[tuple[str, State, State, State]] = field(default_factory=list)
     serial: int = 10
 
+    @property
+    def sums(self) -> bool:
+        return KINDS[self.kind].get("merge-engine") == "aggregation"
+
     def change(self) -> None:
         self.serial += 1
         change(self.chance.choice([self.main, self.main, self.fix]), self.chance, self.kind, self.serial)
 
     def publish(self) -> None:
         theirs, ours, on_overlap = state(self.fix), state(self.main), self.chance.choice(["branch", "main"])
-        expected, both = merged(self.base, theirs, ours, on_overlap)
+        expected, both = merged(self.base, theirs, ours, on_overlap, sums=self.sums)
         asked = {"branch": self.fix.branch_name, "writers_stopped": True}
         if both:
             with pytest.raises(ConflictError, match="both changed") as refused:
@@ -311,7 +317,7 @@ class Life:
     def rebase(self) -> None:
         self.serial += 1
         theirs, ours, name = state(self.fix), state(self.main), f"fix{self.serial}"
-        expected, both = merged(self.base, theirs, ours, "main")
+        expected, both = merged(self.base, theirs, ours, "main", sums=self.sums)
         asked = {"branch": self.fix.branch_name, "to_branch": name}
         if both:
             with pytest.raises(ConflictError, match="both changed"):

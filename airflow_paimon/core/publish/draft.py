@@ -43,6 +43,7 @@ from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -85,6 +86,8 @@ class BucketReach:
         if within_reach(touched, set(self.buckets), schema):
             return True
         if any(e.kind == FileKind.DELETE or e.file.level > 0 for e in beside):
+            return True
+        if beside and remembers_replaced_rows(schema):  # whoever wrote them has the bucket open: that is asked again
             return True
         return self.merged is not None and bool(beside) and self.merged.meets(beside)
 

@@ -70,7 +70,8 @@ class KeyMerge:
     """Buckets to merge by key: their state at the base, on the branch (``theirs``) and on the target (``ours``).
 
     ``schema``: by which rows are read and written, the one of the snapshot. ``on_overlap``: whose rows are taken of
-    keys that both sides changed; None: it is a conflict.
+    keys that both sides changed; None: it is a conflict. ``equal_rows_overlap``: also where they changed a key to equal
+    rows, since two equal sums are two increments, and not one.
     """
 
     target: Table
@@ -79,6 +80,7 @@ class KeyMerge:
     theirs: KeyState
     ours: KeyState
     on_overlap: str | None = None
+    equal_rows_overlap: bool = False
 
     @property
     def buckets(self) -> set[BucketKey]:
@@ -95,12 +97,18 @@ class KeyMerge:
 
     @property
     def content(self) -> object:
-        return self.schema.fields, self.on_overlap, *(s.content for s in self._states)
+        return self.schema.fields, dict(self.schema.options), self.on_overlap, *(s.content for s in self._states)
 
     @property
     def summary(self) -> dict[str, Any]:
         names = sorted(map(bucket_namer(self.schema), self.buckets))
         return {"buckets": names[:MAX_LISTED], "bucket_count": len(names), "read_bytes": self.read_bytes}
+
+
+def aggregates(schema: TableSchema) -> bool:
+    """Whether columns have an aggregate function, so that a row doesn't show which records made it."""
+    own = any(key.startswith("fields.") and key.endswith(".aggregate-function") for key in schema.options)
+    return own or TableOptions(schema.options).merge_engine == "aggregation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -431,7 +431,7 @@ def _too_high(
             check_moving_keys(main.name, changes, schema)
         refuse_other_keys(main, schema, changes, g.sides.theirs, g.head)
         if not request.dry_run:  # a plan describes them: they may be closed by then
-            replaced = {c.bucket for c in changes if c.delete} | (g.sides.theirs_real & set(keyed))
+            replaced = {c.bucket for c in changes if c.delete} | set(keyed)
             refuse_open(main, schema, replaced, g.head, way.context.now_ms, "published")
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}

@@ -215,7 +215,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         check_moving_keys(view.label, changes, schema, whose)
         refuse_other_keys(view, schema, changes, theirs, head, whose)
         replaced = {c.bucket for c in changes if c.delete}
-        replaced |= set() if keys is None else keys.buckets & theirs.buckets
+        replaced |= set() if keys is None else keys.buckets
         refuse_open(view, schema, replaced, head, now_ms, "changed")
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)

@@ -24,6 +24,7 @@ from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appe
 from airflow_paimon.core.publish.key_merge import (
     KeyMerge,
     KeyState,
+    aggregates,
     not_by_key,
     reason_against,
     state_of,
@@ -165,6 +166,7 @@ class Merge:
             theirs=with_mapped_schemas(theirs, known, schemas),
             ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
             on_overlap=_choice(self.request),
+            equal_rows_overlap=aggregates(g.schema),
         )
         summary = {"merged_by_key": keys.summary}
         return Planned(changes=changes, schemas=schemas, keys=keys, follows=reach, summary=summary)

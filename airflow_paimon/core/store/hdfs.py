@@ -313,9 +313,8 @@ class HdfsStore(Store):
                     _put_back(self._client, entry.path)
             found = self._run("listing", path, lambda client: list(client.list_status(key)))
         # A file's listing is the file itself.
-        return [
-            entry for entry in found if entry.path.rstrip("/") != key.rstrip("/") and not entry.path.endswith(".away")
-        ]
+        files = (entry for entry in found if entry.path.rstrip("/") != key.rstrip("/"))
+        return [entry for entry in files if entry.isdir or not AWAY.fullmatch(entry.path.rpartition("/")[2])]
 
     def _run(self, doing: str, path: str, request: Callable[[Any], T], mutating: bool = False) -> T:
         try:
