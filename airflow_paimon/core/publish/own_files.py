@@ -99,13 +99,6 @@ class KeyFiles:
     merge: MergeKeys | None
     made: tuple[KeyMerge, MergedKeys] | None = None
 
-    def check(self, decision: Decision) -> None:
-        """Raise ``ConflictError`` if buckets are to be merged by key, and no rows can be read here."""
-        wanted = decision.keys
-        if wanted is not None and self.merge is None:
-            why, target = "rows can't be read here", wanted.target.branch_name
-            raise not_by_key(wanted.target.name, wanted.buckets, wanted.schema, why, target)
-
     def into(self, decision: Decision, *, writers_stopped: bool) -> Decision:
         """Return the decision with the buckets that are to be merged by key.
 
@@ -117,8 +110,9 @@ class KeyFiles:
         wanted = decision.keys
         if wanted is None:
             return decision
-        self.check(decision)
-        assert self.merge is not None
+        if self.merge is None:
+            why, target = "rows can't be read here", wanted.target.branch_name
+            raise not_by_key(wanted.target.name, wanted.buckets, wanted.schema, why, target)
         if self.made is not None and self.made[0].content != wanted.content:
             self.discard()
         if self.made is None:
