@@ -93,13 +93,12 @@ _AIRFLOW_HOME = _pin_environment()
 # `timeout`; all the cases of a test take longer than some.
 os.environ.setdefault("PYTEST_TIMEOUT", str(lives(600, 7200)))
 _SEED = choose_seed()
-# Without deadlines, which would measure the machine's other work; fresh examples in CI as well, where Hypothesis
-# repeats the same ones by default.
+# Without deadlines, which would measure the machine's other work.
 settings.register_profile(
     "airflow-paimon",
     max_examples=lives(40, 200),
     deadline=None,
-    derandomize=False,
+    derandomize=not thorough(),
     print_blob=True,
     database=None,
 )

@@ -1,4 +1,4 @@
-"""The mark ``part``: of cases and tests that prove much the same, ``make test`` runs some, others in each run.
+"""The mark ``part``: of cases and tests that prove much the same, ``make test`` runs some, the same in each run.
 
 ``part(every=3)`` runs one in three of the cases of a test, ``part(few=2)`` two of them. ``together=True`` draws from
 all tests of the class or module instead, ``group="streams"`` from all tests that name the group, whatever their files.

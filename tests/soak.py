@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 import time
+from random import SystemRandom
 
-from tests.randomness import VARIABLE, choose_seed
+from tests.randomness import VARIABLE
 
 _PASS_SECONDS = 120
 """How long one pass of a test that takes its time from AIRFLOW_PAIMON_SOAK may run."""
@@ -16,8 +17,7 @@ def main(seconds: int) -> int:
     end = time.monotonic() + seconds
     passes = 0
     while passes == 0 or time.monotonic() < end:
-        os.environ.pop(VARIABLE, None)
-        seed = choose_seed()
+        os.environ[VARIABLE] = seed = str(SystemRandom().randrange(10**9))
         limit = min(_PASS_SECONDS, max(1, int(end - time.monotonic())))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "random", "-p", "no:cacheprovider", *sys.argv[2:]]
         done = subprocess.run(command, env={**os.environ, "AIRFLOW_PAIMON_SOAK": str(limit)}, check=False)

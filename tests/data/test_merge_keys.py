@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
-from time import sleep
+from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
@@ -207,7 +207,9 @@ def merged(
 
 
 class Upserter(Thread):
-    """Writes keys from 100 on into the bucket of partition p, without a pause."""
+    """Writes keys from 100 on into the bucket of partition p, again and again, and rests as long as a commit took: both
+    are threads of one Python, and a publish would have to wait for a chance otherwise.
+    """
 
     def __init__(self, table: Table) -> None:
         super().__init__()
@@ -217,10 +219,11 @@ class Upserter(Thread):
         for number in count():
             if self.stopped.is_set():
                 return
-            key = 100 + number % 50
+            key, began = 100 + number % 50, monotonic()
             data = pa.Table.from_pylist([{"k": key, "a": number, "dt": "p"}], schema=arrow_schema_of(dict(COLUMNS)))
             write_arrow(self.table, data)
             self.written[key] = number
+            sleep(monotonic() - began)
 
     def __enter__(self) -> Upserter:
         self.start()
@@ -231,6 +234,12 @@ class Upserter(Thread):
     def __exit__(self, *_: object) -> None:
         self.stopped.set()
         self.join()
+
+    def wait_for_another(self) -> None:
+        """Wait until it has committed once more, so that main has changed the bucket since."""
+        newest = self.table.latest_snapshot_id()
+        while self.is_alive() and self.table.latest_snapshot_id() == newest:
+            sleep(0.01)
 
 
 @pytest.mark.parametrize("kind", ["deduplicate", "input", "aggregation"])
@@ -244,7 +253,9 @@ def test_a_publish_and_its_undo_land_beside_a_writer_that_never_pauses(tmp_path:
         for number in range(3):
             write_arrow(fix, pa.Table.from_pylist([{"k": number, "a": 1000, "dt": "p"}],
                                                   schema=arrow_schema_of(dict(COLUMNS))))  # fmt: skip
+            writer.wait_for_another()
             done = run(tmp_path, "merge_branch", branch="fix")
+        writer.wait_for_another()
         undone = run(tmp_path, "rollback_to", tag=done.details["undo_tag"], keep_later=True)
     assert undone.details["merged_by_key"]["changed_keys"] == 1 and undone.snapshot_after is not None
     tag = main.tag(done.details["undo_tag"]).snapshot

@@ -132,7 +132,7 @@ def test_no_numbers_beyond_64_bits() -> None:
 
 
 def _golden_files(folder: Path, kind: str) -> list[Path]:
-    """A quarter of the files of a kind, others in each run; all of them where all cases are asked for."""
+    """A quarter of the files of a kind, the same in each run; all of them where all cases are asked for."""
     found = [
         path
         for path in sorted((folder / "wh" / "d.db").glob("*/manifest/*"))
