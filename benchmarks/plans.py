@@ -1,8 +1,7 @@
-"""plan_correction beside the correction that it plans: what it costs, and how near its estimate of the time is.
+"""plan_correction beside the correction that it plans: what it costs.
 
-Statements on a table with keys and on one without, in turns, in one warm session. In the first turn the estimate goes
-by the stated default, then by the earlier corrections of the table. The environment variable ``ROWS`` sets the number
-of rows.
+Statements on a table with keys and on one without, in turns, in one warm session. The environment variable ``ROWS``
+sets the number of rows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.spark import write_table
 from airflow_paimon.spark.jobs import run_spark_operation
-from airflow_paimon.spark.tasks import cores_of
 from benchmarks.spark_read_write import session
 
 if TYPE_CHECKING:
@@ -39,10 +37,9 @@ STATEMENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Seconds of one plan and of the correction after it, and what the plan had estimated."""
+    """Seconds of one plan and of the correction after it."""
 
     plan: float
-    estimate: float
     actual: float
 
 
@@ -70,22 +67,17 @@ def bench(spark: SparkSession, folder: Path, what: str, keyed: bool) -> None:
             asked = {**common, "branch": "fix", "sql": str(folder / "fix.sql"), "partitions": partitions}
             turns[name].append(one_turn(spark, asked))
     for name, found in turns.items():
-        first, last = found[0], found[-1]
         plan, actual = min(t.plan for t in found), min(t.actual for t in found)
-        print(
-            f"table {what}, {name}: plan {plan:.3f} s, {plan / actual:.3f} of the correction's {actual:.2f} s; "
-            f"estimate / actual {first.estimate / first.actual:.2f} by default, "
-            f"{last.estimate / last.actual:.2f} by earlier corrections"
-        )
+        print(f"table {what}, {name}: plan {plan:.3f} s, {plan / actual:.3f} of the correction's {actual:.2f} s")
 
 
 def one_turn(spark: SparkSession, asked: dict[str, Any]) -> Turn:
     started = time.perf_counter()
-    found = run_operation(build_request("plan_correction", {**asked, "cores": cores_of(spark)}))
+    run_operation(build_request("plan_correction", asked))
     planned = time.perf_counter() - started
     started = time.perf_counter()
     run_spark_operation(spark, build_request("correct_branch", asked))
-    return Turn(plan=planned, estimate=found.details["estimate"]["seconds"], actual=time.perf_counter() - started)
+    return Turn(plan=planned, actual=time.perf_counter() - started)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Say what a correction will read, write and meet, and how long it will take. ``--help`` lists the flags."""
+"""Say what a correction will read, write and meet, by metadata alone. ``--help`` lists the flags."""
 
 from airflow_paimon.spark.launch import main
 

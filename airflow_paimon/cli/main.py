@@ -56,7 +56,7 @@ LOOKUPS = {
     "tags": "tags of a branch",
     "snapshots": "snapshots of a branch, newest first",
     "partitions": "partitions of a branch: stored rows, files, bytes",
-    "plan": "what a correction would read, write and meet, and how long it would take",
+    "plan": "what a correction would read, write and meet",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
     "audit": "publishes, undos and corrections: who asked, why, by what, who approved; without --table of all tables",
@@ -229,7 +229,6 @@ def _parser() -> _Parser:
             command.add_argument("--view", action="append", metavar="NAME=TABLE", help="further view (repeat)")
             command.add_argument("--partitions", action="append", help="of a SELECT: partition to overwrite (repeat)")
             command.add_argument("--mode", choices=("overwrite", "upsert"), help="of a SELECT; default overwrite")
-            command.add_argument("--cores", type=_limit, help="cores of Spark; default those of the last correction")
         if name == "audit":
             command.add_argument("--from", dest="since", help="only from this date or ISO time with an offset on")
             command.add_argument("--to", dest="until", help="only before this date or ISO time with an offset")
@@ -324,7 +323,7 @@ def _look_up(options: argparse.Namespace) -> Any:
         from airflow_paimon.cli.plan import plan
 
         values = {"branch": table.branch_name if table.branch_name != MAIN else None, "view": options.view or (),
-                  "partitions": options.partitions or (), "mode": options.mode, "cores": options.cores}  # fmt: skip
+                  "partitions": options.partitions or (), "mode": options.mode}  # fmt: skip
         reach = {"warehouse": options.warehouse, "storage_options": storage}
         return plan(reach, table.name, options.sql, options.function, values)
     if options.what == "chain":

@@ -51,7 +51,7 @@ class Amount:
 class Work:
     """``reads``: files of the branch that may hold a row that is asked for. ``replaces``: live files that new ones take
     the place of, with their ``partitions``; ``writes``: the new ones, without ``files``. ``at_most``: which of these
-    really hold such rows is known when they are read. ``merges``: replaced files are read once more, to be written.
+    really hold such rows is known when they are read.
     """
 
     reads: Amount
@@ -60,13 +60,7 @@ class Work:
     partitions: Mapping[str, Amount] = field(default_factory=dict)
     touched: Touched = field(default_factory=Touched)
     at_most: bool = True
-    merges: bool = False
     notes: tuple[str, ...] = ()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of files that are read and written."""
-        return self.reads.bytes + self.writes.bytes + (self.replaces.bytes if self.merges else 0)
 
 
 def selection_for(asked: Asked, mode: str, choice: PartitionChoice, schema: TableSchema) -> Selection | None:
@@ -95,7 +89,7 @@ def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice)
         return Work(reads=Amount(), replaces=Amount(), writes=Amount(), notes=(note,) if keyed else ())
     if mode == "upsert" and asked.kind != INSERT_OVERWRITE:
         splits = [s for s in found.splits if choice.matches(s.values)]
-        return _replacing(schema, found.reads, splits, at_most=True, merges=True)
+        return _replacing(schema, found.reads, splits, at_most=True)
     taken = choice if asked.kind != INSERT_OVERWRITE else _overwritten(asked, schema)
     splits = [s for s in scan.splits if taken.matches(s.values)]
     return _replacing(schema, found.reads, splits, at_most=asked.kind == INSERT_OVERWRITE)
@@ -116,7 +110,6 @@ def together(works: Sequence[Work]) -> Work:
             buckets=frozenset(bucket for work in works for bucket in work.touched.buckets),
             files=frozenset(name for work in works for name in work.touched.files),
         ),
-        merges=any(work.merges for work in works),
         notes=(note, *dict.fromkeys(text for work in works for text in work.notes)),
     )
 
@@ -130,9 +123,8 @@ def _of_rows(scan: ScanPlan, asked: Asked, found: _Found) -> Work:
         return Work(reads=Amount(), replaces=dropped.replaces, writes=Amount(), partitions=dropped.partitions,
                     touched=dropped.touched, at_most=False, notes=(note,))  # fmt: skip
     notes = ("rows that a MERGE inserts come on top",) if asked.kind == MERGE else ()
-    keyed = bool(schema.primary_keys)
-    splits = found.splits if keyed else found.pruned
-    return _replacing(schema, found.reads, splits, at_most=True, merges=keyed, notes=notes)
+    splits = found.splits if schema.primary_keys else found.pruned
+    return _replacing(schema, found.reads, splits, at_most=True, notes=notes)
 
 
 def _is_of_partitions(predicate: Predicate | None, schema: TableSchema) -> bool:
@@ -174,7 +166,6 @@ def _replacing(
     splits: Iterable[BucketSplit],
     *,
     at_most: bool,
-    merges: bool = False,
     notes: tuple[str, ...] = (),
 ) -> Work:
     """Replace these files by new ones with about as many rows and bytes."""
@@ -194,7 +185,6 @@ def _replacing(
             files=frozenset(f.file_name for s in splits for f in s.files),
         ),
         at_most=at_most,
-        merges=merges,
         notes=notes,
     )
 

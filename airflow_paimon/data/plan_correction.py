@@ -1,4 +1,4 @@
-"""plan_correction: what a correction will read, write and meet, and how long it will take. Reads metadata only.
+"""plan_correction: what a correction will read, write and meet. Reads metadata only.
 
 The branch need not exist: then it is planned on main, or the branch of a chain table, which it will be made from.
 """
@@ -19,10 +19,8 @@ from airflow_paimon.core.correction.checks import (
     further_views,
     naming_statement,
 )
-from airflow_paimon.core.correction.estimate_plan import estimate
 from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
 from airflow_paimon.core.correction.sql_columns import check_columns
-from airflow_paimon.core.correction.timings import read_timings
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -87,15 +85,12 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     work = works[0] if len(works) == 1 else together(works)
     relations = tuple(dict.fromkeys(name for one in several for name in one.relations))
     others = _others(context.table, request, replace(asked, relations=relations))
-    total = sum(one.bytes for one in works) + sum(amount.bytes for amount in others.values())
-    foreseen = estimate(total, read_timings(context.table), asked.kind, request.cores)
     details = {
         "statement": ", ".join(one.kind for one in several),
         "mode": request.mode if asked.kind in (SELECT, FUNCTION) else None,
         "branch_exists": target.exists,
         **_work_json(work),
         "other_tables": {name: asdict(amount) for name, amount in others.items()},
-        "estimate": {**asdict(foreseen), "bytes": total},
         "streaming_readers": _streams(target, scan, work),
         "open_writers": describe_writers(
             *(target.home, target.home.schema(), work.touched.buckets, target.home.latest_snapshot(), context.now_ms)

@@ -357,11 +357,11 @@ def diff_branches(
 def plan_correction(
     table: str | Table, *, branch: str | None = None, from_branch: str = "main", sql: str | None = None,
     function: str | None = None, view: Iterable[str] = (), mode: Literal["overwrite", "upsert"] = "overwrite",
-    partitions: Iterable[str] = (), cores: int | None = None,
+    partitions: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PlanCorrectionDetails]:
-    """Say what a correction will read, write and meet, and how long it will take, by metadata alone.
+    """Say what a correction will read, write and meet, by metadata alone.
 
     Example:
         >>> plan_correction(orders, branch="fix", sql="fix.sql").details["statement"]

@@ -128,7 +128,7 @@ def _is_by(user: str, operation: str) -> bool:
 
 class PlanCorrectionOperator(SqlOrFunctionOperator):
     """
-    Say what a correction will read, write and meet, and how long it will take, from metadata alone.
+    Say what a correction will read, write and meet, from metadata alone.
 
     Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` will get; nothing of it runs. Fails as
     the correction would, where the table or the request make that certain. See :doc:`/howto/plan-a-correction`.
@@ -141,7 +141,6 @@ class PlanCorrectionOperator(SqlOrFunctionOperator):
     :param view: further views, as ``["name=db.table"]`` (templated)
     :param mode: of a SELECT: ``overwrite`` or ``upsert`` (templated)
     :param partitions: of a SELECT: the partitions to overwrite (templated)
-    :param cores: cores of the Spark that will run it; left out, those of the last correction (templated)
     """
 
     operation = "plan_correction"
@@ -157,7 +156,6 @@ class PlanCorrectionOperator(SqlOrFunctionOperator):
         view: Sequence[str] | str = (),
         mode: str = "overwrite",
         partitions: Sequence[str] | str = (),
-        cores: int | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(sql=sql, function=function, **kwargs)

@@ -21,7 +21,7 @@ def plan_lines(details: Mapping[str, Any]) -> list[str]:
 
 
 def figure_lines(details: Mapping[str, Any]) -> list[str]:
-    """Say what is read and written, how long it takes, what streaming readers see, and what hinders the publish."""
+    """Say what is read and written, what streaming readers see, and what hinders the publish."""
     reads, replaces, writes = details["reads"], details["replaces"], details["writes"]
     most = "at most " if details["at_most"] else ""
     lines = [
@@ -30,7 +30,6 @@ def figure_lines(details: Mapping[str, Any]) -> list[str]:
         f"Replaces {most}{_amount(replaces)}{_partitions(replaces)}",
         f"The branch will hold {most}{size_text(writes['bytes'])} of its own; the replaced files stay until the "
         f"snapshots that have them expire",
-        _time(details["estimate"]),
         _sentence(details["streaming_readers"]["note"]),
         *filter(None, [_sentence(details["open_writers"]["note"])]),
     ]
@@ -98,10 +97,6 @@ def _partitions(replaces: Mapping[str, Any]) -> str:
 def _listed(names: Sequence[str], count: int) -> str:
     shown = ", ".join(names[:_SHOWN])
     return shown if count <= _SHOWN else f"{shown} and {count - _SHOWN:,} more"
-
-
-def _time(estimate: Mapping[str, Any]) -> str:
-    return f"Takes about {estimate['seconds']:,.0f} s on {counted(estimate['cores'], 'core')}, by {estimate['source']}"
 
 
 def _conflict(one: Mapping[str, Any]) -> str:

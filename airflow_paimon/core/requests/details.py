@@ -291,7 +291,6 @@ class PlanCorrectionDetails(Details, total=False):
     writes: dict[str, int | None]
     at_most: bool
     other_tables: dict[str, dict[str, int]]
-    estimate: dict[str, Any]
     streaming_readers: dict[str, Any] | None
     open_writers: dict[str, Any]
     conflicts: Rows

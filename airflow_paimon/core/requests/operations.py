@@ -213,7 +213,7 @@ _TABLE = (
     ),
     Operation(
         requests.PlanCorrection,
-        "Say what a correction will read, write and meet, and how long it will take, by metadata alone.",
+        "Say what a correction will read, write and meet, by metadata alone.",
         "data.plan_correction:plan_correction",
         rows_of_main="none",
     ),

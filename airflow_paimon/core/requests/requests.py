@@ -458,7 +458,6 @@ class PlanCorrection(Request):
     view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
     mode: str = flag("Of a SELECT: overwrite or upsert", "overwrite", choices=("overwrite", "upsert"))
     partitions: tuple[str, ...] = texts("Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)")
-    cores: int | None = flag("Cores of the Spark that will run it; by default those of the last correction", minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,6 @@ from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
     correct_idempotently,
-    keep_timing,
     made_of,
     read_base,
     read_heads,
@@ -115,7 +114,6 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
             base = with_live(context, heads, cores_of(spark), only=_written_by(request, heads, few))
             results = _run_tasks(spark, request, base, rows, few)
         done = finish(context, request, base, results, identity, made)
-        _keep_timing(spark, context, request, sql, base, done)
         return with_column_sources(done, sources)
 
     return correct_idempotently(context, request, sql, correct)
@@ -209,9 +207,7 @@ def _by_statement(
             check_frame(frame, base.schema, branch.label)
             made = made_of(asked, branch, statement.text)
             results = _run_tasks(spark, asked, base, frame, _few_rows(spark, asked, frame))
-            done = finish(context, asked, base, results, identity, made)
-        _keep_timing(spark, context, asked, statement.text, base, done)
-        return done
+            return finish(context, asked, base, results, identity, made)
 
     def frames(base: Base) -> dict[str, DataFrame]:
         found = _views(request, base, views, statement.text)
@@ -223,18 +219,6 @@ def _by_statement(
     if by_connector:
         return correct_by_connector(spark, context, request, branch, statement, frames, own, identity)
     return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite, identity)
-
-
-def _keep_timing(
-    spark: SparkSession,
-    context: Context,
-    request: CorrectBranch,
-    sql: str | None,
-    base: LiveBase,
-    done: OperationResult,
-) -> None:
-    if done.changed and not done.dry_run and not done.details.get("replayed"):
-        keep_timing(context, request, sql, base.live, base.choice, cores_of(spark))
 
 
 def _frames(spark: SparkSession, views: Mapping[str, Callable[[], View]], sql: str | None) -> dict[str, DataFrame]:

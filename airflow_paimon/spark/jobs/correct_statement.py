@@ -26,7 +26,6 @@ from airflow_paimon.data.correction_work import selection_for
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
-    keep_timing,
     made_of,
     properties,
     read_heads,
@@ -44,7 +43,6 @@ from airflow_paimon.spark.statements.statement_plan import Statement, check_stat
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.target_files import Limits
 from airflow_paimon.spark.statements.views import registered
-from airflow_paimon.spark.tasks import cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,8 +169,6 @@ def _change(
     receipt, outcome = commit_statement(
         spark, statement, base.table, tables, identity, described, limits, writers_stopped=True
     )
-    if receipt.snapshot is not None and not receipt.replayed:
-        keep_timing(context, request, statement.text, outcome.read, base.choice, cores_of(spark))
     return _result(context, request, base, receipt, _details(statement, base, outcome))
 
 

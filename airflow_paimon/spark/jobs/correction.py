@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +12,8 @@ from airflow_paimon.core.chain.guard import report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.correction.checks import check_mode
-from airflow_paimon.core.correction.estimate_plan import Timing
 from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, Asked
 from airflow_paimon.core.correction.sql_asked import read_sql as asked_by_sql
-from airflow_paimon.core.correction.timings import record_timing
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -193,29 +190,6 @@ def rows_to_read(scan: ScanPlan, choice: PartitionChoice, sql: str | None, mode:
     if sql is None or set(asked.relations) - {BRANCH}:
         return None
     return work_of(scan, asked, mode=mode, choice=choice).reads.rows or None
-
-
-def keep_timing(
-    context: Context, request: CorrectBranch, sql: str | None, scan: ScanPlan, choice: PartitionChoice, cores: int
-) -> None:
-    """Note how long a correction took that has committed, for the estimate of the next one (``plan_correction``).
-
-    ``scan``: the live files that it was planned on. One that reads other tables is left out: it isn't known here how
-    large they are.
-    """
-    try:
-        asked = Asked(kind=FUNCTION) if sql is None else asked_by_sql(sql, scan.schema)
-        if request.view or set(asked.relations) - {BRANCH}:
-            return
-        work = work_of(scan, asked, mode=request.mode, choice=choice)
-        seconds = time.monotonic() - context.started
-        record_timing(
-            context.table,
-            Timing(at_ms=int(time.time() * 1000), kind=asked.kind, seconds=round(seconds, 3), work_bytes=work.bytes,
-                   cores=cores),
-        )  # fmt: skip
-    except Exception as error:  # it is committed: no text of SQL that can't be read here may fail it
-        log.warning("%s: how long this took could not be noted: %s", context.table.name, error)
 
 
 def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:
