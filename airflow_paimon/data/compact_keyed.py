@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitOptions, KnownHead
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
 from airflow_paimon.core.commit.landed import find_landed
@@ -339,7 +339,7 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
 def _earlier(table: Table, identity: CommitIdentity, landed: Snapshot) -> int | None:
     """Return the compaction of an earlier try; None: somebody else's, or it has expired."""
     try:
-        found = find_landed(table, identity, landed.id)
+        found = find_landed(table, identity, KnownHead.of(landed))
     except OutcomeUnknownError:
         return None
     return None if found is None else found.id

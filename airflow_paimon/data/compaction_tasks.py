@@ -11,6 +11,7 @@ from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import Attempt
+from airflow_paimon.core.commit.landed import later_snapshots
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.open_writers import OpenBucket
@@ -82,9 +83,8 @@ class Planned(Protocol):
 
 def landed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
     """Read the commits of an earlier try of an operation that there still are, with their part of its result."""
-    newest = (view.latest_snapshot_id() or 0) if tried.retried else 0
-    for number in range(tried.head + 1, newest + 1):
-        found = view.find_snapshot(number)
+    later = sorted(later_snapshots(view, tried.head), key=lambda row: row[0]) if tried.retried else ()
+    for _, found in later:
         if found is not None and found.commit_user == tried.operation_id and DETAILS_PROPERTY in found.properties:
             yield found, json.loads(found.properties[DETAILS_PROPERTY])
 

@@ -87,6 +87,49 @@ def test_a_write_that_is_killed_between_any_two_store_calls_is_done_once(mode: s
     raise AssertionError("40 steps were not enough")
 
 
+def rolled_back(table: Table) -> None:
+    """As another engine does it: the snapshots after the second one go."""
+    for number in table.snapshot_ids()[2:]:
+        table.store.delete(table.paths.snapshot(number))
+    table.store.replace(table.paths.latest_hint, b"2")
+
+
+def one_row(k: int) -> pa.Table:
+    return pa.table({"k": pa.array([k], pa.int32())})
+
+
+@pytest.mark.parametrize("later", [0, 5], ids=["shorter", "as long again"])
+def test_a_retry_finds_its_commit_below_the_head_at_which_it_began(table: Table, later: int) -> None:
+    for k in range(10, 14):
+        write_arrow(table, one_row(k))
+
+    def meddle(method: str, path: str) -> None:
+        if path.startswith("manifest/") and table.latest_snapshot_id() == 4:
+            rolled_back(table)
+        if method == "replace" and path.endswith("LATEST"):
+            raise Crash
+
+    with pytest.raises(Crash):
+        write_arrow(Table(FaultStore(table.store, on_mutation=meddle), table.name), ROWS, operation_id="op")
+    for k in range(20, 20 + later):
+        write_arrow(table, one_row(k))
+    assert write_arrow(table, ROWS, operation_id="op")["snapshot_after"] == 3
+    assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2, 10, 11, *range(20, 20 + later)]
+
+
+def test_a_slow_try_finds_the_others_commit_below_the_head_at_which_it_began(table: Table) -> None:
+    for k in range(10, 14):
+        write_arrow(table, one_row(k))
+
+    def other() -> None:
+        rolled_back(table)
+        write_arrow(table, ROWS, operation_id="op")
+
+    slow = Table(_Interrupted(table.store, other), table.name)
+    assert write_arrow(slow, ROWS, operation_id="op")["snapshot_after"] == table.latest_snapshot_id() == 3
+    assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2, 10, 11]
+
+
 def test_a_record_that_a_second_try_relies_on_stays(table: Table) -> None:
     with attempt(table, "op", "main", "asked") as first, attempt(table, "op", "main", "asked") as second:
         assert (first.retried, second.retried) == (False, True)

@@ -166,7 +166,7 @@ def _already_there(context: Context, request: CreateTag | ReplaceTag, snapshot: 
 
 def _is_first_trys(request: CreateTag | ReplaceTag, tag: Tag, tried: Attempt) -> bool:
     retained = None if request.time_retained is None else requested_duration(request.time_retained, "time_retained")
-    wanted = request.snapshot if request.snapshot is not None else tried.head
+    wanted = request.snapshot if request.snapshot is not None else tried.head.id
     same = tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == request.hold
     return request.if_exists != "skip" and same
 

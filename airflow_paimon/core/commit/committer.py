@@ -20,6 +20,7 @@ from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
 from airflow_paimon.core.commit.draft import Draft as Draft
+from airflow_paimon.core.commit.draft import KnownHead as KnownHead
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
@@ -124,7 +125,7 @@ class _Commit:
     make_draft: MakeDraft
     options: CommitOptions
     seen: Seen = field(init=False)
-    looked: int | None = field(init=False)
+    looked: KnownHead | None = field(init=False)
     draft: Draft | None = None
     changes: Changes | None = None
     in_doubt: Snapshot | None = None
@@ -195,7 +196,7 @@ class _Commit:
             if landed is not None:
                 self._discard_changes()
                 return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
-            self.looked = head.id
+            self.looked = KnownHead.of(head)
         draft = self.draft = _followed(self.draft, head) or self.make_draft(at)
         if draft is None:
             self._discard_changes()

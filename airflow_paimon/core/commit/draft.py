@@ -41,20 +41,35 @@ def new_commit_user() -> str:
     return f"{login}_{uuid.uuid4()}" if login else str(uuid.uuid4())
 
 
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """A branch's newest snapshot as somebody has seen it (id 0: none): another engine may roll the branch back below
+    it, and other snapshots get its id. ``identity`` empty: it could not be read.
+    """
+
+    id: int = 0
+    identity: str = ""
+    time_millis: int = 0
+
+    @classmethod
+    def of(cls, snapshot: Snapshot | None) -> KnownHead:
+        return cls() if snapshot is None else cls(snapshot.id, snapshot.identity, snapshot.time_millis)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
     """Commit user and identifier, by which a retry recognises its commit (docs/contributing/format.md, Schemas and
     snapshots).
 
-    ``since``: the branch's newest snapshot id when the operation was first tried (0 = none). If given, a commit first
-    searches the snapshots after it for its own identity: another try may be running. ``retry_mark``: a path below the
-    table that every other try creates before it commits. If it doesn't exist, no other try has committed, even if
-    snapshots have expired.
+    ``since``: the branch's newest snapshot when the operation was first tried. If given, a commit first searches the
+    snapshots that came later for its own identity: another try may be running. ``retry_mark``: a path below the table
+    that every other try creates before it commits. If it doesn't exist, no other try has committed, even if snapshots
+    have expired.
     """
 
     user: str = field(default_factory=new_commit_user)
     identifier: int = BATCH_COMMIT_IDENTIFIER
-    since: int | None = None
+    since: KnownHead | None = None
     retry_mark: str | None = None
 
 

@@ -18,10 +18,10 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_paimon.core.commit.draft import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitIdentity, KnownHead
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
@@ -66,7 +66,7 @@ class Attempt:
     Attributes:
         operation_id: None = the operation has none, or is a dry run: no record.
         branch: The branch to write.
-        head: Its newest snapshot id when the operation was first tried; 0 = none.
+        head: Its newest snapshot when the operation was first tried.
         retried: The operation was tried before, and that try was not refused.
         number: Which record of the id: how many tries were refused before.
     """
@@ -74,7 +74,7 @@ class Attempt:
     table: Table
     operation_id: str | None = None
     branch: str = MAIN
-    head: int = 0
+    head: KnownHead = field(default_factory=KnownHead)
     retried: bool = False
     number: int = 0
 
@@ -216,8 +216,8 @@ def _deletion_order(path: str) -> tuple[bool, int]:
 def _enter(
     table: Table, operation_id: str, branch: str, request: str, content: Mapping[str, str], commits: bool
 ) -> Attempt:
-    head = table.branch(branch).latest_snapshot_id() or 0
-    record = {"operation_id": operation_id, "request": request, "branch": branch, "head": head, **content}
+    head = _head_of(table.branch(branch), commits)
+    record = {"operation_id": operation_id, "request": request, "branch": branch, **_to_json(head), **content}
     if not commits:
         record[COMMITS] = False
     data = json.dumps(record, indent=2).encode()
@@ -236,9 +236,24 @@ def _enter(
         except AlreadyExistsError:
             if _is_refused(table, operation_id, number):
                 continue
-        head = int(found["head"])
+        head = KnownHead(found["head"], found["head_identity"], found["head_time"])
         return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, retried=True, number=number)
     raise AssertionError("some record is new")
+
+
+def _head_of(view: Table, commits: bool) -> KnownHead:
+    """Return the branch's newest snapshot; of an operation without commits its id alone."""
+    number = view.latest_snapshot_id() or 0
+    if not number or not commits:
+        return KnownHead(number)
+    try:
+        return KnownHead.of(view.snapshot(number))
+    except (FormatError, NotFoundError):  # the operation may be there to mend it
+        return KnownHead(number)
+
+
+def _to_json(head: KnownHead) -> dict[str, Any]:
+    return {"head": head.id, "head_identity": head.identity, "head_time": head.time_millis}
 
 
 def _is_refused(table: Table, operation_id: str, number: int) -> bool:
@@ -271,7 +286,8 @@ def _read_record(table: Table, operation_id: str, number: int) -> dict[str, Any]
     path = _record_path(operation_id, number)
     try:
         found = parse_json(table.store.read(path))
-        return {**found, "head": int(found["head"])} | {k: str(found[k]) for k in ("operation_id", "request", "branch")}
+        text = {k: str(found[k]) for k in ("operation_id", "request", "branch", "head_identity")}
+        return {**found, "head": int(found["head"]), "head_time": int(found["head_time"]), **text}
     except (ValueError, KeyError, TypeError, NotFoundError) as error:
         raise FormatError(
             f"{table.name}: the operation record {path} is unreadable; check whether operation {operation_id!r} "

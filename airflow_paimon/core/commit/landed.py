@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from airflow_paimon.core.commit.draft import CommitIdentity, Draft
+from airflow_paimon.core.commit.draft import CommitIdentity, Draft, KnownHead
 from airflow_paimon.core.commit.seen import is_same
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -34,8 +34,10 @@ _READ_AT_ONCE = 64
 BEING_CHANGED = "its branch is being renamed or deleted, or was recreated"
 
 
-def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapshot | None = None) -> Snapshot | None:
-    """Search the snapshots with an id greater than ``after`` for a commit of this identity, the newest first.
+def find_landed(
+    table: Table, identity: CommitIdentity, after: KnownHead, head: Snapshot | None = None
+) -> Snapshot | None:
+    """Search the snapshots that came later than ``after`` for a commit of this identity, the newest first.
 
     ``head``: the newest snapshot, if the caller has read it.
 
@@ -43,24 +45,49 @@ def find_landed(table: Table, identity: CommitIdentity, after: int, head: Snapsh
         OutcomeUnknownError: some of them are expired or rolled back, the commit is not among the others, and another
             try of the operation may have made it (``CommitIdentity.retry_mark``).
     """
-    newest = table.latest_snapshot_id() or 0 if head is None else head.id
-    known = {} if head is None else {head.id: head}
     lost: int | None = None
-    for stop in range(newest, after, -_READ_AT_ONCE):
-        ids = list(range(stop, max(stop - _READ_AT_ONCE, after), -1))
-        for snapshot_id, snapshot in zip(ids, _read(table, ids, known), strict=True):
-            if snapshot is None:
-                lost = snapshot_id if lost is None else lost
-            elif _is_of(snapshot, identity) and not took_expired_id(table, snapshot):
-                return snapshot
-        if lost is not None:  # older snapshots are expired as well
-            break
+    oldest: Snapshot | None = None
+    for snapshot_id, snapshot in later_snapshots(table, after, head):
+        if snapshot is None:
+            lost = snapshot_id if lost is None else lost
+        elif _is_of(snapshot, identity) and not took_expired_id(table, snapshot):
+            return snapshot
+        oldest = snapshot
+    rolled_back = oldest is not None and 1 < oldest.id <= after.id
+    if rolled_back and lost is None and oldest is not None and oldest.time_millis > after.time_millis:
+        lost = oldest.id - 1  # it came after the rollback as well
     if lost is None or (identity.retry_mark is not None and not table.store.exists(identity.retry_mark)):
         return None
     raise OutcomeUnknownError(
         f"{table.label}: cannot tell whether operation {identity.user} landed: snapshot {lost}, which could say so, is "
         f"expired. Look at the table, then run it again with a new operation id"
     )
+
+
+def later_snapshots(
+    table: Table, after: KnownHead, head: Snapshot | None = None
+) -> Iterator[tuple[int, Snapshot | None]]:
+    """Read the snapshots that came later than ``after``, by id, the newest first; None: it has expired, and so have
+    those before it. Where another engine has rolled the branch back below ``after``, all that there are: which of them
+    are older can't be told.
+    """
+    newest = table.latest_snapshot_id() or 0 if head is None else head.id
+    known = {} if head is None else {head.id: head}
+    first = max(after.id, 1)
+    for stop in range(newest, first - 1, -_READ_AT_ONCE):
+        ids = list(range(stop, max(stop - _READ_AT_ONCE, first - 1), -1))
+        found = _read(table, ids, known)
+        later = [(i, s) for i, s in zip(ids, found, strict=True) if i > after.id]
+        yield from later
+        if any(s is None for _, s in later) or (ids[-1] == after.id and _is_kept(found[-1], after)):
+            return
+    if after.id:
+        for number in reversed([i for i in table.snapshot_ids() if i <= min(newest, after.id)]):
+            yield number, table.find_snapshot(number)
+
+
+def _is_kept(snapshot: Snapshot | None, known: KnownHead) -> bool:
+    return snapshot is None or snapshot.identity == known.identity or not known.identity
 
 
 def _is_of(snapshot: Snapshot, identity: CommitIdentity) -> bool:

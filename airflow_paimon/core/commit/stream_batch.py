@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_paimon.core.commit.draft import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitIdentity, KnownHead
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
@@ -42,17 +42,17 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
     if found is None:
         return _first_try(table, query, batch, head), None
     _check(table, query, batch, found)
-    since = int(found["head"])
+    since = KnownHead(int(found["head"]), str(found["identity"]))
     identity = CommitIdentity(user=query, identifier=batch, since=since)
     if int(found["batch"]) < batch:
         landed = _landed_unrecorded(table, identity, since, head)
         return (identity, landed) if landed is not None else (_first_try(table, query, batch, head), None)
-    _check_history(table, query, batch, since, str(found["identity"]), head)
+    _check_history(table, query, batch, since, head)
     try:
         return identity, find_landed(table, identity, since, head)
     except OutcomeUnknownError as error:
         raise OutcomeUnknownError(
-            f"{table.label}: cannot tell whether batch {batch} of stream {query} landed: snapshots since {since} "
+            f"{table.label}: cannot tell whether batch {batch} of stream {query} landed: snapshots since {since.id} "
             f"have expired. Look at the table (commit user {query}), then use a new checkpoint location"
         ) from error
 
@@ -98,10 +98,12 @@ def branch_of_stream(table: Table, query: str) -> str | None:
 
 def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> CommitIdentity:
     _write(table, query, batch, head)
-    return CommitIdentity(user=query, identifier=batch, since=0 if head is None else head.id)
+    return CommitIdentity(user=query, identifier=batch, since=KnownHead.of(head))
 
 
-def _landed_unrecorded(table: Table, identity: CommitIdentity, since: int, head: Snapshot | None) -> Snapshot | None:
+def _landed_unrecorded(
+    table: Table, identity: CommitIdentity, since: KnownHead, head: Snapshot | None
+) -> Snapshot | None:
     """Search for a batch that the record does not hold: a try of an earlier batch that was stopped right before it
     wrote the record has replaced a later one when it went on.
 
@@ -113,7 +115,7 @@ def _landed_unrecorded(table: Table, identity: CommitIdentity, since: int, head:
     try:
         return find_landed(table, identity, since, head)
     except OutcomeUnknownError:
-        rest = (table.find_snapshot(i) for i in table.snapshot_ids() if i > since)
+        rest = (table.find_snapshot(i) for i in table.snapshot_ids() if i > since.id)
         mine = (identity.user, identity.identifier)
         if any(s is not None and (s.commit_user, s.commit_identifier) == mine for s in rest):
             raise
@@ -134,12 +136,12 @@ def _check(table: Table, query: str, batch: int, found: Mapping[str, Any]) -> No
         )
 
 
-def _check_history(table: Table, query: str, batch: int, since: int, identity: str, head: Snapshot | None) -> None:
+def _check_history(table: Table, query: str, batch: int, since: KnownHead, head: Snapshot | None) -> None:
     newest = 0 if head is None else head.id
-    before = table.find_snapshot(since) if since else None
-    if newest < since or (before is not None and before.identity != identity):
+    before = table.find_snapshot(since.id) if since.id else None
+    if newest < since.id or (before is not None and before.identity != since.identity):
         raise UnsafeOperationError(
-            f"{table.label} was rolled back or fast-forwarded by another engine at or below snapshot {since} while "
+            f"{table.label} was rolled back or fast-forwarded by another engine at or below snapshot {since.id} while "
             f"batch {batch} of stream {query} was being written: it can't be told whether its rows are in. Look at the "
             f"table, and use a new checkpoint location"
         )

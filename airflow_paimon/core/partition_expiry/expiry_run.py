@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
+    KnownHead,
     execute,
     find_landed,
     put_new,
@@ -98,9 +99,10 @@ class ExpiryPlan:
     def keys(self, branch: str) -> frozenset[str]:
         return frozenset(d.key for s in self.steps if s.branch == branch for d in s.drops)
 
-    def head(self, branch: str) -> int:
-        """The branch's newest snapshot id when this was planned, 0 = none."""
-        return next((p.snapshot_id or 0 for p in self.preconditions if p.branch == branch), 0)
+    def head(self, branch: str) -> KnownHead:
+        """The branch's newest snapshot when this was planned."""
+        heads = (KnownHead(p.snapshot_id or 0, p.identity or "") for p in self.preconditions if p.branch == branch)
+        return next(heads, KnownHead())
 
     def to_plan(self, operation: str, table: str) -> Plan:
         """Return the printable plan: an action for each partition, in the order of execution."""
@@ -314,10 +316,10 @@ def _execute(
     return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
 
 
-def _since(view: Table, plan: ExpiryPlan) -> int | None:
+def _since(view: Table, plan: ExpiryPlan) -> KnownHead | None:
     """Where to look for another living try's commit; None where the history is expired: the drop compares files."""
     head = plan.head(view.branch_name)
-    return head if view.snapshot_ids()[:1] <= [head + 1] else None
+    return head if view.snapshot_ids()[:1] <= [head.id + 1] else None
 
 
 def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
@@ -402,7 +404,7 @@ def _receipt(
     if replayed:
         details["replayed"] = True
     own = [c for c in made if c.step.branch == source.branch]
-    head = plan.head(source.branch) or None
+    head = plan.head(source.branch).id or None
     return context.result(
         plan.to_plan(context.request.operation, context.table.name),
         branch=source.branch,

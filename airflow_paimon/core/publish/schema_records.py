@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
+from airflow_paimon.core.commit.committer import CommitIdentity, KnownHead, execute, put_new
+from airflow_paimon.core.commit.landed import later_snapshots
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json
@@ -54,7 +55,7 @@ class SchemaRecord:
     branch: str
     user: str
     identifier: int
-    since: int
+    since: KnownHead
     before: int
     schemas: tuple[tuple[int, str], ...]
 
@@ -83,7 +84,7 @@ def record_of(
         branch=branch,
         user=identity.user,
         identifier=identity.identifier,
-        since=head.id,
+        since=KnownHead.of(head),
         before=before,
         schemas=tuple((s.id, _digest(s.to_bytes())) for s in new),
     )
@@ -131,7 +132,7 @@ def read_records(main: Table) -> list[SchemaRecord]:
                     branch=str(raw["branch"]),
                     user=str(raw["user"]),
                     identifier=int(raw["identifier"]),
-                    since=int(raw["since"]),
+                    since=KnownHead(**raw["since"]),
                     before=int(raw["before"]),
                     schemas=schemas,
                 )
@@ -185,7 +186,7 @@ def _landed(main: Table, record: SchemaRecord, brought: Sequence[TableSchema]) -
         if snapshot.schema_id in schema_ids or main.schema(snapshot.schema_id).content == brought[-1].content:
             return True
     ids = main.snapshot_ids()
-    return False if not ids or ids[0] <= record.since + 1 else None
+    return False if not ids or ids[0] <= record.since.id + 1 else None
 
 
 def _is_written_with(main: Table, old: TableSchema, brought: Sequence[TableSchema]) -> bool:
@@ -200,8 +201,7 @@ def _identity(snapshot: Snapshot) -> tuple[str, int]:
 
 
 def _since(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:
-    after = reversed([i for i in main.snapshot_ids() if i > record.since])
-    return (s for i in after if (s := main.find_snapshot(i)) is not None)
+    return (s for _, s in later_snapshots(main, record.since) if s is not None)
 
 
 def _later_publishes(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:

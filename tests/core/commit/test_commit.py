@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_landed
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, KnownHead, RetryPolicy, commit, find_landed
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import (
     CommitMessage,
@@ -168,12 +168,12 @@ def test_find_landed_and_expired_history(table: Table) -> None:
     mine = CommitIdentity(user="op-1", identifier=7)
     commit_append(table, [message(table, "a")], CommitOptions(identity=mine), planned_on=None)
     append(table, "b")
-    assert find_landed(table, mine, after=0).id == 1
-    assert find_landed(table, CommitIdentity(user="op-2", identifier=7), after=0) is None
+    assert find_landed(table, mine, after=KnownHead(0)).id == 1
+    assert find_landed(table, CommitIdentity(user="op-2", identifier=7), after=KnownHead(0)) is None
     table.store.delete("snapshot/snapshot-1")
     with pytest.raises(OutcomeUnknownError, match="op-1"):
-        find_landed(table, mine, after=0)
-    assert find_landed(table, mine, after=1) is None
+        find_landed(table, mine, after=KnownHead(0))
+    assert find_landed(table, mine, after=KnownHead(1)) is None
 
 
 def test_a_snapshot_that_another_engine_replaced_is_reported(table: Table) -> None:

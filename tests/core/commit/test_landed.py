@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_landed, restore_partitions
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitOptions, KnownHead
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.landed import taken_back, verified_commits
 from airflow_paimon.core.commit.put import put_new
@@ -356,18 +356,18 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
     for dt in "abc":
         append(table, dt)
     table.store.delete("snapshot/snapshot-2")
-    mine = CommitIdentity(user="op", identifier=7, since=1, retry_mark="_airflow_paimon/retried/op")
+    mine = CommitIdentity(user="op", identifier=7, since=KnownHead(1), retry_mark="_airflow_paimon/retried/op")
     if tried_twice:
         put_new(table, "_airflow_paimon/retried/op", b"")
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
-            find_landed(table, mine, 1)
+            find_landed(table, mine, KnownHead(1))
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
             commit_append(
                 table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
             )
         assert table.latest_snapshot_id() == 3
     else:
-        assert find_landed(table, mine, 1) is None
+        assert find_landed(table, mine, KnownHead(1)) is None
         done = commit_append(
             table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
         )
@@ -377,7 +377,25 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
     found = commit_append(
         table, [message(table, "e")], CommitOptions(identity=anew), planned_on=table.latest_snapshot()
     )
-    assert find_landed(table, mine, 0).id == found.snapshot.id
+    assert find_landed(table, mine, KnownHead(0)).id == found.snapshot.id
+
+
+def test_what_has_expired_since_a_rollback_by_another_engine_is_unknown(table: Table) -> None:
+    for dt in "abcd":
+        append(table, dt)
+    known = KnownHead.of(table.latest_snapshot())
+    for number in (3, 4):
+        table.store.delete(table.paths.snapshot(number))
+    mine = CommitIdentity(user="op", identifier=7)
+    assert find_landed(table, mine, known) is None  # the first snapshot is there
+    table.store.delete(table.paths.snapshot(1))
+    assert find_landed(table, mine, known) is None  # snapshot 2 is older than the one that was known
+    append(table, "c")
+    table.store.delete(table.paths.snapshot(2))
+    late = replace(table.snapshot(3), time_millis=known.time_millis + 1)
+    table.store.replace(table.paths.snapshot(3), late.to_bytes())
+    with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
+        find_landed(table, mine, known)
 
 
 def test_a_commit_far_back_is_found(table: Table) -> None:
@@ -387,8 +405,8 @@ def test_a_commit_far_back_is_found(table: Table) -> None:
     assert base is not None
     for number in range(3, 150):
         table.store.create(table.paths.snapshot(number), replace(base, id=number, commit_user="other").to_bytes())
-    assert find_landed(table, mine, 0).id == 1
-    assert find_landed(table, mine, 1) is None
+    assert find_landed(table, mine, KnownHead(0)).id == 1
+    assert find_landed(table, mine, KnownHead(1)) is None
 
 
 # -- an id that an expiry has made free --------------------------------------------------------------------------------
@@ -432,7 +450,7 @@ def test_a_retry_does_not_take_a_commit_under_an_expired_id_for_its_own(table: T
     append(table, "c")
     run(table, "expire_snapshots", older_than="0 s", retain_min=1, retry_window="0 s")
     table.store.create(table.paths.snapshot(2), lost.to_bytes())
-    assert find_landed(table, mine, 1) is None
+    assert find_landed(table, mine, KnownHead(1)) is None
 
 
 def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
@@ -442,7 +460,7 @@ def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
     rewrite(table, "b", seq=5)
     run(table, "expire_snapshots", older_than="0 s", retain_min=2)
     assert table.snapshot_ids() == [2, 3]
-    found = find_landed(table, mine, 1)
+    found = find_landed(table, mine, KnownHead(1))
     assert found is not None and found.id == 2
 
 
