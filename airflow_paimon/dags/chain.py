@@ -9,10 +9,11 @@ To see its state: `python -m airflow_paimon chain --warehouse W --table db.t`. W
 | failed | mostly | what to do |
 |---|---|---|
 | `plan` | a wrong form, no such table, a branch missing | trigger again, or `check_chain_table` |
-| `compact`, `conflict` | somebody went on writing to what it merged | clear it with its downstream, later |
-| `compact`, anything else | Spark, memory, storage; other groups are done | clear it with its downstream |
+| `compact`, `conflict` | another writer changed what it merged | clear it with its downstream, later |
+| `compact`, memory | other groups are done | trigger again with more memory in *Spark options* |
+| `compact`, anything else | Spark, storage; other groups are done | clear it with its downstream |
 | `expire`, `figures` | storage; what was dropped is not dropped again | clear it with its downstream |
-| `nothing_left_out` | a partition without a partition time, which its group waits for | drop it; trigger again |
+| `nothing_left_out` | a partition without a partition time, which its group waits for | docs/runbook.md |
 
 `expire` and `figures` wait until every group is through. Clearing the whole run is safe.
 """

@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from airflow_paimon import metrics
+from airflow_paimon.cli.main import _parser
+from airflow_paimon.core.requests.arguments import parse_arguments
+from airflow_paimon.plugin.documents import render
 from tests.conftest import REPO_ROOT
 
 FOLDER = REPO_ROOT / "docs" / "monitoring"
@@ -53,7 +56,18 @@ def test_alerts_tell_only_what_their_query_keeps() -> None:
         (kept,) = re.findall(r"by \(([^)]*)\)", rule["expr"])
         told = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         assert told <= {label.strip() for label in kept.split(",")}, rule["alert"]
-        assert {"summary", "description"} == rule["annotations"].keys()
+        assert {"summary", "description", "runbook_url"} == rule["annotations"].keys()
+
+
+def test_alerts_link_to_a_place_of_a_page_and_their_commands_are_taken() -> None:
+    for rule in alerts():
+        page, place = rule["annotations"]["runbook_url"].removeprefix("https://AIRFLOW/paimon/_docs/").split("#")
+        assert f'id="{place}"' in render(page, "").body, rule["alert"]
+        for words in re.findall(
+            r"python -m airflow_paimon (.*?) (?:shows|lists|rebuilds)", rule["annotations"]["description"]
+        ):
+            given = words.replace("{{ $labels.table }}", "db.t").split()
+            assert parse_arguments(given[1], given[2:]) if given[0] == "job" else _parser().parse_args(given)
 
 
 def test_the_dashboard_has_unique_panels_that_do_not_overlap() -> None:

@@ -46,7 +46,7 @@ PAGES = sorted(
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SQL_FILE = re.compile(r"^```sql\n-- (\w+\.sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CHAIN_NIGHTS = (_DOCS / "tutorials" / "chain-nights.md").read_text()
-_WAREHOUSE = re.compile(r"(?:/data|s3://lake)/warehouse")
+_WAREHOUSE = re.compile(r"(?:/data|s3://lake|/tmp/scratch)/warehouse")
 
 
 @dataclass

@@ -136,7 +136,7 @@ def way_to_end(holder: Holder) -> str:
         TAG: f"delete_tag --tag {holder.name}{on}",
         PROTECTIVE_TAG: f"publish or delete the branch: delete_branch --branch {protects(holder.name or '')}",
         SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
-        CHANGELOGS: "Paimon's own expiry, by the option changelog.time-retained",
+        CHANGELOGS: f"expire_changelogs --delete-all{on}",
         TRASH: "any expiry, once the grace time is over",
     }
     return ways.get(holder.kind, "the end of the publishes that are running")

@@ -267,10 +267,10 @@ def way_to_free(holder: Holder) -> str:
     ways = {
         BRANCH: f"delete_branch --branch {holder.name}{clean}",
         TAG: f"delete_tag --tag {holder.name}{on}{clean}",
-        TAGS: f'expire_tags --include-unlimited --older-than "0 s"{on}',
+        TAGS: f"expire_tags --include-unlimited --older-than AGE{on}",
         UNDO: "their own retention; until then these publishes can be undone",
         SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
-        CHANGELOGS: "Paimon's own expiry, by the option changelog.time-retained",
+        CHANGELOGS: f"expire_changelogs --delete-all{on}",
         TRASHED: "any expiry, once the grace time is over",
     }
     return ways.get(holder.kind, "the end of the publishes that are running")
