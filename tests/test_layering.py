@@ -25,6 +25,7 @@ STORAGE_LIBRARIES = (
 JAVA_SEARCH = "airflow_paimon.spark.java"
 MUTATIONS = {
     "create", "create_many", "delete", "delete_empty", "delete_same", "delete_tree", "hint", "open_output", "replace",
+    "replace_same",
 }  # fmt: skip
 
 

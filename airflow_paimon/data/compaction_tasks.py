@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -86,7 +85,7 @@ def landed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict
     later = sorted(later_snapshots(view, tried.head), key=lambda row: row[0]) if tried.retried else ()
     for _, found in later:
         if found is not None and found.commit_user == tried.operation_id and DETAILS_PROPERTY in found.properties:
-            yield found, json.loads(found.properties[DETAILS_PROPERTY])
+            yield found, found.values(DETAILS_PROPERTY, dict)
 
 
 def run_here(works: Sequence[Work]) -> Iterator[TaskOutput]:

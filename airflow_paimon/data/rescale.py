@@ -218,7 +218,7 @@ class _Run:
             details: dict[str, Any] = _said(found)
             before = after = found.scan.snapshot.id if found.scan.snapshot else None
         else:
-            details = json.loads(landed.properties[DETAILS_PROPERTY])
+            details = landed.values(DETAILS_PROPERTY, dict)
             before, after = landed.id - 1 or None, landed.id
         followed = self._follow(details["bucket_num"], landed)
         details |= {} if empty else _warnings(self.view.schema(), details["bucket_num"], self.request)

@@ -6,7 +6,6 @@ first schema is put, and a deletion begins with its schemas.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -83,7 +82,7 @@ def base_schema(schema: TableSchema, base: Snapshot) -> TableSchema:
     """
     if base.properties.get(OPERATION_PROPERTY) != RESCALE:
         return schema
-    details = json.loads(base.properties.get(DETAILS_PROPERTY, "{}"))
+    details = base.values(DETAILS_PROPERTY, dict)
     before, option = details.get("option_before"), details.get("option")
     if option is None or schema.options.get("bucket") != str(before):
         return schema

@@ -19,6 +19,12 @@ from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineag
 from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.properties import (
+    BRANCH_FORCED_PROPERTY,
+    BRANCH_OWNER_PROPERTY,
+    BRANCH_PROTECTED_BY_PROPERTY,
+    BRANCH_REASON_PROPERTY,
+)
 from airflow_paimon.core.table.table import Table
 
 _FOREVER = "forever"
@@ -107,10 +113,10 @@ def publish_properties(record: Lineage | None) -> dict[str, str]:
     """Return the snapshot properties that say whose branch was published, and that its protection was overridden."""
     if record is None:
         return {}
-    said = {"owner": record.owner, "reason": record.reason}
+    said = {BRANCH_OWNER_PROPERTY: record.owner, BRANCH_REASON_PROPERTY: record.reason}
     if record.protected:
-        said |= {"protected-by": record.protected_by or "unknown", "forced": "true"}
-    return {f"airflow-paimon.branch-{key}": bounded(value, _MAX_WORDS) for key, value in said.items() if value}
+        said |= {BRANCH_PROTECTED_BY_PROPERTY: record.protected_by or "unknown", BRANCH_FORCED_PROPERTY: "true"}
+    return {key: bounded(value, _MAX_WORDS) for key, value in said.items() if value}
 
 
 def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:

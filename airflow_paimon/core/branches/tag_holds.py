@@ -1,4 +1,4 @@
-"""Legal holds survive a deletion of their tag that began before: ``_airflow_paimon/holds/<branch>/<tag>.json``.
+"""Legal holds survive a deletion of their tag that began before: ``_airflow_paimon/legal_holds/<branch>/<tag>.json``.
 
 Not every storage deletes a file only if nobody has changed it, and none replaces one so. So whoever holds a tag records
 that before the tag gets the hold, and whoever has deleted a tag looks for such a record afterwards: either the deletion
@@ -21,7 +21,7 @@ from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
-FOLDER = f"{PRIVATE_DIR}/holds"
+FOLDER = f"{PRIVATE_DIR}/legal_holds"
 
 
 def record_hold(view: Table, tag: Tag) -> None:

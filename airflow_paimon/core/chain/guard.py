@@ -49,7 +49,7 @@ from airflow_paimon.core.chain.write_plan import (
     stretch_of,
 )
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, first_few
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -458,8 +458,16 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
 def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
     """Return additional fields of a write's result: ``stale`` (full partitions to rebuild) or ``warnings``.
 
-    ``landed``: the write's snapshot; None: nothing was committed.
+    ``landed``: the write's snapshot; None: nothing was committed. It raises nothing, as the write has landed.
     """
+    try:
+        return _report(table, landed)
+    except PaimonError as error:
+        why = f"it could not be found out which full partitions are stale after this commit: {error.message}"
+        return {"warnings": [f"{why}. check_chain_table lists them"]}
+
+
+def _report(table: Table, landed: Snapshot | None) -> dict[str, Any]:
     role = chain_role(table, table.schema())
     if role is None or landed is None:
         return {}

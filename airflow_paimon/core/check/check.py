@@ -131,7 +131,6 @@ def find_all(
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.changelog_findings(view))
-            findings += _guarded(view, check_history.operation_findings(view))
             findings += _guarded(view, check_keys.row_id_findings(kept_view, duplicates if verify_files else None))
             findings += _guarded(
                 view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
@@ -275,10 +274,7 @@ def repair_table(
         told = [a for a in actions if isinstance(a, TellCatalog)]
         merged = [a for a in actions if isinstance(a, CompactPartition)]
         files = replace(plan, actions=tuple(a for a in actions if a not in [*rebuilt, *told, *merged]))
-        try:
-            execute(context.table, files.actions)
-        finally:
-            execute(context.table, check_history.taken_away(context.table, files).actions)
+        execute(context.table, files.actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
             if keys is not None:

@@ -1,21 +1,15 @@
-"""Findings about one branch: snapshot ids, hints, schemas, journals, and what Paimon 2.0 can't read.
-
-Development versions of airflow-paimon wrote the operations COMPACT and INSERT into snapshots, tags and changelogs,
-which are none of Paimon's constants. Paimon before 2.0 ignores the field.
-"""
+"""Findings about one branch: snapshot ids, hints, schemas, journals, temporary files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, parse_json, parse_snapshot, parse_tag
-from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, parse_trash
-from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json, parse_snapshot
+from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
@@ -288,67 +282,3 @@ def _journal(path: str, name: str, severity: str, message: str, at_risk: str) ->
             Delete(path=path, reason="old or unreadable journal"),
         ),
     )
-
-
-UNREADABLE = "unreadable-operation"
-
-
-def operation_findings(view: Table) -> Iterator[Finding]:
-    """Find them in one branch. The repair leaves the field out, as in a compaction of Paimon's own.
-
-    The repair replaces a file under its id and uuid. That is safe: nothing decides by the field, and a reader gets the
-    whole old or the whole new content, which mean the same state. A file that was changed or taken away since it was
-    looked at stays as it is.
-    """
-    found = [*_snapshots(view), *_tags(view)]
-    if not found:
-        return
-    example = found[0][1]
-    yield Finding(
-        kind=UNREADABLE,
-        subject=view.branch_name,
-        severity=ERROR,
-        message=f"{view.label}: the operation of {len(found)} snapshots, tags or changelogs is no constant of Paimon "
-        f"2.0, e.g. {example.operation!r} of snapshot {example.id}",
-        at_risk="Paimon 2.0 can't read them: its reads, writes, streams, tags or expiry of the branch fail",
-        repair=f"leave the field out of {len(found)} files; their state stays the same",
-        actions=tuple(action for action, _ in found),
-        by_name_only=not all(s.is_by_this_package for _, s in found),
-    )
-
-
-def taken_away(table: Table, plan: Plan) -> Plan:
-    """Return the deletions of repaired files that an expiry has moved into the trash at that very moment."""
-    repaired = {a.path: a.expected for a in plan.actions if isinstance(a, Replace) and a.expected is not None}
-    paths = [p for p in table.store.walk(TRASH_DIR) if p.endswith(".json")] if repaired else []
-    entries = [parse_trash(data, path) for path, data in read_present(table.store, paths).items()]
-    reason = "an expiry has taken it away meanwhile"
-    readable = {a.path: a.data for a in plan.actions if isinstance(a, Replace)}
-    gone = [e.path for e in entries if repaired.get(e.path) == e.content]
-    actions = [Delete(path=path, expected=readable[path], reason=reason) for path in gone]
-    return replace(plan, actions=tuple(actions))
-
-
-def _snapshots(view: Table) -> Iterator[tuple[Replace, Snapshot]]:
-    paths = [view.paths.snapshot(i) for i in view.snapshot_ids()]
-    paths += [view.paths.changelog(i) for i in numbered(view.store.names(view.paths.changelog_dir), CHANGELOG_PREFIX)]
-    for path, data in read_present(view.store, paths).items():
-        snapshot = parse_snapshot(data, f"{view.name}: {path}")
-        if _is_unreadable(snapshot):
-            yield _replacement(path, data, replace(snapshot, operation=None).to_bytes()), snapshot
-
-
-def _tags(view: Table) -> Iterator[tuple[Replace, Snapshot]]:
-    for path, data in read_present(view.store, [view.paths.tag(name) for name in view.tag_names()]).items():
-        tag = parse_tag(data, path)
-        if _is_unreadable(tag.snapshot):
-            readable = replace(tag, snapshot=replace(tag.snapshot, operation=None))
-            yield _replacement(path, data, readable.to_bytes()), tag.snapshot
-
-
-def _is_unreadable(snapshot: Snapshot) -> bool:
-    return snapshot.operation is not None and snapshot.operation not in Operation.__members__
-
-
-def _replacement(path: str, data: bytes, readable: bytes) -> Replace:
-    return Replace(path=path, data=readable, reason="Paimon 2.0 can't read its operation", expected=data)

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.recent import Recent
+
+J = TypeVar("J", dict[str, Any], list[Any])
 
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """``commitIdentifier`` of a batch commit in Paimon (Long.MAX_VALUE)."""
@@ -92,6 +94,32 @@ class Snapshot:
         Not the uuid: engines before 2.x have none, and drop it when they copy a snapshot into a tag (1.4.2, measured).
         """
         return self.delta_manifest_list
+
+    def number(self, name: str) -> int | None:
+        """Return a property as a number; None: it is not there.
+
+        Raises:
+            FormatError: it isn't a number; another program has written it.
+        """
+        text = self.properties.get(name) or None
+        if text is None or (text.isascii() and text.isdigit()):
+            return None if text is None else int(text)
+        raise FormatError(f"Snapshot {self.id}: its property {name} is not a number: {text[:100]!r}")
+
+    def values(self, name: str, kind: type[J]) -> J:
+        """Return the value of a property that is JSON of a kind, ``dict`` or ``list``; an empty one: it is not there.
+
+        Raises:
+            FormatError: it isn't; another program has written it.
+        """
+        text = self.properties.get(name)
+        try:
+            found = kind() if text is None else parse_json(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, kind):
+            raise FormatError(f"Snapshot {self.id}: its property {name} is no JSON of this package: {text!r:.100}")
+        return found
 
     @property
     def is_by_this_package(self) -> bool:

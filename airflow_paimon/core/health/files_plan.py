@@ -11,7 +11,7 @@ from airflow_paimon.core.format.manifest import EntryColumns, IndexEntry
 from airflow_paimon.core.table.features import clustering_options
 from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO, BucketSplit, count_sorted_runs
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.visibility import POSTPONED_BUCKET
+from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 
 
 class LiveFile(NamedTuple):

@@ -55,7 +55,7 @@ def compact_manifest(context: Context, request: CompactManifest) -> OperationRes
     with attempt_of(context, request.branch) as tried:
         landed = tried.landed(_STEP)
         if landed is not None:
-            return _result(context, request, landed.id - 1, landed, json.loads(landed.properties[DETAILS_PROPERTY]))
+            return _result(context, request, landed.id - 1, landed, landed.values(DETAILS_PROPERTY, dict))
         return _Run(context, request, view, tried).execute()
 
 
@@ -159,7 +159,7 @@ class _Run:
         if receipt.replayed:
             self._discard()
         before, landed = receipt.before, receipt.snapshot
-        details = _unchanged(self.view, before) if landed is None else json.loads(landed.properties[DETAILS_PROPERTY])
+        details = _unchanged(self.view, before) if landed is None else landed.values(DETAILS_PROPERTY, dict)
         return _result(self.context, self.request, before.id if before is not None else None, landed, details)
 
     def _draft(self, at: HeadState) -> Draft | None:

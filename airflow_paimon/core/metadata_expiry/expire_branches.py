@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from airflow_paimon.core.branches.delete import check_deletable_branch, gather_removal, refuse_held, remove_branch
@@ -101,13 +100,12 @@ def _age(table: Table, name: str) -> BranchAge | None:
         return None
     ids = view.snapshot_ids()
     head = view.find_snapshot(ids[-1]) if ids else None  # also of a branch that is half deleted
-    made = round(datetime.fromisoformat(record.created_at).timestamp() * 1000) if record is not None else None
     return BranchAge(
         name=name,
         record=record,
         head=head.id if head is not None else None,
         head_ms=head.time_millis if head is not None else None,
-        made_ms=made,
+        made_ms=record.created_ms if record is not None else None,
     )
 
 

@@ -21,8 +21,8 @@ from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import MAIN, BranchPaths
-from airflow_paimon.core.table.visibility import POSTPONED_BUCKET, hides_level_zero
+from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET, BranchPaths
+from airflow_paimon.core.table.visibility import hides_level_zero
 
 MAX_LISTED = 20
 

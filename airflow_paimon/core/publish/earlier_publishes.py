@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -165,7 +164,7 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
     back before: that is no reason to take it from main as well.
     """
     parents, record = dict[str, int](), read_lineage(main, branch.branch_name)
-    made = _millis(record.created_at) if record is not None else None
+    made = record.created_ms if record is not None else None
     while record is not None and record.from_branch not in {MAIN, branch.branch_name, *parents}:
         parents[record.from_branch] = record.snapshot_id or 0
         record = read_lineage(main, record.from_branch)
@@ -198,13 +197,6 @@ def _was_taken_back(branch: Table, then: Snapshot, published_ms: int) -> bool:
     later = snapshots_there(branch, [number for number in branch.snapshot_ids() if number > then.id])
     targets = (s.properties.get(TARGET_PROPERTY, "") for s in later if s.time_millis <= published_ms)
     return any(target.isdigit() and int(target) < then.id for target in targets)
-
-
-def _millis(text: str) -> int | None:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        return None
 
 
 _Stack = tuple[BranchPublish, ...]

@@ -29,9 +29,9 @@ from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket, recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.visibility import POSTPONED_BUCKET
 
 TAKE_BRANCH = "branch"
 """``on_overlap``: of keys that both sides changed the branch's rows are taken; else the target's stay."""

@@ -17,7 +17,18 @@ from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
-from airflow_paimon.core.table.properties import BRANCH_OWNER_PROPERTY, KEEP_LATER_PROPERTY, MERGED_KEYS_PROPERTY
+from airflow_paimon.core.table.properties import (
+    BASE_SNAPSHOT_PROPERTY,
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_OWNER_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    KEEP_LATER_PROPERTY,
+    MERGED_KEYS_PROPERTY,
+    OPERATION_PROPERTY,
+    TARGET_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
 from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 
@@ -37,12 +48,12 @@ class Published:
     @property
     def operation(self) -> str:
         """``merge_branch``, ``fast_forward`` or ``rollback_to``."""
-        return self.snapshot.properties.get(f"{_PREFIX}operation", "")
+        return self.snapshot.properties.get(OPERATION_PROPERTY, "")
 
     @property
     def branch(self) -> str | None:
         """The branch that was published, None for a rollback."""
-        return self.snapshot.properties.get(f"{_PREFIX}branch")
+        return self.snapshot.properties.get(BRANCH_PROPERTY)
 
     @property
     def branch_owner(self) -> str | None:
@@ -52,7 +63,7 @@ class Published:
     @property
     def branch_identity(self) -> str | None:
         """The identity of the branch's snapshot that was published, None for a rollback."""
-        return self.snapshot.properties.get(f"{_PREFIX}branch-identity")
+        return self.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY)
 
     @property
     def is_part(self) -> bool:
@@ -62,8 +73,7 @@ class Published:
     @property
     def target(self) -> int | None:
         """The snapshot to which a rollback went back."""
-        text = self.snapshot.properties.get(f"{_PREFIX}target-snapshot")
-        return int(text) if text else None
+        return self.snapshot.number(TARGET_PROPERTY)
 
 
 def publishes(view: Table) -> list[Published]:
@@ -80,7 +90,7 @@ def publishes(view: Table) -> list[Published]:
             snapshot = view.snapshot(before.id + 1)
         except NotFoundError:
             continue
-        if snapshot.properties.get(f"{_PREFIX}undo-tag") == name:
+        if snapshot.properties.get(UNDO_TAG_PROPERTY) == name:
             found.append(Published(snapshot=snapshot, before=before, undo_tag=name))
     return sorted(found, key=lambda p: p.snapshot.id)
 
@@ -114,7 +124,7 @@ def brings_all(
     """Whether these publishes of a branch, on which main still stands, have brought all that it is at ``head``: one of
     just that snapshot did, or publishes of some partitions did together.
     """
-    if any(p.properties.get(f"{_PREFIX}branch-identity") == head.identity and not is_part(p) for p in publishes):
+    if any(p.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity and not is_part(p) for p in publishes):
         return True
     return any(map(is_part, publishes)) and not left_of(main, branch, base, head, publishes)
 
@@ -133,7 +143,7 @@ def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
     A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow. A publish that
     takes another branch's whole state undoes what main got since that branch's base.
     """
-    ours = [s for s in snapshots if f"{_PREFIX}undo-tag" in s.properties]
+    ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties]
     found: dict[int, int] = {}
     for snapshot in reversed(ours):
         later = (s for s in ours if s.id > snapshot.id and s.id not in found)
@@ -145,10 +155,10 @@ def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
 
 def _takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
     said = later.properties
-    if said.get(f"{_PREFIX}operation") in _WHOLE:
-        other = said.get(f"{_PREFIX}branch") != snapshot.properties.get(f"{_PREFIX}branch")
-        return other and int(said.get(f"{_PREFIX}base-snapshot") or snapshot.id) < snapshot.id
-    target = int(said.get(f"{_PREFIX}target-snapshot") or snapshot.id)
+    if said.get(OPERATION_PROPERTY) in _WHOLE:
+        other = said.get(BRANCH_PROPERTY) != snapshot.properties.get(BRANCH_PROPERTY)
+        return other and (later.number(BASE_SNAPSHOT_PROPERTY) or snapshot.id) < snapshot.id
+    target = later.number(TARGET_PROPERTY) or snapshot.id
     return target == snapshot.id - 1 or (said.get(KEEP_LATER_PROPERTY) == "false" and target < snapshot.id)
 
 
@@ -187,16 +197,20 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
     base = branch_point(main, view)
     if base is None:
         raise NotFoundError(f"{view.label} shares no snapshot with main any more")
-    expected = {"branch": branch, "branch-snapshot": str(branch_snapshot), "branch-identity": theirs.identity}
+    expected = {
+        BRANCH_PROPERTY: branch,
+        BRANCH_SNAPSHOT_PROPERTY: str(branch_snapshot),
+        BRANCH_IDENTITY_PROPERTY: theirs.identity,
+    }
     for key, value in expected.items():
-        found = published.properties.get(f"{_PREFIX}{key}")
+        found = published.properties.get(key)
         if found != value:
             raise FormatError(
-                f"{main.label}: snapshot {snapshot_id} says {key} {found!r}, not {value!r}: another engine replaced "
+                f"{main.label}: snapshot {snapshot_id} has {key}={found!r}, not {value!r}: another engine replaced "
                 f"it, or it is not a publish of {branch!r}"
             )
     before, schema = main.snapshot(snapshot_id - 1), main.schema()
-    whole = published.properties.get(f"{_PREFIX}operation") in _WHOLE
+    whole = published.properties.get(OPERATION_PROPERTY) in _WHOLE
     scope = publish_scope(schema, published, main.label)
     compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole, scope=scope)
     sides = compared.sides

@@ -115,7 +115,7 @@ def _shared(
     said = publish.main.properties
     if record is None or said.get(FAMILY_PROPERTY) != record.family_name:
         return set()
-    states = [s for text in json.loads(said.get(CAME_FROM_PROPERTY, "[]")) if (s := _state(branch, text)) is not None]
+    states = [s for text in publish.main.values(CAME_FROM_PROPERTY, list) if (s := _state(branch, text)) is not None]
     if record.came_from and (own := _beginning(branch, record)) is not None:
         states.append(own)
     if not states:

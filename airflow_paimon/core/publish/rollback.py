@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -271,9 +270,8 @@ def _bucket_option(view: Table, target: Snapshot, head: Snapshot, changes: Seque
     if not other_bucket_counts(changes, view.schema()):
         return None
     since = (s for number in range(target.id + 1, head.id + 1) if (s := view.find_snapshot(number)) is not None)
-    rescales = (s.properties for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE)
-    said = [json.loads(properties[DETAILS_PROPERTY]) for properties in rescales]
-    set_by = [one for one in said if one["option"] != one["option_before"]]
+    said = [s.values(DETAILS_PROPERTY, dict) for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE]
+    set_by = [one for one in said if one.get("option") != one.get("option_before")]
     if not set_by or set_by[-1]["option"] != TableOptions(view.schema().options).bucket:
         return None
     return int(set_by[0]["option_before"])

@@ -17,6 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.schema import file_rules, merge_rules, scan_rules, table_kind_rules
 from airflow_paimon.core.table.option_values import value_faults
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 
 Rule = Callable[[TableSchema, TableOptions], Iterator[str]]
 
@@ -78,9 +79,9 @@ def _without_blanks(name: str, schema: TableSchema) -> str:
 
 def _bucket(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     count = options.bucket
-    if count == -2 and not schema.primary_keys:
+    if count == POSTPONED_BUCKET and not schema.primary_keys:
         yield "bucket=-2 (postponed) needs a primary key"
-    elif count < -2 or count == 0:
+    elif count < POSTPONED_BUCKET or count == 0:
         yield f"bucket={count} is neither a number of buckets from 1 on, nor -1 (dynamic), nor -2 (postponed)"
     elif count > 0 and not schema.bucket_keys and not schema.has_keyless_bucket:
         yield f"bucket={count} needs bucket-key as well in a table without primary key, or leave it at -1"

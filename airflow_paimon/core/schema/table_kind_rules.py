@@ -12,6 +12,7 @@ from airflow_paimon.core.format.types import ArrayType, DataField, DataType, Map
 from airflow_paimon.core.table.merge_options import LAST_VALUE, configured_function, group_fields, protected_columns
 from airflow_paimon.core.table.option_values import map_of
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 
 _GEO = frozenset({"GEOMETRY", "GEOGRAPHY"})
 _TEXTS = frozenset({"CHAR", "VARCHAR", "STRING"})
@@ -219,5 +220,5 @@ def _shredded(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         yield from (f"{key}={v} doesn't go with shared-shredding" for v in values if v.lower() not in allowed)
     if any(t.root in ("VARIANT", "MULTISET") for f in schema.fields for t in types_within(f.type)):
         yield "map.storage-layout=shared-shredding doesn't go with columns of type VARIANT or MULTISET"
-    if options.bucket == -2:
+    if options.bucket == POSTPONED_BUCKET:
         yield "map.storage-layout=shared-shredding doesn't go with bucket=-2"

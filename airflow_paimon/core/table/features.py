@@ -19,6 +19,7 @@ from airflow_paimon.core.format.types import AtomicType, types_within
 from airflow_paimon.core.table.bucket import function_problem
 from airflow_paimon.core.table.merge_options import aggregate_problems, group_faults
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
+from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 
 DATA_FILE_FORMATS = frozenset({"parquet", "orc", "avro"})
 """File formats that are read, by the file name's extension."""
@@ -470,7 +471,7 @@ def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Ite
         yield "chain tables with dynamic buckets (bucket=-1)", "use a fixed number of buckets"
     if options.bucket == -1 and options.flag("index-file-in-data-file-dir"):
         yield "dynamic buckets with option index-file-in-data-file-dir", _CONNECTOR
-    if options.bucket == -2:
+    if options.bucket == POSTPONED_BUCKET:
         yield "primary-key tables with postponed buckets (bucket=-2)", POSTPONED_WAY_OUT
 
 

@@ -156,7 +156,8 @@ def _branches(table: Table) -> pa.Table:
         if lineage is None:
             made = _folder_time(main, name)
         else:
-            made = datetime.fromisoformat(lineage.created_at).astimezone(UTC).replace(tzinfo=None)
+            ms = lineage.created_ms
+            made = None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
             origin = lineage.from_tag, lineage.snapshot_id, lineage.from_branch
         rows.append((name, made, *origin, *_ownership(record, fits=lineage is not None)))
     return _build_rows(columns, rows)

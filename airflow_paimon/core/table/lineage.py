@@ -100,6 +100,14 @@ class Lineage:
         except (InvalidInputError, ValueError, OverflowError):
             return None
 
+    @property
+    def created_ms(self) -> int | None:
+        """When the branch was created (epoch milliseconds); None: the record is unreadable there."""
+        try:
+            return round(datetime.fromisoformat(self.created_at).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            return None
+
     def same_base(self, other: Lineage) -> bool:
         """Whether both branches were made from the same snapshot of the same branch."""
         mine = (self.from_branch, self.snapshot_id, self.identity)

@@ -26,6 +26,7 @@ SCHEMA_PREFIX = "schema-"
 TAG_PREFIX = "tag-"
 CHANGELOG_PREFIX = "changelog-"
 CONSUMER_PREFIX = "consumer-"
+POSTPONED_BUCKET = -2
 PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
@@ -155,7 +156,7 @@ def numbered(names: list[str], prefix: str) -> list[int]:
 
 
 def bucket_dir(bucket: int) -> str:
-    return "bucket-postpone" if bucket == -2 else f"bucket-{max(bucket, 0)}"
+    return "bucket-postpone" if bucket == POSTPONED_BUCKET else f"bucket-{max(bucket, 0)}"
 
 
 def before_dot(branch: str) -> str:

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import MAIN
-
-POSTPONED_BUCKET = -2
+from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 
 
 def hides_level_zero(schema: TableSchema) -> bool:

@@ -187,7 +187,7 @@ def _row(
         shortened(made.owner if made else None, 18),
         text(made.reason if made else None),
         _origin(made, facts.verified),
-        moment(_millis(made.created_at) if made else None, context.now_ms),
+        moment(made.created_ms if made else None, context.now_ms),
         moment(head.time_millis if head else None, context.now_ms),
         text(head.id if head else None),
         _side_cell(far, "ahead"),
@@ -267,8 +267,5 @@ def _checks_cell(outcomes: Mapping[str, str]) -> Cell:
     return Cell(shown, title="; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()), mark=mark)
 
 
-def _millis(iso: str) -> int | None:
-    try:
-        return round(datetime.fromisoformat(iso).timestamp() * 1000)
-    except ValueError:
-        return None
+def _millis(iso: str) -> int:
+    return round(datetime.fromisoformat(iso).timestamp() * 1000)

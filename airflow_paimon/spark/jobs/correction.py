@@ -177,7 +177,7 @@ def correct_idempotently(
 
 def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
-    details = json.loads(landed.properties.get(DETAILS_PROPERTY, "{}")) | {"replayed": True}
+    details = landed.values(DETAILS_PROPERTY, dict) | {"replayed": True}
     details |= report_write(context.table.branch(request.branch), landed)
     return context.result(
         None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details

@@ -164,7 +164,7 @@ def _change(
 
     def report(landed: Snapshot | None) -> Mapping[str, Any]:
         if landed is not None and not figures:
-            figures.update(json.loads(landed.properties.get(DETAILS_PROPERTY, "{}")) or landed_figures(table, landed))
+            figures.update(landed.values(DETAILS_PROPERTY, dict) or landed_figures(table, landed))
         return report_write(table, landed)
 
     run = in_tasks_if_large(spark, table.name)

@@ -256,7 +256,7 @@ def test_a_hold_on_a_tag_that_has_just_been_replaced_is_refused(
     with pytest.raises(ConflictError, match="'month' was changed while it was put under a hold"):
         hold(table, tag="month", if_exists="skip")
     assert (table.tag("month").hold, table.tag("month").snapshot.id) == (values.get("hold"), 1)
-    assert any("month" in path for path in table.store.walk("_airflow_paimon/holds")) == ("hold" in values)
+    assert any("month" in path for path in table.store.walk("_airflow_paimon/legal_holds")) == ("hold" in values)
 
 
 def test_a_hold_by_replacement_survives_a_deletion_that_began_before(

@@ -13,17 +13,13 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.check.check_files import file_findings
-from airflow_paimon.core.check.check_history import taken_away
 from airflow_paimon.core.check.live_states import LiveStates
-from airflow_paimon.core.commit.committer import CommitIdentity, execute
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.health.gather import read_health
-from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
-from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
@@ -284,66 +280,6 @@ def test_temporary_files_are_no_journals(table: Table) -> None:
     run(table, "repair_table")
     assert found(table) == {}
     assert table.store.walk("_airflow_paimon") == [f"_airflow_paimon/branches/{name}"]
-
-
-def with_operation(table: Table, path: str, operation: str, **more: Any) -> bytes:
-    """Give a snapshot or tag file an operation, as development versions did."""
-    raw = {**json.loads(table.store.read(path)), "operation": operation, **more}
-    data = json.dumps(raw, indent=2).encode()
-    table.store.replace(path, data)
-    return data
-
-
-def test_an_operation_that_paimon_can_not_read(table: Table) -> None:
-    """The field goes, and nothing else: not the uuid, not the retention of a tag, not a key that we don't know."""
-    run(table, "create_tag", tag="t", time_retained="7 d")
-    run(table, "create_branch", branch="fix", tag="t", operation_id="op")
-    paths = ["snapshot/snapshot-2", "tag/tag-t", "branch/branch-fix/snapshot/snapshot-2", "changelog/changelog-1"]
-    table.store.create(paths[-1], table.store.read("snapshot/snapshot-1"))
-    before = {path: table.store.read(path) for path in paths}
-    for path in paths:
-        with_operation(table, path, "COMPACT", later=1)
-    assert not found(table).keys() ^ {"unreadable-operation:main", "unreadable-operation:fix"}
-    assert run(table, "repair_table").changed
-    assert found(table) == {}
-    for path in paths:
-        was = json.loads(before[path])
-        was.pop("operation")
-        assert json.loads(table.store.read(path)) == {**was, "later": 1}
-
-
-def test_the_operation_of_another_writer_is_repaired_by_name_only(table: Table) -> None:
-    """A later Paimon may have more constants."""
-    data = with_operation(table, "snapshot/snapshot-2", "OPTIMIZE", writerVersion="java-2.2")
-    assert not run(table, "repair_table").changed
-    assert table.store.read("snapshot/snapshot-2") == data
-    run(table, "repair_table", finding=["unreadable-operation:main"])
-    assert found(table) == {}
-
-
-def test_a_snapshot_that_expires_while_its_operation_is_repaired_stays_away(table: Table) -> None:
-    data = with_operation(table, "snapshot/snapshot-1", "COMPACT")
-    entry = TrashEntry(
-        branch="main", kind="snapshot", name="1", path="snapshot/snapshot-1", content=data, unlinked_ms=1
-    )
-
-    class Expiring(_Wrapper):
-        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
-            if path == entry.path and method == "replace" and done == [1]:
-                done.append(2)
-                self.inner.create(entry.trash_path, entry.to_bytes())
-                self.inner.delete(entry.path)
-            return action()
-
-    done: list[int] = []
-    store = Expiring(table.store)
-    [finding] = [f for f in find_all(table, 0, verify_files=False) if f.kind == "unreadable-operation"]
-    done.append(1)
-    files = Plan(operation="repair_table", table="d.t", actions=finding.actions)
-    with pytest.raises(ConflictError, match="snapshot-1 was changed by another process meanwhile"):
-        execute(replace(table, store=store), files.actions)
-    execute(table, taken_away(table, files).actions)
-    assert done == [1, 2] and not table.store.exists(entry.path)
 
 
 def test_a_tag_that_an_expiry_has_overtaken_can_be_removed(table: Table) -> None:

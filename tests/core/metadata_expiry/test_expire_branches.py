@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.lineage import lineage_path
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import At, check, forget
@@ -68,6 +70,15 @@ def test_ages_are_for_branches_without_a_retention(main: Table) -> None:
     assert expire(main, older_than="1 d", idle_for="99999 d")["expired"] == {}
     assert expire(main, idle_for="1 d")["expired"].keys() == {"old", "theirs"}
     assert main.branch_names() == ["long"]
+
+
+def test_a_branch_whose_record_has_no_time_keeps_no_other_one(main: Table) -> None:
+    branch(main)
+    branch(main, "odd")
+    path = lineage_path("odd")
+    main.store.replace(path, json.dumps(json.loads(main.store.read(path)) | {"created_at": "once"}).encode())
+    assert expire(main, older_than="1 d") == {"expired": {"fix": "its retention of 14 d is over"}, "kept": {}}
+    assert main.branch_names() == ["odd"]
 
 
 def test_main_as_it_was_before_it_was_replaced_expires_by_a_retention_only(main: Table) -> None:

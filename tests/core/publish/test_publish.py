@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, CommentColumn, WidenColumn
@@ -355,6 +357,17 @@ def test_undo_refuses_where_rows_came_in_after_the_publish(table: Table, fix: Ta
     with pytest.raises(ConflictError, match="dt=a"):
         run(table, "rollback_to", tag=undo, keep_later=True)
     assert files(table) == now
+
+
+def test_properties_of_another_program_are_named(table: Table, fix: Table) -> None:
+    rewrite(fix, "a")
+    undone = run(table, "rollback_to", tag=run(table, "merge_branch", branch="fix").details["undo_tag"])
+    path = table.paths.snapshot(undone.snapshot_after)
+    said = json.loads(table.store.read(path))
+    said["properties"]["airflow-paimon.target-snapshot"] = "the third"
+    table.store.replace(path, json.dumps(said).encode())
+    with pytest.raises(FormatError, match=r"Snapshot 5: its property airflow-paimon\.target-snapshot is not a num"):
+        last_publish(table)
 
 
 def test_files_that_come_back_leave_no_deletion_behind_and_are_kept(table: Table, fix: Table) -> None:

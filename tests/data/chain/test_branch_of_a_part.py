@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,10 @@ import pytest
 
 from airflow_paimon.core.chain.setup import alter_chain_table
 from airflow_paimon.core.check.check import find_all
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.errors import ConflictError, StorageError, UnsafeOperationError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
@@ -18,6 +23,7 @@ from tests.core.tables import run
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import TWO_VALUES, Row, Writes, chain_table, on, seen, write
 from tests.data.chain.tables import day_is as at
+from tests.stores import _Wrapper
 
 SIMPLE: Writes = [
     ("snapshot", "20250810", [(1, 1, "a"), (2, 1, "a"), (3, 1, "a")]),
@@ -78,6 +84,26 @@ def test_what_is_published_hides_and_is_reported(table: Table) -> None:
     assert run(table, "check_chain_table").details["stale"] == ["dt=20250811"]
     compact(table, pending=True, max_chain_length=9)
     assert of(table, "20250811") == on("20250811", (1, 2, "b"), (3, 1, "a"))
+
+
+def test_a_publish_that_landed_fails_for_no_report(table: Table) -> None:
+    """Retried, it would look as if nothing had been published."""
+    landed: list[str] = []
+
+    class Away(_Wrapper):
+        def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+            if landed and path.startswith("branch/branch-snapshot/"):
+                raise StorageError("the storage is away")
+            found = action()
+            landed.extend([path] if method == "create" and path.startswith("branch/branch-delta/snapshot/") else [])
+            return found
+
+    put(branch_of(table), "20250811", (3, 9, "new"))
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    request = build_request("merge_branch", {"warehouse": warehouse, "table": table.name, "branch": "fix"})
+    result = perform(replace(open_context(request), table=replace(table, store=Away(table.store))), request)
+    assert landed and result.changed and result.snapshot_after == table.branch("delta").latest_snapshot_id()
+    assert "the storage is away" in result.details["warnings"][0]
 
 
 def test_a_bucket_that_both_changed_is_a_conflict(table: Table) -> None:
