@@ -19,7 +19,7 @@ import pytest
 
 from airflow_paimon.core.store import azure_client
 from tests.conftest import require
-from tests.loopback import free_port, wait_for
+from tests.loopback import end, free_port, wait_for
 from tests.oracles import layout
 
 ACCOUNT = "lake"
@@ -54,12 +54,7 @@ def azure_server() -> Iterator[str]:
         wait_for(process, port, "Azurite")
         yield f"http://127.0.0.1:{port}/{ACCOUNT}"
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def make_container(endpoint: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-_MOST_SECONDS = 5
+_MOST_SECONDS = 60
 
 
 def next_millisecond() -> None:

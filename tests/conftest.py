@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.archives import unpack as extract
 from tests.class_archive import BARE_JVM
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 REPO_ROOT = Path(__file__).resolve().parent.parent
 
 _RUN_MARK = "AIRFLOW_PAIMON_TEST_RUN"
-_GRACE_SECONDS = 10.0
+_GRACE_SECONDS = 120.0
 
 # Made by `make test`; where it isn't there, a JVM starts without it and says nothing.
 _CLASS_ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
@@ -64,6 +64,9 @@ def _pin_environment() -> str:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(REPO_ROOT / "dags"),
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            # To import a file takes a second, and far longer where much else runs.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "500",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "500",
             # A test names its credentials; one that forgets must not find somebody's real ones.
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",
@@ -93,11 +96,12 @@ _AIRFLOW_HOME = _pin_environment()
 # `timeout`; all the cases of a test take longer than some.
 os.environ.setdefault("PYTEST_TIMEOUT", str(lives(600, 7200)))
 _SEED = choose_seed()
-# Without deadlines, which would measure the machine's other work.
+# Without deadlines and checks of speed, which would measure the machine's other work.
 settings.register_profile(
     "airflow-paimon",
     max_examples=lives(40, 200),
     deadline=None,
+    suppress_health_check=list(HealthCheck),
     derandomize=not thorough(),
     print_blob=True,
     database=None,

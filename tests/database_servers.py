@@ -19,11 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.loopback import free_port
+from tests.loopback import START_SECONDS, end, free_port
 
 USER = "paimon"
 PASSWORD = "a-password-of-the-database"
-_START_SECONDS = 60
 
 
 def postgres_programs() -> Path | None:
@@ -99,7 +98,7 @@ def _folder() -> Iterator[tuple[Path, str | None]]:
 
 
 def _run(command: list[str], user: str | None) -> None:
-    done = subprocess.run(command, user=user, cwd="/", capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, user=user, cwd="/", capture_output=True, text=True, timeout=START_SECONDS)
     assert done.returncode == 0, done.stderr
 
 
@@ -110,12 +109,11 @@ def _server(command: list[str], user: str | None) -> Iterator[subprocess.Popen[b
     try:
         yield server
     finally:
-        server.send_signal(signal.SIGQUIT)
-        server.wait(30)
+        end(server, signal.SIGQUIT)
 
 
 def _wait(server: subprocess.Popen[bytes], connect: Callable[[], Any]) -> None:
-    until = time.monotonic() + _START_SECONDS
+    until = time.monotonic() + START_SECONDS
     while True:
         assert server.poll() is None, "the server ended while it started"
         try:

@@ -28,7 +28,7 @@ from airflow_paimon.core.table.table import Table
 from tests.loopback import free_port, wait_for
 from tests.oracles import layout
 
-_WAIT_SECONDS = 120
+_WAIT_SECONDS = 400
 _OPEN = (
     *(f"java.base/java.{name}" for name in ("lang", "net", "io", "nio", "lang.reflect", "text", "time", "util")),
     "java.base/sun.nio.ch",
@@ -103,7 +103,7 @@ class Flink:
     def kill_tasks(self) -> None:
         """End the task manager at once, as ``kill -9`` does. Its jobs wait for another one."""
         self.processes["tasks"].kill()
-        self.processes["tasks"].wait(30)
+        self.processes["tasks"].wait()
 
     def sql(self, statement: str, *, most: int | None = None) -> list[tuple[Any, ...]]:
         """Run a statement and return its rows, the first ``most`` of an endless one."""
@@ -331,7 +331,7 @@ def _configuration(folder: Path, manager: int, gateway: int, rpc: int) -> str:
         "restart-strategy.fixed-delay.attempts": 100,
         "restart-strategy.fixed-delay.delay": "1s",
         "heartbeat.interval": 2000,
-        "heartbeat.timeout": 10000,
+        "heartbeat.timeout": 60000,
         "metrics.fetcher.update-interval": 100,
         "io.tmp.dirs": f"{folder}/tmp",
         "table.exec.sink.upsert-materialize": "NONE",
@@ -361,4 +361,4 @@ def _process(folder: Path, name: str, release: str) -> Iterator[subprocess.Popen
             yield process
         finally:
             process.kill()
-            process.wait(30)
+            process.wait()

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.loopback import free_port, wait_for
+from tests.loopback import end, free_port, wait_for
 
 
 def storage_options(endpoint: str) -> dict[str, Any]:
@@ -53,8 +53,7 @@ def gcs_server() -> Iterator[str]:
         wait_for(process, port, "fake-gcs-server")
         yield f"http://{address}"
     finally:
-        process.terminate()
-        process.wait(timeout=10)
+        end(process)
 
 
 def make_bucket(endpoint: str) -> str:

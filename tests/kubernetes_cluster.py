@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import requests
 import yaml
 
 from tests.conftest import require
+from tests.loopback import free_port
 from tests.oracles import layout
 
 IMAGE = "stand-in.invalid/spark:tests"
@@ -97,7 +97,7 @@ def kubernetes_cluster(folder: Path, python: Path) -> Iterator[KubernetesCluster
     require(not subprocess.call(namespaces, stderr=subprocess.DEVNULL), "pods need namespaces, as root makes them")
     users = {name: secrets.token_hex(16) for name in ("admin", "nobody")}
     _write_secrets(folder, users)
-    etcd_port, peers, port, scheduler, controllers = _free_ports(5)
+    etcd_port, peers, port, scheduler, controllers = (free_port() for _ in range(5))
     cluster = KubernetesCluster(f"https://127.0.0.1:{port}", folder, users)
     with ExitStack() as stack:
         etcd_url, peers_url = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peers}"
@@ -147,15 +147,6 @@ def _write_secrets(folder: Path, tokens: Mapping[str, str]) -> None:
     groups = {"admin": "system:masters"}
     lines = [f"{token},{name},{name},{groups.get(name, name)}" for name, token in tokens.items()]
     (folder / "tokens.csv").write_text("\n".join(lines) + "\n")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Several at once, so that they differ."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 @contextmanager

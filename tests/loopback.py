@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-_START_SECONDS = 60
+START_SECONDS = 500
+"""Ample: a server that doesn't start says so by its end, and this only ends the test of one that hangs."""
 _STOP_SECONDS = 30
+_PORTS_OF_A_WORKER = 1500
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+def _ports() -> Iterator[int]:
+    """Ports that only this worker of the tests gives to servers, each of them once.
+
+    All are below those that Linux gives to clients, which could otherwise take one before its server does.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    ports = list(range(worker * _PORTS_OF_A_WORKER + 10_000, (worker + 1) * _PORTS_OF_A_WORKER + 10_000))
+    random.SystemRandom().shuffle(ports)  # another run on this machine has the same ones
+    return iter(ports)
+
+
+_left = _ports()
+
+
+def free_port(*also: int) -> int:
+    """Give a port on which nobody listens, neither on those that are ``also`` above it."""
+    for port in _left:
+        with ExitStack() as stack, suppress(OSError):
+            for each in (port, *(port + more for more in also)):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port
+    raise AssertionError("no port is left")
+
+
+def end(server: subprocess.Popen[Any], signal_number: int = signal.SIGTERM) -> None:
+    """End a server: by a signal that it may answer, and if it takes too long, at once."""
+    server.send_signal(signal_number)
+    try:
+        server.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
 
 
 def wait_for(server: subprocess.Popen[bytes], port: int, name: str) -> None:
     """Wait until the server takes connections on its port."""
-    until = time.monotonic() + _START_SECONDS
+    until = time.monotonic() + START_SECONDS
     while True:
         assert server.poll() is None, f"{name} ended while it started"
         with socket.socket() as probe:

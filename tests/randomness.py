@@ -19,9 +19,9 @@ VARIABLE = "AIRFLOW_PAIMON_SEED"
 _SEED = 1
 
 
-def choose_seed() -> int:
-    """Give the seed of this run and hand it on to the processes that it starts."""
-    seed = random.SystemRandom().randrange(10**9) if thorough() else _SEED
+def choose_seed(*, new: bool = False) -> int:
+    """Give the seed of this run and hand it on to the processes that it starts. ``new``: one that nobody had before."""
+    seed = random.SystemRandom().randrange(10**9) if new or thorough() else _SEED
     return int(os.environ.setdefault(VARIABLE, str(seed)))
 
 

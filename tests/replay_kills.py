@@ -192,7 +192,7 @@ def _group_lives(group: int) -> bool:
 
 def main(kills: int) -> int:
     """Kill ``kills`` times, each mode in turn, then let both end; 0 = the branches have the source's rows."""
-    draw = random.Random(choose_seed())
+    draw = random.Random(choose_seed(new=True))
     with tempfile.TemporaryDirectory(prefix="replay-kills-") as folder:
         warehouse = Path(folder) / "warehouse"
         make_tables(warehouse)

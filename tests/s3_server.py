@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.loopback import end
+
 _bucket_before: dict[str, str] = {}
 KEY, SECRET, REGION = "test-access-key", "test-secret-value", "us-east-1"
 
@@ -48,11 +50,10 @@ def s3_server(page_size: int = 1000) -> Iterator[str]:
         try:
             port = process.stdout.readline().strip()
             if not port.isdigit():
-                raise RuntimeError(f"The S3 server did not start: exit code {process.wait(timeout=10)}")
+                raise RuntimeError(f"The S3 server did not start: exit code {process.wait()}")
             yield f"http://127.0.0.1:{port}"
         finally:
-            process.terminate()
-            process.wait(timeout=10)
+            end(process)
 
 
 def make_bucket(endpoint: str, name: str | None = None, *, is_known: bool = True) -> str:

@@ -6,21 +6,18 @@ with seaweed_server(folder) as endpoint:
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
+from tests.loopback import START_SECONDS, free_port
 from tests.s3_server import KEY, SECRET
-
-_START_SECONDS = 60
 
 
 def binary() -> Path | None:
@@ -29,26 +26,12 @@ def binary() -> Path | None:
     return program if program.is_file() else None
 
 
-def _free_ports() -> list[int]:
-    """Give ports for the master, the volumes, the filer and S3; each has another one 10,000 above it."""
-    with ExitStack() as stack:
-        found: list[int] = []
-        while len(found) < 4:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-            sockets[0].bind(("127.0.0.1", 0))
-            port = sockets[0].getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                sockets[1].bind(("127.0.0.1", port + 10_000))
-                found.append(port)
-        return found
-
-
 @contextmanager
 def seaweed_server(folder: Path) -> Iterator[str]:
     """Run a server that keeps its files in a folder, and give its endpoint URL."""
     program = binary()
     assert program is not None
-    master, volume, filer, s3 = _free_ports()
+    master, volume, filer, s3 = (free_port(10_000) for _ in range(4))  # each takes another one 10,000 above it
     log = folder / "errors.txt"
     command = [
         program, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
@@ -70,7 +53,7 @@ def seaweed_server(folder: Path) -> Iterator[str]:
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for _ in range(_START_SECONDS * 10):
+    for _ in range(START_SECONDS * 10):
         if process.poll() is not None:
             break
         try:

@@ -181,7 +181,7 @@ def test_an_opentelemetry_collector_gets_the_same_with_tags() -> None:
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         }
         done = subprocess.run(
-            [sys.executable, "-c", _PROCESS], env={**os.environ, **settings}, timeout=120, check=False
+            [sys.executable, "-c", _PROCESS], env={**os.environ, **settings}, timeout=500, check=False
         )
         server.shutdown()
         thread.join()

@@ -1,13 +1,14 @@
 """The sensor in a worker and in the triggerer, on a table that moves meanwhile."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
 from airflow_paimon import create_branch, open_table
 from airflow_paimon.core.branches.catch_up import parse_condition
@@ -137,12 +138,19 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
         skipped = BucketsQuietSensor(task_id="skipped", partitions=["p=a"], time_limit="1 s", soft_fail=True, **asked)
         stopped = BucketsQuietSensor(task_id="stopped", branch="fix", writers_stopped="{{ True }}", **asked)
         quiet = BucketsQuietSensor(task_id="quiet", branch="fix", time_limit="10 min", trigger_rule="all_done", **asked)
-        [late, skipped, stopped] >> quiet
 
-    with later(8, lambda: pretend(main, timeMillis=0)):
-        run = run_dag(dag(f"quiet_{deferrable}", build))
+        @task(trigger_rule="all_done")
+        def end_soon() -> None:
+            ends.append(threading.Timer(2, pretend, [main], {"timeMillis": 0}))
+            ends[0].start()
+
+        [late, skipped, stopped] >> end_soon() >> quiet
+
+    ends: list[threading.Timer] = []
+    run = run_dag(dag(f"quiet_{deferrable}", build))
+    ends[0].join()
     assert run.tasks == {"late": ("failed", 1), "skipped": ("skipped", 1), "stopped": ("success", 1),
-                         "quiet": ("success", 1)}  # fmt: skip
+                         "end_soon": ("success", 1), "quiet": ("success", 1)}  # fmt: skip
     assert run.xcom("quiet")["effect"] is None
 
 

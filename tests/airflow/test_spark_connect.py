@@ -28,7 +28,8 @@ from tests.airflow.processes import wait_until
 from tests.conftest import QUICK_JVM
 from tests.core.tables import make_table
 from tests.core.tables import run as operate
-from tests.spark.cluster import _free_port, _package, bare_python
+from tests.loopback import end, free_port
+from tests.spark.cluster import _package, bare_python
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
 
@@ -37,7 +38,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("ai
 def server(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[tuple[int, int]]:
     """Ports of the server and of its UI."""
     folder = tmp_path_factory.mktemp("connect")
-    port, ui = _free_port(), _free_port()
+    port, ui = free_port(), free_port()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -62,12 +63,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterato
         wait_until(lambda: _answers(port), "the server answers", 90, 0.2)
         yield port, ui
     finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def _answers(port: int) -> bool:

@@ -201,13 +201,13 @@ def test_threads_that_need_the_same_file_read_it_once(store: CountingStore) -> N
 
         def read_many(self, paths: Sequence[str]) -> list[bytes]:
             begun.set()
-            assert go.wait(10)
+            assert go.wait(500)
             return super().read_many(paths)
 
     slow = Slow(store.inner)
 
     def second() -> list[bytes]:
-        assert begun.wait(10)
+        assert begun.wait(500)
         threading.Timer(0.05, go.set).start()
         return read_files(slow, ["manifest/b", "manifest/a"])
 
@@ -226,7 +226,7 @@ def test_a_read_that_fails_is_tried_again_by_who_waits_for_it(store: CountingSto
         def read_many(self, paths: Sequence[str]) -> list[bytes]:
             if not begun.is_set():
                 begun.set()
-                assert go.wait(10)
+                assert go.wait(500)
                 raise StorageError("no answer")
             return super().read_many(paths)
 
@@ -237,7 +237,7 @@ def test_a_read_that_fails_is_tried_again_by_who_waits_for_it(store: CountingSto
             read_files(failing, ["manifest/a"])
 
     def second() -> list[bytes]:
-        assert begun.wait(10)
+        assert begun.wait(500)
         threading.Timer(0.05, go.set).start()
         return read_files(failing, ["manifest/a"])
 

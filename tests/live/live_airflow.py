@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.airflow.processes import wait_until
 from tests.dags.conftest import load_program
+from tests.loopback import free_port
 
 _COMPONENTS: dict[str, list[str]] = {
     "api-server": ["api-server", "--host", "127.0.0.1", "--workers", "1"],
@@ -110,12 +111,6 @@ def _end_of(log: Path, marks: tuple[str, ...] = ("",), lines: int = 40) -> str:
     return "\n".join(chosen[-lines:])
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def live_airflow(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[LiveAirflow]:
     """Run Airflow, with its API and UI, on a SQLite database in ``home``; everybody is an admin.
@@ -125,7 +120,7 @@ def live_airflow(home: Path, settings: Mapping[str, str] | None = None) -> Itera
     Args:
         settings: More variables of its processes.
     """
-    port, dags = _free_port(), home / "dags"
+    port, dags = free_port(), home / "dags"
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(home),
@@ -141,8 +136,8 @@ def live_airflow(home: Path, settings: Mapping[str, str] | None = None) -> Itera
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
         "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
-        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",  # the server's first answer takes long on a busy machine
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "30",  # a busy machine may keep one silent for long
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "300",  # the server's first answer takes long on a busy machine
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
     environment.pop("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", None)

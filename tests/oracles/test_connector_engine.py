@@ -223,7 +223,7 @@ def test_the_job_runs_on_spark_3_5_with_the_package_as_an_archive(
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPARK", "PYSPARK"))}
     env = clean | {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
     env |= {"SPARK_SUBMIT_OPTS": BARE_JVM, "SPARK_LAUNCHER_OPTS": BARE_JVM}
-    done = subprocess.run(submit, env=env, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    done = subprocess.run(submit, env=env, capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["changed"] and (3, "x", "a") in rows_of(branch)

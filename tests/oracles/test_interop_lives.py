@@ -3,7 +3,6 @@ and expires. After every step Java and we read from main, every branch and every
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World, kv
-from tests.randomness import chance, soaking, some
+from tests.randomness import chance, lives
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -258,9 +257,9 @@ class Life:
             assert self.world.both(tag=name) == text(state), name
 
 
-@pytest.mark.parametrize("seed", some(range(int(os.environ.get("AIRFLOW_PAIMON_LIVES", 5))), 1))
+@pytest.mark.parametrize("seed", range(lives(1, 5)))
 def test_random_lives(java_oracle: JavaOracle, tmp_path: Path, seed: int) -> None:
-    life = Life(World(tmp_path, java_oracle), chance(f"interop {seed}") if soaking() else random.Random(seed))
+    life = Life(World(tmp_path, java_oracle), chance(f"interop {seed}"))
     life.start()
     try:
         for _ in range(STEPS):

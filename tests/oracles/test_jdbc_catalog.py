@@ -119,7 +119,7 @@ def test_nothing_is_lost_beside_java_under_the_same_lock(
             written += 1
             time.sleep(0.05)  # or Java takes the lock again before anybody looks
         for writer in writers:
-            writer.communicate(timeout=240)
+            writer.communicate(timeout=500)
             assert writer.returncode == 0
     finally:
         for writer in writers:

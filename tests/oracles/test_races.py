@@ -69,7 +69,7 @@ class Writers:
         """(partition, number of the commit) -> landed, or the kind of the error."""
         told: dict[tuple[str, int], str] = {}
         for process in self._processes:
-            out, _ = process.communicate(timeout=240)
+            out, _ = process.communicate(timeout=500)
             assert process.returncode == 0
             for part, at, outcome, number in map(json.loads, out.splitlines()):
                 told[part, at] = outcome

@@ -100,7 +100,7 @@ def test_concurrent_commits_lose_nothing(java_oracle: JavaOracle, tmp_path: Path
     wait_until_ready(writers)
     set_off(writers)
     for writer in writers:
-        writer.communicate(timeout=240)
+        writer.communicate(timeout=500)
     assert [writer.returncode for writer in writers] == [0, 0, 0, 0]
     assert [k for (k,) in world.same(columns=["k"])] == sorted(range(160), key=repr)
     assert world.main.snapshot_ids() == list(range(1, 161))

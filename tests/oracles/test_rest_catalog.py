@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from airflow_paimon import create_table, open_table
-from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.catalogs import open_catalog, rest_data_tokens
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -206,16 +207,19 @@ def test_a_table_with_row_filters_is_listed_and_never_read(server: RestServer, j
     assert "d.filtered" in {found.name for found in find_tables(open_catalog("lake", server.options), "d")}
 
 
-def test_data_tokens_are_asked_for_again_before_they_end(server: RestServer, proxy: RestProxy) -> None:
+def test_data_tokens_are_asked_for_again_before_they_end(
+    server: RestServer, proxy: RestProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(server, "d.tokens")
     began = time.time()
-    soon, late = (int((began + wait) * 1000) for wait in (6, 7200))
+    soon, late = (int((began + wait) * 1000) for wait in (3000, 14_400))
     server.tell(f"data-token d.tokens {soon} key one")
     table = open_table("lake", "d.tokens", storage_options={**proxy.options(server), "data-token.enabled": "true"})
     append(table, (1, "a"))
     asked = sum(path.endswith("/token") for _, path in proxy.seen)
     server.tell(f"data-token d.tokens {late} key two")
-    time.sleep(max(0.0, began + 3.2 - time.time()))  # half of its time
+    passed = SimpleNamespace(time=lambda: began + 1600)  # half of its time
+    monkeypatch.setattr(rest_data_tokens, "time", passed)
     append(table, (2, "b"))
     assert asked == 1
     assert sum(path.endswith("/token") for _, path in proxy.seen) == 2
@@ -311,7 +315,7 @@ def test_processes_that_commit_at_once_lose_nothing(server: RestServer, java: Ja
         racer.stdin.flush()
         assert racer.stdout.readline() == "ready\n"
     for racer in racers:
-        racer.communicate("go\n", timeout=120)
+        racer.communicate("go\n", timeout=500)
     assert [racer.returncode for racer in racers] == [0, 0]
     table = opened(server, "d.race")
     assert table.snapshot_ids() == list(range(1, 17))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,9 +83,8 @@ def get(server: "TestClient") -> Get:
 
     def ask(path: str, role: str | None = "op") -> Any:
         answer = server.get(path, headers=token(role))
-        for _ in range(40):
-            if 'http-equiv="refresh"' not in answer.text:
-                break
+        until = time.monotonic() + 300
+        while 'http-equiv="refresh"' in answer.text and time.monotonic() < until:
             answer = server.get(path, headers=token(role))
         return answer
 

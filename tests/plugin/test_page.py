@@ -5,7 +5,6 @@ import html
 import io
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from airflow_paimon.plugin.runs import KnownDag
 from airflow_paimon.plugin.tabs import audit as audit_tab
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.shown.urls import TABS
+from tests.airflow.processes import wait_until
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
 from tests.plugin.conftest import SECRET, Get
@@ -300,11 +300,8 @@ def test_tables_are_listed_by_health_the_worst_first(get: Get, lake: Path) -> No
     broken.store.replace("snapshot/snapshot-1", b"{")
     damaged_on_purpose(lake / "health.db" / "broken")
     assert 'href="?sort=health"' in get("/paimon/lake/health").text
-    for _ in range(100):
-        page = get("/paimon/lake/health?sort=health").text
-        if "found" in page:
-            break
-        time.sleep(0.1)
+    address = "/paimon/lake/health?sort=health"
+    page = wait_until(lambda: (text := get(address).text) * ("found" in text), "all are read", 30)
     shown = texts(page)
     health = r"broken (- ){6}unreadable: .* sick 78 9 99 B 9 0 99 B small-files -22 fine 100 2 22 B"
     assert re.search(health, shown), shown

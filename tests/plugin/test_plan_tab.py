@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from airflow_paimon.core.streaming.replays import ReplayRecord, record_replay
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.shown.urls import plan_page_url
+from tests.airflow.processes import wait_until
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get
@@ -84,10 +84,8 @@ def dags(server: Any, get: Get) -> Iterator[None]:
             TaskOutletAssetReference(asset_id=daily.id, dag_id="plan_report", task_id="make"),
             TaskOutletAssetReference(asset_id=elsewhere.id, dag_id="plan_report", task_id="make"),
         ])  # fmt: skip
-    for _ in range(100):  # for some seconds the page shows the DAGs that there were
-        if forms(get(plan_url()).text):
-            break
-        time.sleep(0.1)
+    # For some seconds the page shows the DAGs that there were.
+    wait_until(lambda: forms(get(plan_url()).text), "the forms of the DAGs", 30)
     yield
     with create_session() as session:
         session.execute(delete(TaskOutletAssetReference).where(TaskOutletAssetReference.dag_id == "plan_report"))

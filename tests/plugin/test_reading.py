@@ -21,7 +21,7 @@ from tests.stores import _Wrapper as Wrapper
 
 T = TypeVar("T")
 
-LONG = 60.0
+LONG = 400.0
 
 
 def soon() -> float:

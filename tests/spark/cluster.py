@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from airflow_paimon.bundled import package_archive
 from tests.conftest import QUICK_JVM
+from tests.loopback import end, free_port
 
 # What the README says a cluster needs, and PySpark itself.
 NEEDED = ("pyspark", "py4j", "pyarrow", "numpy", "fsspec", "fastavro", "backports")
@@ -89,7 +89,7 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         log = folder / "master.log"
         address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        rest_port = _free_port()
+        rest_port = free_port()
         options = f"{QUICK_JVM} -Dspark.master.rest.enabled=true -Dspark.master.rest.port={rest_port}"
         stack.enter_context(_daemon("master.Master", address, environment | {"SPARK_DAEMON_JAVA_OPTS": options}, log))
         master = _wait_for(log, _URL)[1]
@@ -100,12 +100,6 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
         for worker_log in workers:
             _wait_for(worker_log, re.compile("Successfully registered with master"))
         yield Cluster(master, rest_port, python, package_archive(folder), spark_home, environment)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _package(name: str) -> Path:
@@ -134,12 +128,7 @@ def _daemon(name: str, arguments: list[str], environment: dict[str, str], log: P
     try:
         yield
     finally:
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(timeout=20)
+        end(process)
 
 
 def _wait_for(log: Path, pattern: re.Pattern[str]) -> re.Match[str]:

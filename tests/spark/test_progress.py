@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -51,12 +54,49 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name == "airflow_paimon.spark.progress"]
 
 
-def test_a_running_job_says_how_far_it_is(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+@contextmanager
+def noticed(pattern: str, file: Path) -> Iterator[None]:
+    """Make the file when a line of the progress has been written; tasks wait for it."""
+
+    class Notice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if re.search(pattern, record.getMessage()):
+                file.touch()
+
+    logger, handler = logging.getLogger("airflow_paimon.spark.progress"), Notice()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def waiting_for(file: str) -> Callable[[], None]:
+    """A function that Spark takes along to its workers."""
+
+    def wait() -> None:
+        end = time.monotonic() + 300
+        while not os.path.exists(file) and time.monotonic() < end:
+            time.sleep(0.02)
+
+    return wait
+
+
+def test_a_running_job_says_how_far_it_is(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    wait = waiting_for(str(tmp_path / "said"))
+
     def work(number: int) -> Iterator[pa.RecordBatch]:
-        time.sleep(0.4)  # long enough to be seen at work
+        if number == 5:
+            wait()
         yield pa.RecordBatch.from_pydict({"n": pa.array([number], pa.int32())})
 
-    with caplog.at_level(logging.INFO, "airflow_paimon"), progress(spark, "a job", interval_s=0.05):
+    with (
+        caplog.at_level(logging.INFO, "airflow_paimon"),
+        noticed(" of 6 tasks after ", tmp_path / "said"),
+        progress(spark, "a job", interval_s=0.05),
+    ):
         assert map_tasks(spark, [[n] for n in range(6)], work, "n int").count() == 6
     lines = said(caplog)
     assert lines[0] == "a job: started" and lines[-1].startswith("a job: done in ")
@@ -64,14 +104,19 @@ def test_a_running_job_says_how_far_it_is(spark: SparkSession, caplog: pytest.Lo
     assert shown and all(re.match(r"\d+ % of step 1", line) and line.endswith("(a job)") for line in shown), lines
 
 
-def test_rows_are_counted_inside_the_tasks_of_a_step(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_are_counted_inside_the_tasks_of_a_step(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """Rows that Spark's own tasks have read are in its metrics when a step has ended, if not before."""
+    wait = waiting_for(str(tmp_path / "said"))
+    line = r"\d+ % of step 2, [\d,]+ of 4,000 rows, [\d,]+ rows/s, about"
 
     def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        time.sleep(0.3 + (context.partitionId() if context else 0))  # one task is done while the other one works
+        if context and context.partitionId() == 1:
+            wait()  # the other task is done before this one
         yield from batches
 
     asked: list[int] = []
@@ -80,9 +125,13 @@ def test_rows_are_counted_inside_the_tasks_of_a_step(spark: SparkSession, caplog
         asked.append(1)
         return 4000
 
-    with caplog.at_level(logging.INFO, "airflow_paimon"), progress(spark, "a job", interval_s=0.05, rows=rows):
+    with (
+        caplog.at_level(logging.INFO, "airflow_paimon"),
+        noticed(line, tmp_path / "said"),
+        progress(spark, "a job", interval_s=0.05, rows=rows),
+    ):
         moved = spark.range(0, 4000, 1, 2).repartition(2)
         assert map_in_arrow(moved, slowly, "id bigint").count() == 4000
     assert asked == [1]
     lines = said(caplog)
-    assert any(re.match(r"\d+ % of step 2, [\d,]+ of 4,000 rows, [\d,]+ rows/s, about", line) for line in lines), lines
+    assert any(re.match(line, one) for one in lines), lines

@@ -7,12 +7,11 @@ model, and every file that main, a branch or a tag refers to exists: nothing was
 from __future__ import annotations
 
 import copy
-import os
 import uuid
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -23,7 +22,7 @@ from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged, clean
 from tests.core.tables import append, files, make_table, message, overwrite, rewrite, run
-from tests.randomness import lives, soaking
+from tests.randomness import lives
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 
 pytestmark = pytest.mark.random
@@ -374,12 +373,4 @@ def _write(view: Table, dt: str, bucket: int, how: str):
 
 
 TestBranchMachine = BranchMachine.TestCase
-TestBranchMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(5, 25))),
-    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestBranchMachine.settings = settings(max_examples=lives(5, 25), stateful_step_count=25)

@@ -2,12 +2,11 @@
 
 After every step: reads of main (both gap policies) and of the branches give the model's rows, so no commit is lost;
 full partitions that compaction made are stale if and only if what they were made of changed; what was refused changed
-nothing; every file that a branch refers to exists. ``AIRFLOW_PAIMON_EXAMPLES`` sets how many lives there are.
+nothing; every file that a branch refers to exists.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -15,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -36,7 +35,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
-from tests.randomness import lives, soaking
+from tests.randomness import lives
 from tests.stateful.chain_model import DELTA, FULL, MAIN, ChainModel, Partition, Row
 
 pytestmark = pytest.mark.random
@@ -345,12 +344,4 @@ def _sorted(rows: pa.Table) -> list[str]:
 
 
 TestChainMachine = ChainMachine.TestCase
-TestChainMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(2, 10))),
-    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
-    stateful_step_count=15,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestChainMachine.settings = settings(max_examples=lives(2, 10), stateful_step_count=15)

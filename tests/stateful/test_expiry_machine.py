@@ -6,13 +6,12 @@ before, every file that it names exists, and without other engines nothing is le
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -27,7 +26,7 @@ from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, run
-from tests.randomness import lives, soaking
+from tests.randomness import lives
 from tests.soundness import assert_sound, files_on_disk, named_files, states
 from tests.stateful.test_branch_machine import BranchMachine
 from tests.stores import Crash, FaultStore
@@ -170,12 +169,4 @@ class ExpiryMachine(BranchMachine):
 
 
 TestExpiryMachine = ExpiryMachine.TestCase
-TestExpiryMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(4, 20))),
-    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
-    stateful_step_count=35,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestExpiryMachine.settings = settings(max_examples=lives(4, 20), stateful_step_count=35)

@@ -8,14 +8,13 @@ After every step main still has each column it had, unless it was replaced, and 
 from __future__ import annotations
 
 import copy
-import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, settings
+from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -29,7 +28,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_types
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, files, make_table, message, run
-from tests.randomness import lives, soaking
+from tests.randomness import lives
 from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel, only
 
 pytestmark = pytest.mark.random
@@ -278,12 +277,4 @@ class PublishMachine(BranchMachine):
 
 
 TestPublishMachine = PublishMachine.TestCase
-TestPublishMachine.settings = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(3, 15))),
-    # The same lives each time, unless a hunt asks for a number of them, or `make soak` for others.
-    derandomize="AIRFLOW_PAIMON_EXAMPLES" not in os.environ and not soaking(),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+TestPublishMachine.settings = settings(max_examples=lives(3, 15), stateful_step_count=25)

@@ -6,13 +6,12 @@ rollback; no two rows share one; a version rises only for a row that was changed
 
 from __future__ import annotations
 
-import os
 import uuid
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, currently_in_test_context, event, settings
+from hypothesis import currently_in_test_context, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -344,13 +343,7 @@ class RowIdMachine(RuleBasedStateMachine):
         side.seen = {key: list(row[:-2]) for key, row in found.items()}
 
 
-MACHINE = settings(
-    max_examples=int(os.environ.get("AIRFLOW_PAIMON_EXAMPLES", lives(3, 15))),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+MACHINE = settings(max_examples=lives(3, 15), stateful_step_count=25)
 TestRowIdMachine = RowIdMachine.TestCase
 TestRowIdMachine.settings = MACHINE
 

@@ -34,7 +34,7 @@ def assert_processes_lose_nothing(warehouse: str, name: str, options: dict[str, 
     for racer in racers:
         racer.start()
     for racer in racers:
-        racer.join(120)
+        racer.join(500)
         assert racer.exitcode == 0
     assert table.snapshot_ids() == list(range(1, 21))
     assert table.snapshot(20).total_record_count == 20
@@ -45,7 +45,7 @@ def die_with_the_lock(warehouse: str, name: str, options: dict[str, Any]) -> Non
     held = _FORK.Event()
     holder = _FORK.Process(target=_hold_for_ever, args=(warehouse, name, options, held))
     holder.start()
-    assert held.wait(30)
+    assert held.wait(500)
     holder.kill()
     holder.join()
     assert holder.exitcode == -signal.SIGKILL

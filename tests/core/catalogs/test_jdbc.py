@@ -213,7 +213,7 @@ def test_a_commit_waits_for_the_lock_of_another(table: Table) -> None:
 
     other = threading.Thread(target=hold)
     other.start()
-    assert held.wait(10)
+    assert held.wait(500)
     append(table.branch("main"), "x")
     assert done.is_set(), "the commit landed while another held the lock"
     other.join()

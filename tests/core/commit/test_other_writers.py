@@ -305,7 +305,7 @@ def test_eight_processes_lose_no_commit_and_leave_no_gap_though_some_are_killed_
     time.sleep(0.5)
     for number in (3, 4, 5):
         writers[number].send_signal(signal.SIGCONT)
-    told = [[tuple(json.loads(line)) for line in writer.communicate(timeout=120)[0].splitlines()] for writer in writers]
+    told = [[tuple(json.loads(line)) for line in writer.communicate(timeout=500)[0].splitlines()] for writer in writers]
     assert all(len(found) == commits for found in told[3:])
     ids = table.snapshot_ids()
     assert ids == list(range(1, len(ids) + 1))

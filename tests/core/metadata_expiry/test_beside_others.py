@@ -65,10 +65,9 @@ def test_each_run_gets_through_beside_writers_tags_and_branches(tmp_path: Path) 
     table = make_table(tmp_path)
     for dt in "abc":
         append(table, dt)
-    rounds = int(os.environ.get("AIRFLOW_PAIMON_ROUNDS", lives(2, 5)))
     with at_work(tmp_path, "write", "tag", "branch"):
         wait_for_writers(table, 5)
-        for number in range(rounds):
+        for number in range(lives(2, 5)):
             wait_for_writers(table, 2)
             asked = {**NOW, **(AT_ONCE if number % 2 else {}), "now": str(int(time.time() * 1000) + 1000)}
             assert run(table, "expire_snapshots", **asked).details["expired"]["main"]["snapshots"] > 0
@@ -92,7 +91,7 @@ def test_expiries_at_once_end_as_one(tmp_path: Path) -> None:
         append(table, dt)
     with at_work(tmp_path, "write", "expire", "tag"):
         wait_for_writers(table, 5)
-        for _ in range(int(os.environ.get("AIRFLOW_PAIMON_ROUNDS", lives(2, 5))) * 2):
+        for _ in range(lives(4, 10)):
             run(table, "expire_snapshots", **NOW, **AT_ONCE, now=str(int(time.time() * 1000) + 1000))
     run(table, "expire_snapshots", **NOW, **AT_ONCE)
     assert_sound(table, leaks=True)

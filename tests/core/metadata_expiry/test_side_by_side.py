@@ -36,7 +36,7 @@ class MeetingStore(_Wrapper):
     def __init__(self, inner: Store, meets: Callable[[str], bool], parties: int) -> None:
         super().__init__(inner)
         self._meets, self._left, self._lock = meets, parties, threading.Lock()
-        self._barrier = threading.Barrier(parties, timeout=120)
+        self._barrier = threading.Barrier(parties, timeout=500)
 
     def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
         if method == "delete" and self._meets(path):

@@ -58,7 +58,7 @@ def assert_commits_race(store: Store, commits: int = 4) -> None:
     assert_race(empty_table(store), commits)
 
 
-def assert_race(table: Table, commits: int, seconds: int = 60) -> None:
+def assert_race(table: Table, commits: int, seconds: int = 500) -> None:
     """Let processes commit to an empty table of ``COLUMNS``, each to its own partition; each third overwrites that."""
     with ExitStack() as stack:
         writers = []

@@ -33,7 +33,7 @@ def race(store: Store, racers: int, names: list[str]) -> list[list[str]]:
                 [sys.executable, "-m", __name__, pickle.dumps(store).hex(), str(racer)],
                 cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
             )  # fmt: skip
-            stack.callback(process.wait, timeout=30)
+            stack.callback(process.wait, timeout=500)
             stack.enter_context(process)
             assert process.stdin is not None
             assert process.stdout is not None

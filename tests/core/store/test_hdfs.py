@@ -85,7 +85,7 @@ def test_the_folders_of_a_level_are_listed_side_by_side(direct: Store, monkeypat
 
     def wait_for_the_others(self: HdfsStore, path: str, key: str) -> Any:
         if "dt=" in key:
-            together.wait(60)
+            together.wait(500)
         return listed(self, path, key)
 
     monkeypatch.setattr(HdfsStore, "_listed", wait_for_the_others)

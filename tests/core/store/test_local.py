@@ -357,7 +357,7 @@ def test_a_killed_writer_leaves_whole_objects_only(tmp_path: Path) -> None:
             while len(store.names("snapshot")) < 5 + round_:
                 assert process.poll() is None
             process.kill()
-            process.wait(timeout=10)
+            process.wait()
         names = store.names("snapshot")
         snapshots = [name for name in names if name.startswith("snapshot-")]
         assert sorted(snapshots, key=lambda n: int(n[9:])) == [f"snapshot-{i}" for i in range(len(snapshots))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from airflow_paimon.core.errors import FormatError, PaimonError, StorageError
 from airflow_paimon.core.whole_table import workers as workers_module
 from airflow_paimon.core.whole_table.processes import in_processes
 from airflow_paimon.core.whole_table.workers import Workers
+from tests.airflow.processes import wait_until
 from tests.core.whole_table import pieces
 
 
@@ -64,11 +64,7 @@ def test_a_killed_parent_takes_its_processes_with_it() -> None:
             assert is_there(child)
         finally:
             parent.kill()
-    for _ in range(200):
-        if not is_there(child):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"process {child} is still there")
+    wait_until(lambda: not is_there(child), f"process {child} has ended", 10)
 
 
 def test_pieces_are_of_about_one_size() -> None:

@@ -3,12 +3,10 @@
 The rules (docs/howto/chain-reads.md): main, else the full partition, else the nearest earlier full partition of the
 group and the deltas behind it; of a key's versions the last by (sequence field, null lowest; place in the chain; order
 of writing) wins, or with partial updates each column's last value does; a delete that wins removes the row.
-``AIRFLOW_PAIMON_SEEDS`` sets how many tables there are.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +26,7 @@ from tests.data.chain.tables import chain_table
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
 
-SEEDS = int(os.environ.get("AIRFLOW_PAIMON_SEEDS", lives(5, 40)))
+SEEDS = lives(5, 40)
 KINDS = ("+I", "+I", "+I", "+U", "-D", "-U")
 
 Row = tuple[int, int | None, str | None, str | None, str]
