@@ -5,7 +5,7 @@ publish continues from the numbers that *main* had at the branch point; files wi
 rows lose. So a rewritten bucket holds each key once, as one sorted run of the highest level, with no number above the
 bucket's highest at the branch point. A bucket that did not exist there gets -1: Paimon's writers start at 0.
 
-See docs/contributing/design.md, A running writer keeps winning.
+See docs/contributing/publishing.md, A running writer keeps winning.
 """
 
 from __future__ import annotations

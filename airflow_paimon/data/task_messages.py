@@ -3,7 +3,7 @@
 Such tasks don't know of each other, so all continue from the bucket's highest sequence number. That is harmless unless
 two of them gave the same number to the same key: then it would be undefined which row wins, so the files of such tasks
 are rewritten with higher numbers. A write therefore raises a bucket's highest number by at most the bucket's rows,
-which limits how long a writer that stays open over it can lose newer rows to it (docs/contributing/design.md, A
+which limits how long a writer that stays open over it can lose newer rows to it (docs/contributing/publishing.md, A
 running writer keeps winning).
 """
 

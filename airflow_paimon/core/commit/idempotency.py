@@ -175,7 +175,7 @@ def digest_of(values: Any) -> str:
 
 
 def commit_identity(operation_id: str | None, branch: str, step: str, partition: str = "") -> CommitIdentity:
-    """Return the commit user and the stable 63-bit commit identifier of one step (docs/contributing/design.md,
+    """Return the commit user and the stable 63-bit commit identifier of one step (docs/contributing/commits.md,
     Retries).
     """
     if operation_id is None:

@@ -3,7 +3,7 @@
 Every deletion of files begins here, so that no kind of root can be forgotten in one of them. Roots are snapshots, tags
 and long-lived changelogs of main and of every branch, finished or not, the holds of running publishes, and the trash.
 They are read from listings, never from hints. Nothing stands still meanwhile, and nothing has to:
-docs/contributing/design.md, Files are deleted by what names them, says why two looks, taken together, miss nothing.
+docs/contributing/deletion.md, Files are deleted by what names them, says why two looks, taken together, miss nothing.
 """
 
 from __future__ import annotations

@@ -274,7 +274,7 @@ def too_high(changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, i
     """Return the buckets of the branch whose rows would win over newer ones of a writer that stays open during the
     publish, with the highest number that they may have.
 
-    See docs/contributing/design.md, A running writer keeps winning.
+    See docs/contributing/publishing.md, A running writer keeps winning.
     """
     limits = {c.bucket: base_highest.get(c.bucket, -1) for c in changes}
     return {c.bucket: limits[c.bucket] for c in changes if highest_sequence(_files(c)) > limits[c.bucket]}

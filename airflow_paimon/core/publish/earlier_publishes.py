@@ -1,7 +1,7 @@
 """The earlier publishes of a branch, found in main's history by the properties of its snapshots.
 
 A publish may have been of some partitions only, so what was published last, and whether main still stands on it, is
-known for each partition (docs/contributing/design.md, A branch that is published more than once).
+known for each partition (docs/contributing/publishing.md, A branch that is published more than once).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The fold before a publish: buckets of the branch that were written by appends are written again with lower numbers.
 
-See docs/contributing/design.md, A running writer keeps winning.
+See docs/contributing/publishing.md, A running writer keeps winning.
 """
 
 from __future__ import annotations

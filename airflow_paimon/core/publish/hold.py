@@ -2,7 +2,7 @@
 
 Between the look at a branch and the snapshot on main somebody may delete the branch, or expire the snapshot that is
 gone back to, and then clean up: no root would name the files that main gets. So a hold is put first, and only then is
-it checked that what it holds is still there (docs/contributing/design.md, Two looks miss nothing). It is no tag:
+it checked that what it holds is still there (docs/contributing/deletion.md, Two looks miss nothing). It is no tag:
 another branch's snapshot id among main's tags would mislead Paimon's expiry.
 """
 
@@ -128,8 +128,8 @@ class PublishedMark:
 def mark_published(source: Table, wanted: Snapshot, user: str, scope: PartitionScope = WHOLE) -> str:
     """Note, beside the branch, which of its snapshots is being published, and by which commit user. Returns its path.
 
-    Main's snapshots, and the tags on them, may go before the branch is published again (docs/contributing/design.md,
-    Tables without keys are merged by file).
+    Main's snapshots, and the tags on them, may go before the branch is published again
+    (docs/contributing/publishing.md, Tables without keys are merged by file).
     """
     path = f"{_marks(source)}{uuid.uuid4()}.json"
     note = {"snapshot": wanted.id, "identity": wanted.identity, "user": user}

@@ -2,8 +2,8 @@
 
 The keys that the branch changed since the base are compared with what the target did to these keys since. Where none is
 in common, the bucket becomes the target's with the branch's rows of those keys, written again as one sorted run. Reads
-metadata alone; the data layer reads and writes the rows (``MergeKeys``). See docs/contributing/design.md, Merging by
-key.
+metadata alone; the data layer reads and writes the rows (``MergeKeys``). See
+docs/contributing/publishing.md, Merging by key.
 """
 
 from __future__ import annotations

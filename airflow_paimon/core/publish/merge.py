@@ -1,6 +1,6 @@
 """merge_branch, fast_forward, replace_main: a branch becomes one OVERWRITE snapshot on main, files by reference.
 
-See docs/contributing/design.md, Publishing is one snapshot, forward.
+See docs/contributing/publishing.md, Publishing is one snapshot, forward.
 """
 
 from __future__ import annotations

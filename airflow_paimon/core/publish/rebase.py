@@ -2,8 +2,8 @@
 
 The new branch is made like any other one: its first snapshot is main's head, and a tag protects that. One commit puts
 the changes on top, files by reference, as a merge would onto main. So the branch point of the new branch is its first
-snapshot, by its uuid, and needs no record. The old branch stays as it is (docs/contributing/design.md, Rebasing is a
-new branch).
+snapshot, by its uuid, and needs no record. The old branch stays as it is (docs/contributing/publishing.md,
+Rebasing is a new branch).
 """
 
 from __future__ import annotations

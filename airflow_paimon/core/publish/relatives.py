@@ -3,7 +3,7 @@ that it was rebased or made from.
 
 A file of both is known by its name on main, so publishing both is safe while that file is live on main and on the
 branch. Once either side has merged it into another file, or changed its rows, nothing tells any more which rows are the
-same (docs/contributing/design.md, Relatives).
+same (docs/contributing/publishing.md, Relatives).
 """
 
 from __future__ import annotations

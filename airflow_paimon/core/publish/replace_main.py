@@ -2,7 +2,7 @@
 branch main is the state of since.
 
 The snapshot's properties say what has to follow it, so that a retry can complete it. See
-docs/contributing/design.md, Replacing main.
+docs/contributing/publishing.md, Replacing main.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The recorded origin is verified against the table before it is used: another engine can drop a branch and create another
 one of the same name. The state decides about commits: only a branch whose record says ``ready``, or that has no record,
-accepts them (docs/contributing/design.md, A branch is never half there).
+accepts them (docs/contributing/deletion.md, A branch is never half there).
 
 A commit checks this right before it puts its snapshot, and again right after, before it reads the snapshot back.
 Creating, renaming and deleting write the record first, and look for new snapshots once no engine can load the branch:

@@ -3,7 +3,7 @@
 A running writer of main has to win over the correction after the publish, so no rewritten bucket gets sequence numbers
 above its highest one at the branch point. The commit fails if the files that were read have changed.
 
-See docs/contributing/design.md, A running writer keeps winning.
+See docs/contributing/publishing.md, A running writer keeps winning.
 """
 
 from __future__ import annotations

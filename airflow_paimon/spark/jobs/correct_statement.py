@@ -185,7 +185,8 @@ def _result(
 def _limits(context: Context, base: Base) -> Limits | None:
     """Return what finds the highest sequence number of buckets at the branch point; None: it is what they hold now.
 
-    See docs/contributing/design.md, A running writer keeps winning. The branches of a chain table are not published.
+    See docs/contributing/publishing.md, A running writer keeps winning. The branches of a chain table are not
+    published.
     """
     if not base.schema.primary_keys or chain_part(base.table) is not None:
         return None

@@ -1,9 +1,9 @@
 """Statements on primary-key tables: the buckets that hold changed rows are written again, whole.
 
-That is what corrections do (docs/contributing/design.md, A running writer keeps winning), with two differences: what
-the statement says holds whatever the merge engine, ``sequence.field`` or ``ignore-delete`` would make of a change; and
-a row may not be matched twice. Only the rows of an INSERT are merged with those that are there, where that is what the
-merge engine is for (not deduplicate).
+That is what corrections do (docs/contributing/publishing.md, A running writer keeps winning), with two differences:
+what the statement says holds whatever the merge engine, ``sequence.field`` or ``ignore-delete`` would make of a
+change; and a row may not be matched twice. Only the rows of an INSERT are merged with those that are there, where
+that is what the merge engine is for (not deduplicate).
 """
 
 from __future__ import annotations
