@@ -2,15 +2,15 @@
 
 Three states of the buckets are read side by side, in bounded memory: at the base, on the branch and on main's head. A
 row is what a full compaction makes of a key's versions, so the merge engine doesn't matter. Rows of main keep their
-sequence numbers; those of the branch get none above the highest of the base and of main, so that later rows of an open
-writer win over them (``data/rewrite.py``).
+sequence numbers; those of the branch get none above the highest of the branch point and of main, so that later rows of
+an open writer win over them (``data/rewrite.py``). Of columns that only main has they get main's values.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from airflow_paimon.core.format.hash_index import (
     read_hash_index,
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
-from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence, key_scope
+from airflow_paimon.core.publish.bucket_merge_plan import key_scope
 from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMerge, KeyState, MergedKeys
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.hidden_names import hidden
@@ -46,7 +46,6 @@ from airflow_paimon.data.read import read_stored, read_versions
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import fitting_rows
 
-BASE, THEIRS, OURS = range(3)
 _STATE, _BUCKET = hidden("state"), hidden("bucket")
 _LISTED = 5
 _MEMORY = 256 << 20
@@ -123,11 +122,12 @@ class _Group:
         sides = [self._states(s) for s in (wanted.base, wanted.theirs, wanted.ours)]
         for side in sides:
             self._places |= {split.bucket.bucket: split.bucket for _, split in side}
-        before, self._highest = (
-            {split.bucket.bucket: highest_sequence(split.bucket.files) for _, split in sides[at]} for at in (BASE, OURS)
-        )
-        self._limits = {b: min(number, before.get(b, NEW_BUCKET)) for b, number in self._highest.items()}
+        highest = {b: number for b, number in wanted.ours.highest_numbers.items() if b in self.buckets}
+        self._highest = {b.bucket: number for b, number in highest.items()}
+        self._limits = {b.bucket: min(n, wanted.limits.get(b, NEW_BUCKET)) for b, n in highest.items()}
         self._index = self._read_indexes()
+        some = next(iter(self._places.values()))
+        self._places = {b: replace(some, bucket=b) for b in self._index} | self._places
         runs = [_run(state, at) for at, side in enumerate(sides) for state in side]
         rules = MergeRules(keys=schema.trimmed_primary_keys, engine=Deduplicate())
         for slices, keys in align_runs(runs, rules):
@@ -161,6 +161,8 @@ class _Group:
         mine = _differing(base, theirs, apart)
         both = _differing(base.among(mine), ours.among(mine), apart)
         alike = self.wanted.equal_rows_overlap
+        if not alike:
+            apart += self.wanted.columns_of_target
         overlapping = both if alike else _differing(theirs.among(both), ours.among(both), apart)
         taken = np.setdiff1d(mine, both, assume_unique=True)
         if self.wanted.on_overlap == TAKE_BRANCH:
@@ -198,7 +200,8 @@ class _Group:
         if theirs.rows is not None and len(theirs.keys):
             buckets = self._buckets_of(theirs, ours)
             self._changed.update(np.unique(buckets).tolist())
-            parts.append((self._numbered(theirs.rows, buckets), theirs.keys, buckets))
+            rows = self._completed(theirs.rows, theirs.keys, ours)
+            parts.append((self._numbered(rows, buckets), theirs.keys, buckets))
         if not parts:
             return
         order = np.argsort(np.concatenate([keys for _, keys, _ in parts]), kind="stable")
@@ -207,6 +210,19 @@ class _Group:
         buckets = np.concatenate([found for _, _, found in parts])[order]
         for bucket in np.unique(buckets).tolist():
             self._writer(bucket).write(rows.filter(pa.array(buckets == bucket)))
+
+    def _completed(self, rows: pa.RecordBatch, keys: Keys, ours: _Side) -> pa.RecordBatch:
+        """Give rows of the branch main's values of the columns of which the branch doesn't know."""
+        if ours.rows is None:
+            return rows
+        _, at, known = np.intersect1d(keys, ours.keys, assume_unique=True, return_indices=True)
+        places = np.full(len(keys), -1, np.int64)
+        places[at] = known
+        taken = pa.array(places, mask=places < 0)
+        for name in self.wanted.columns_of_target:
+            column = ours.rows.column(name).take(taken)
+            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
+        return rows
 
     def _buckets_of(self, theirs: _Side, ours: _Side) -> npt.NDArray[np.int64]:
         """Return the bucket of each row of the branch: main's, if main knows the key, or its hash."""
@@ -249,8 +265,9 @@ class _Group:
         return self._writers[bucket]
 
     def _read_indexes(self) -> dict[int, Hashes]:
-        """Read which hashes main has in these buckets, if they are dynamic."""
-        form = StoredPartitions(self.wanted.schema).canonical
+        """Read which hashes main has in these buckets, if they are dynamic; one may have no rows any more."""
+        form, scope = StoredPartitions(self.wanted.schema).canonical, key_scope(self.wanted.schema)
+        own = set(map(scope, self.buckets))
         return {
             i.bucket: read_hash_index(
                 self.wanted.target.store.read(i.external_path or f"{INDEX_DIR}/{i.file_name}"),
@@ -258,7 +275,7 @@ class _Group:
                 name=i.file_name,
             )
             for i in self.wanted.ours.index
-            if i.index_type == INDEX_TYPE and BucketKey(form(i.partition), i.bucket) in self.buckets
+            if i.index_type == INDEX_TYPE and scope(BucketKey(form(i.partition), i.bucket)) in own
         }
 
     def write_indexes(self) -> Iterator[IndexEntry]:

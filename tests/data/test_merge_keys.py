@@ -11,9 +11,12 @@ from time import monotonic, sleep
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys
 from airflow_paimon.core.publish.merge import publish_branch
 from airflow_paimon.core.publish.published import verify_publish, verify_rollback
@@ -22,7 +25,8 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.scan import plan_scan, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.merge_keys import merge_keys
@@ -130,6 +134,81 @@ def test_columns_that_each_side_added_come_together(tmp_path: Path) -> None:
     run(tmp_path, "merge_branch", branch="fix")
     found = {r["k"]: (r["v"], r["ours"], r["theirs"]) for r in read_arrow(main).to_pylist() if r["dt"] == "a"}
     assert (found[1], found[2], found[3]) == (("fixed", None, "t"), ("newer", "o", None), ("a3", None, None))
+
+
+def test_a_row_of_the_branch_keeps_what_main_has_in_columns_that_the_branch_does_not_know(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    alter_table(main, [AddColumn(name="ours", type="STRING")])
+    write_arrow(fix, pa.table({"k": [1, 2, 40], "v": ["fixed", "same", "new"], "dt": ["a"] * 3}))
+    write_arrow(
+        main, pa.table({"k": [1, 2, 3], "v": ["newer", "same", "a3"], "dt": ["a"] * 3, "ours": ["o", "p", "q"]})
+    )
+    with pytest.raises(ConflictError, match=r"1 keys, \(dt=a, k=1\)"):  # both gave key 2 the same values
+        run(tmp_path, "merge_branch", branch="fix")
+    run(tmp_path, "merge_branch", branch="fix", on_overlap="branch")
+    found = {r["k"]: (r["v"], r["ours"]) for r in read_arrow(main).to_pylist() if r["dt"] == "a"}
+    assert [found[k] for k in (1, 2, 3, 40)] == [("fixed", "o"), ("same", "p"), ("a3", "q"), ("new", None)]
+
+
+def test_a_second_publish_gives_no_number_above_the_branch_points(tmp_path: Path) -> None:
+    """A writer of main that is open since then counts on from there."""
+    main, fix = make_branch(tmp_path, **ONE)
+    (limit,) = (highest_sequence(s.files) for s in plan_scan(main).splits if s.values == ("a",))
+    for number in range(5):
+        put(fix, [(1, f"fixed {number}", "a")])
+    put(main, [(3, "newer", "a")])
+    run(tmp_path, "merge_branch", branch="fix")
+    for number in range(9):
+        put(main, [(4, f"newer {number}", "a")])
+    put(fix, [(2, "fixed", "a")])
+    run(tmp_path, "merge_branch", branch="fix")
+    (files,) = (s.files for s in plan_scan(main).splits if s.values == ("a",))
+    rows = [r for f in files for r in pq.read_table(next(tmp_path.rglob(f.file_name))).to_pylist()]
+    numbers = {r["k"]: r["_SEQUENCE_NUMBER"] for r in rows}
+    assert numbers[1] <= limit and numbers[2] <= limit < numbers[4]
+
+
+def test_a_key_stays_in_a_dynamic_bucket_that_has_lost_its_rows(tmp_path: Path) -> None:
+    options = {"bucket": "-1", "dynamic-bucket.target-row-num": "1"}
+    main = create_table(str(tmp_path), "d.t", COLUMNS[:2], primary_keys=["k"], options=options)
+    rows = [pa.table({"k": [k], "a": [k]}) for k in range(4)]
+    write_arrow(main, rows[1])
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    for k in (2, 3):
+        write_arrow(main, rows[k])
+    write_arrow(main, rows[3].append_column("_row_kind", pa.array(["-D"])))
+    compact(main, max_sorted_runs=1)
+    write_arrow(main.branch("fix"), rows[3])
+    assert len(plan_scan(main).splits) == 2 and list(hashes_of(main)) == [0, 1, 2]
+    before = hashes_of(main)
+    run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    assert hashes_of(main) == before
+    assert [s.bucket for s in plan_scan(main).splits] == [0, 1, 2]
+
+
+def hashes_of(table: Table) -> dict[int, list[int]]:
+    index = [i for i in read_index(table, table.latest_snapshot()) if i.index_type == INDEX_TYPE]
+    read = [(i, table.store.read(f"{INDEX_DIR}/{i.file_name}")) for i in index]
+    return {i.bucket: read_hash_index(data, i.row_count, name=i.file_name).tolist() for i, data in sorted(read)}
+
+
+@pytest.mark.parametrize("second", ["child", "rebase", "parent"])
+def test_a_relative_does_not_bring_back_what_main_has_put_right(tmp_path: Path, second: str) -> None:
+    """Main got the row of both branches by the publish of one of them."""
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(1, "fixed", "a")])
+    if second == "rebase":
+        run(tmp_path, "rebase_branch", branch="fix", to_branch="next")
+    else:
+        run(tmp_path, "create_branch", branch="next", from_branch="fix", snapshot=fix.latest_snapshot_id())
+    first, last = ("next", "fix") if second == "parent" else ("fix", "next")
+    put(main.branch(first), [(2, "first", "a")])
+    run(tmp_path, "merge_branch", branch=first)
+    put(main, [(1, "right", "a"), (7, "other", "a")])
+    put(main.branch(last), [(3, "last", "a")])
+    run(tmp_path, "merge_branch", branch=last)
+    found = {r[0]: r[1] for r in rows_of(main) if r[2] == "a"}
+    assert (found[1], found[2], found[3], found[7]) == ("right", "first", "last", "other")
 
 
 @pytest.mark.parametrize("producer", ["input", "full-compaction", "lookup"])

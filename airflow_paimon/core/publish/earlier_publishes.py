@@ -35,13 +35,15 @@ from airflow_paimon.core.table.table import Table
 class BranchPublish:
     """A publish of a branch: main's snapshot, the published one of the branch, and the partitions that main took.
 
-    ``versions``: what versions of the branch became by this publish and the ones before it.
+    ``versions``: what versions of the branch became by this publish and the ones before it. ``of_parent``: ``branch``
+    is a snapshot of the branch that this one was made from.
     """
 
     main: Snapshot
     branch: Snapshot
     scope: PartitionScope = WHOLE
     versions: tuple[PublishedVersion, ...] = ()
+    of_parent: bool = False
 
     @property
     def shifts(self) -> tuple[Shift, ...]:

@@ -21,6 +21,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     Sides,
     bucket_namer,
+    highest_sequence,
     listed,
     ways_out,
 )
@@ -59,6 +60,10 @@ class KeyState:
         ]
 
     @property
+    def highest_numbers(self) -> dict[BucketKey, int]:
+        return {b: highest_sequence([e.file for e in group]) for b, group in self.entries.items()}
+
+    @property
     def content(self) -> object:
         """What tells this state of the buckets from another one."""
         names = frozenset(e.identifier for group in self.entries.values() for e in group)
@@ -71,7 +76,8 @@ class KeyMerge:
 
     ``schema``: by which rows are read and written, the one of the snapshot. ``on_overlap``: whose rows are taken of
     keys that both sides changed; None: it is a conflict. ``equal_rows_overlap``: also where they changed a key to equal
-    rows, since two equal sums are two increments, and not one.
+    rows, since two equal sums are two increments, and not one. ``limits``: the highest sequence numbers at the branch
+    point, above which no row of the branch may get: a writer may be open since then.
     """
 
     target: Table
@@ -79,6 +85,7 @@ class KeyMerge:
     base: KeyState
     theirs: KeyState
     ours: KeyState
+    limits: Mapping[BucketKey, int]
     on_overlap: str | None = None
     equal_rows_overlap: bool = False
 
@@ -89,6 +96,12 @@ class KeyMerge:
     @property
     def _states(self) -> tuple[KeyState, KeyState, KeyState]:
         return self.base, self.theirs, self.ours
+
+    @property
+    def columns_of_target(self) -> list[str]:
+        """The columns of which no file of the branch knows: its rows say nothing of them."""
+        known = {f.id for s in self.theirs.schemas.values() for f in s.fields}
+        return [f.name for f in self.schema.fields if f.id not in known]
 
     @property
     def read_bytes(self) -> int:
@@ -173,7 +186,8 @@ def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Col
 def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], schema: TableSchema) -> KeyState:
     """Read the files of some buckets in a snapshot of a branch. ``schema``: of the table, for its partitions."""
     stored = StoredPartitions(schema)
-    live = live_entries(view, snapshot, stored.those({b.partition for b in buckets})) if snapshot.id else {}
+    chosen = stored.those({b.partition for b in buckets})
+    live = live_entries(view, snapshot, chosen) if snapshot.id and buckets else {}
     found = group_by_bucket(live.values(), stored.canonical)
     index = [i for i in read_index(view, snapshot) if BucketKey(stored.canonical(i.partition), i.bucket) in buckets]
     return KeyState(entries={b: group for b, group in found.items() if b in buckets}, index=index)

@@ -9,7 +9,8 @@ same (docs/contributing/publishing.md, Relatives).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -26,6 +27,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.history import Difference, difference
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, state_text
 from airflow_paimon.core.table.partition_scope import PartitionScope
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
@@ -44,6 +46,49 @@ def family_properties(record: Lineage | None) -> dict[str, str]:
         return {}
     came = {CAME_FROM_PROPERTY: json.dumps(record.came_from)} if record.came_from else {}
     return {FAMILY_PROPERTY: record.family_name, **came}
+
+
+def brought_by_relatives(
+    main: Table, branch: Table, since: Sequence[Snapshot], known: Recognised
+) -> tuple[BranchPublish, ...]:
+    """Return the publishes of relatives on which main stands, each with the newest state of the branch, or of the one
+    that it was made from, whose changes it brought to main. Of the others it can't be told.
+
+    ``since``: main's snapshots after the branch point; ``known``: the branch's own publishes.
+    """
+    others = _others_standing(main, since, known)
+    record = read_lineage(main, branch.branch_name) if others else None
+    if record is None:
+        return ()
+    of_family = (p for p in others if p.main.properties.get(FAMILY_PROPERTY) == record.family_name)
+    return tuple(found for p in of_family if (found := _with_state(main, branch, record, p)) is not None)
+
+
+def _with_state(main: Table, branch: Table, record: Lineage, publish: BranchPublish) -> BranchPublish | None:
+    """The branch's own states come first; else it is as it began, if that was brought; else what its parent had."""
+    said = publish.main.properties
+    published = f"{said.get(BRANCH_SNAPSHOT_PROPERTY)}:{said[BRANCH_IDENTITY_PROPERTY]}"
+    brought = [published, *json.loads(said.get(CAME_FROM_PROPERTY, "[]"))]
+    own, beginning = _newest(branch, brought), _beginning(branch, record)
+    if own is not None:
+        return replace(publish, branch=own)
+    if beginning is None:
+        return None
+    if not set(record.came_from).isdisjoint(brought):
+        return replace(publish, branch=beginning)
+    for name in dict.fromkeys([said.get(BRANCH_PROPERTY, MAIN), record.from_branch]):
+        began, then = (_newest(main.branch(name), texts) for texts in (record.came_from, brought))
+        if began is not None and then is not None and began.id <= then.id:
+            return replace(publish, branch=beginning)
+        if began is not None and then is not None and record.from_branch != MAIN:  # no rebase, which began with more
+            return replace(publish, branch=then, of_parent=True)
+    return None
+
+
+def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:
+    """Return the newest of these states that is the branch's own."""
+    own = (s for text in texts if (s := _state(view, text)) is not None)
+    return max(own, key=lambda s: s.id, default=None)
 
 
 def meets_relative(

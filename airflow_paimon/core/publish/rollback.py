@@ -362,4 +362,4 @@ def _undo_by_key(
         return replace(found, schemas={i: view.schema(i) for i in found.schema_ids})
 
     base, theirs, ours = map(state, (publish, target, head))
-    return KeyMerge(target=view, schema=schema, base=base, theirs=theirs, ours=ours)
+    return KeyMerge(target=view, schema=schema, base=base, theirs=theirs, ours=ours, limits=base.highest_numbers)

@@ -40,7 +40,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
     needs_history,
 )
 from airflow_paimon.core.publish.hold import PublishedMark
-from airflow_paimon.core.publish.relatives import meets_relative
+from airflow_paimon.core.publish.relatives import brought_by_relatives, meets_relative
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import (
@@ -73,6 +73,7 @@ class Compared:
     ``gone``: the buckets whose rows have other versions on main than the last publish gave: undone there, or changed
     other than by compaction; all that was published before the branch was rolled back (``goes_back``: rows have lower
     versions).
+    ``relatives``: of a table with keys, publishes of relatives, each with the state of the branch that main got by it.
     ``changed``: all partitions in which the branch differs from the base, or was published; ``left``: those out of
     scope in which it has something that main lacks.
     """
@@ -88,6 +89,7 @@ class Compared:
     is_known: bool = True
     gone: frozenset[BucketKey] = frozenset()
     goes_back: bool = False
+    relatives: tuple[BranchPublish, ...] = ()
     changed: frozenset[bytes] = frozenset()
     left: frozenset[bytes] = frozenset()
 
@@ -241,6 +243,7 @@ def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:
         is_known=not known.unknown,
         gone=frozenset(gone),
         goes_back=_goes_back(s.history, standing),
+        relatives=brought_by_relatives(s.main, s.branch, s.since, known),
         changed=_partitions(theirs | published),
         left=_partitions(left),
     )

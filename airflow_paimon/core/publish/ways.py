@@ -20,6 +20,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     overlapping_buckets,
 )
 from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
+from airflow_paimon.core.publish.earlier_publishes import BranchPublish
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
     KeyMerge,
@@ -156,7 +157,7 @@ class Merge:
         reach = BucketReach(buckets=frozenset((g.sides.theirs.buckets - g.sides.alone) | g.sides.theirs_real))
         if not overlapping:
             return Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach)
-        base, theirs, ours = self._key_states(g, overlapping)
+        base, theirs, ours, point = self._key_states(g, overlapping)
         schemas = self._schemas(g, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
         keys = KeyMerge(
@@ -165,36 +166,44 @@ class Merge:
             base=with_mapped_schemas(base, known, schemas),
             theirs=with_mapped_schemas(theirs, known, schemas),
             ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
+            limits=point.highest_numbers,
             on_overlap=_choice(self.request),
             equal_rows_overlap=aggregates(g.schema),
         )
         summary = {"merged_by_key": keys.summary}
         return Planned(changes=changes, schemas=schemas, keys=keys, follows=reach, summary=summary)
 
-    def _key_states(self, g: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, KeyState, KeyState]:
-        """Return the states of buckets that both sides changed: at the base, on the branch, on main.
+    def _key_states(self, g: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, ...]:
+        """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
+        point.
 
-        The base of a partition that main has of an earlier publish is what was published.
+        The base of a partition that main has of an earlier publish, of the branch or of a relative, is the newest state
+        of the branch that main got by it.
 
         Raises:
             ConflictError: they can't be merged by key.
         """
         why = reason_against(self.main, g.schema, g.sides, buckets)
-        last = {b.partition: g.standing.of(b.partition) for b in buckets}
+        last = {b.partition: _newest_on_main(g, b.partition) for b in buckets}
         publishes = {p.main.id: p for p in last.values() if p is not None}
         expired = any(snapshots_between(self.main, i, g.head.id) is None for i in publishes)
         if why is None and (expired or not g.is_known):
             why = "it can't be told what main still has of an earlier publish of the branch"
         if why is not None:
             raise not_by_key(self.main.name, buckets, g.schema, why, self.main.branch_name)
-        bases: dict[int, tuple[Snapshot, set[BucketKey]]] = {}
+        bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
         for bucket in buckets:
             publish = last[bucket.partition]
             snapshot = g.base if publish is None else publish.branch
-            bases.setdefault(snapshot.id, (snapshot, set()))[1].add(bucket)
-        base = together(state_of(self.branch, then, own, g.schema) for then, own in bases.values())
-        theirs = state_of(self.branch, g.theirs, buckets, g.schema)
-        return base, theirs, state_of(self.main, g.head, buckets, g.schema)
+            bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
+        states = {i: state_of(self.branch, then, own, g.schema) for i, (then, own) in bases.items()}
+        published = {b for i, (_, own) in bases.items() if i != g.base.identity for b in own}
+        before = state_of(self.branch, g.base, published, g.schema)
+        point = together([before, *(s for i, s in states.items() if i == g.base.identity)])
+        theirs, ours = (
+            state_of(view, then, buckets, g.schema) for view, then in ((self.branch, g.theirs), (self.main, g.head))
+        )
+        return together(states.values()), theirs, ours, point
 
     def _base_schema(self, g: Compared, logs: SchemaLogs) -> TableSchema:
         by_id = {s.id: s for s in logs.branch}
@@ -345,6 +354,12 @@ def way_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
         return Forward(context, request, branch)
     texts = request.partitions if isinstance(request, MergeBranch) else ()
     return Merge(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
+
+
+def _newest_on_main(g: Compared, partition: bytes) -> BranchPublish | None:
+    """Return the publish by which main got the most of the branch: its own snapshots are later than its parents'."""
+    found = [g.standing.of(partition), *(p for p in g.relatives if p.scope.holds(partition))]
+    return max((p for p in found if p is not None), key=lambda p: (not p.of_parent, p.branch.id), default=None)
 
 
 def _choice(request: PublishBranch) -> str | None:
