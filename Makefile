@@ -14,13 +14,13 @@ PYTEST_ARGS ?=
 # Some machines set it for everybody. Each of hundreds of Python programs would then compile Airflow, Spark and the
 # tests anew, which takes longer than what it does.
 unexport PYTHONDONTWRITEBYTECODE
-# One has the tests that wait much (tests/conftest.py), and what the others wait for between them leaves room for a third
+# One has the tests that wait much (tests/scheduling.py), and what the others wait for between them leaves room for a third
 # that computes. Each may hold a Spark and oracles, about 3 GB, so there is one less where the memory is small.
 PYTEST_WORKERS ?= $(shell awk '/^MemAvailable/ {print ($$2 > 14e6) ? 4 : 3; known = 1} END {if (!known) print 3}' /proc/meminfo 2>/dev/null || echo 3)
 # JAVA_HOME for whatever starts a JVM; installs a Temurin 17 into .java/ where the machine has no Java 17 or newer.
 export_java = JAVA_HOME="$$($(PY) -m airflow_paimon.spark.java .java)"; export JAVA_HOME
 
-.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions spark-versions clean
+.PHONY: help venv demo demo-pipeline demo-chain demo-ui classes test landing screenshots dist soak product thorough stream-kills reach compose-test options functions check docs format bench oracles versions spark-versions clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,15 +81,21 @@ $(CLASSES): $(STAMP) tests/class_archive.py
 	@$(export_java)
 	$(PY) -m tests.class_archive $@
 
-test: $(CLASSES) ## the test suite (PYTEST_ARGS='-k branch' for a part)
+# tests/tiers.py tells which tests each of the three has.
+PYTEST = $(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(CLASSES) ## the tests: the same ones each time (PYTEST_ARGS='-k branch' for a part)
 	@$(export_java)
-	$(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder -m 'not thorough' $(PYTEST_ARGS)
+	$(PYTEST) -m 'not landing and not thorough' $(PYTEST_ARGS)
 
-thorough: $(CLASSES) ## the whole test suite with all cases, of which `make test` has a part (an hour on 2 cores)
+landing: $(CLASSES) ## what a change must pass besides: other engines, servers, a browser, whole Airflows (`make oracles` first)
+	@$(export_java)
+	$(PYTEST) -m 'landing and not thorough' $(PYTEST_ARGS)
+
+thorough: $(CLASSES) ## all tests with all their cases, and a new seed for the random ones (an hour on 2 cores)
 	@$(export_java)
 	$(PY) tests/oracles/prepare.py --only flink120
 	export AIRFLOW_PAIMON_THOROUGH=1
-	exec $(PY) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	exec $(PYTEST) $(PYTEST_ARGS)
 
 screenshots: venv ## make the pictures of docs/ anew, by the browser test (needs chromium)
 	@$(export_java)

@@ -14,7 +14,7 @@ from typing import Any
 from airflow_paimon.core.requests.details import DETAILS
 from airflow_paimon.core.requests.operations import OPERATIONS, Operation, resolve
 from airflow_paimon.core.requests.requests import Request
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 PATH = REPO_ROOT / "airflow_paimon" / "notebook" / "functions.py"
 COMMON = tuple(f.name for f in dataclasses.fields(Request))

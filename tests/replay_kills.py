@@ -25,8 +25,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.replays import batch_key, find_replay
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.conftest import REPO_ROOT
 from tests.core.tables import run
+from tests.environment import REPO_ROOT
 from tests.randomness import VARIABLE, choose_seed
 from tests.stream_kills import end, kill, python_processes
 

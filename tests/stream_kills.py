@@ -23,8 +23,8 @@ import pyarrow as pa
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.conftest import REPO_ROOT
 from tests.core.tables import run
+from tests.environment import REPO_ROOT
 from tests.randomness import VARIABLE, choose_seed
 
 if TYPE_CHECKING:

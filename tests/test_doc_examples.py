@@ -15,8 +15,8 @@ import pytest
 from airflow_paimon.cli.main import _parser
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
-from tests.conftest import REPO_ROOT
 from tests.dags.conftest import load_dag
+from tests.environment import REPO_ROOT
 
 CHAINS = ("chain-tables.md", "chain-maintenance.md", "chain-changes.md")
 _FOUND = (REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").rglob("*.md")))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 PACKAGE = "airflow_paimon"
 AIRFLOW = ("airflow",)

@@ -24,8 +24,8 @@ import airflow_paimon
 from airflow_paimon.bundled import dags_folder, job_names, job_path, package_archive
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from hatch_build import standalone
-from tests.conftest import REPO_ROOT
 from tests.distributions import build, differing, findings, unpacked
+from tests.environment import REPO_ROOT
 
 DOCS = REPO_ROOT / "docs"
 QUICK_START = (DOCS / "quickstart.md").read_text()

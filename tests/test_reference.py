@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.get_provider_info import get_provider_info
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 KINDS = ("operators", "sensors", "triggers", "hooks")
 WORDS = ("run_on", "deploy_mode", "storage_options", "py_files", "spark_conf", "paimon_conn_id", "spark_conn_id")
@@ -46,7 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
     # The words of its search, without their endings taken off, which takes as long as the theme would.
     command += ["-D", "html_theme=basic", "-D", "html_search_language=none"]
-    done = subprocess.run([*command, str(REPO_ROOT / "docs"), str(folder)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command, str(REPO_ROOT / "docs"), str(folder)], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     described: dict[str, str] = {}
     for page in folder.rglob("*.html"):

@@ -11,8 +11,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table, run
+from tests.environment import REPO_ROOT
 from tests.strict_metadata import findings
 
 pytestmark = pytest.mark.damages_metadata

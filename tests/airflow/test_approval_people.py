@@ -101,7 +101,7 @@ def test_the_notifiers_hear_of_the_question_and_of_the_answer(
     assert answered.startswith("answered d.t True Anonymous: Publish d.t?: approved by Anonymous. ")
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("answer", ["Approve", "Reject"])
 def test_the_approver_reads_the_diff_and_the_publish_takes_the_answer(
     warehouse: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, answer: str

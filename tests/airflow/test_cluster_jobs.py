@@ -31,8 +31,8 @@ from airflow_paimon.operators.maintenance import CheckTableOperator
 from airflow_paimon.triggers.spark_job import SparkJobTrigger
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
-from tests.conftest import QUICK_JVM
 from tests.core.tables import append, make_table
+from tests.environment import QUICK_JVM
 from tests.spark.cluster import Cluster, start_cluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("airflow_home")]
@@ -81,7 +81,7 @@ def corrected(spark, views):
 """
 
 
-@pytest.mark.part(few=1, group="long jobs of tasks")
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_deferred_or_not_the_results_are_the_same(
     warehouse: Path,
@@ -167,10 +167,7 @@ def until_killed(cluster: Cluster, job: Submission) -> None:
 
 
 # Whoever ends a driver that hangs; each of these starts one.
-ends = pytest.mark.part(few=1, group="ends of a driver")
-
-
-@ends
+@pytest.mark.thorough
 def test_a_driver_outlives_its_triggerer_and_dies_with_its_task(
     stuck: Path, cluster: Cluster, submits: dict[str, Any]
 ) -> None:
@@ -192,7 +189,6 @@ def test_a_driver_outlives_its_triggerer_and_dies_with_its_task(
     assert not Path(str(job.files)).exists()
 
 
-@ends
 def test_a_driver_dies_at_the_timeout_of_its_task(stuck: Path, cluster: Cluster, submits: dict[str, Any]) -> None:
     job = submit(stuck, submits)
     kill = StandaloneDriver.kill
@@ -209,7 +205,7 @@ def test_a_driver_dies_at_the_timeout_of_its_task(stuck: Path, cluster: Cluster,
     until_killed(cluster, job)
 
 
-@ends
+@pytest.mark.thorough
 def test_a_driver_dies_with_the_worker_that_waits_for_it(stuck: Path, submits: dict[str, Any]) -> None:
     hook, failures = spark(submits), []
 
@@ -227,7 +223,7 @@ def test_a_driver_dies_with_the_worker_that_waits_for_it(stuck: Path, submits: d
     assert failures == [OutcomeUnknownError] and not worker.is_alive()
 
 
-@ends
+@pytest.mark.thorough
 def test_a_driver_that_somebody_else_kills_may_have_done_its_work(stuck: Path, submits: dict[str, Any]) -> None:
     job = submit(stuck, submits)
     for pid in running(f"--warehouse={stuck}"):

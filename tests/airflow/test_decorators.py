@@ -26,7 +26,6 @@ def dag(airflow_home: Path) -> DAG:
     return DAG("test_decorated", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-@pytest.mark.part(few=2, group="submitted operations")
 @pytest.mark.slow
 def test_rows_are_corrected_by_the_sql_and_the_rows_that_functions_give(
     dag: DAG, warehouse: Path, run_dag: RunDag, capfd: pytest.CaptureFixture[str]

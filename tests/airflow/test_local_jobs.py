@@ -124,7 +124,7 @@ def test_a_task_that_is_killed_leaves_no_process_and_submits_nothing(stuck: Path
     worker.start()
     wait_until(lambda: at_work(stuck), "the job runs", 60)
     hook.on_kill()
-    worker.join(60)
+    worker.join(500)
     assert not at_work(stuck)
     assert [type(f) for f in failures] == [OutcomeUnknownError]
 

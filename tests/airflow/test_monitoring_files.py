@@ -13,7 +13,7 @@ from airflow_paimon import metrics
 from airflow_paimon.cli.main import _parser
 from airflow_paimon.core.requests.arguments import parse_arguments
 from airflow_paimon.plugin.documents import render
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 FOLDER = REPO_ROOT / "docs" / "monitoring"
 KNOWN = {f"airflow.{name}".replace(".", "_"): tags for name, tags in metrics.names().items()}

@@ -13,8 +13,8 @@ import pytest
 
 from airflow_paimon.data import write_arrow
 from airflow_paimon.operators.check import CheckBranchOperator
-from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table, rewrite, run
+from tests.environment import REPO_ROOT
 
 pytestmark = pytest.mark.airflow
 
@@ -93,7 +93,7 @@ def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str, str | None, st
     ]
 
 
-@pytest.mark.part(few=1, group="long jobs of tasks")
+@pytest.mark.landing
 def test_what_each_task_read_and_wrote_and_why_one_failed(
     events: dict[tuple[str, str], dict[str, Any]], warehouse: Path
 ) -> None:

@@ -130,46 +130,6 @@ HOW_IT_WAITS = {"deferrable", "poll_interval"}
 TASK_IDS = {"approval_task_id"}
 """Names of tasks upstream, which a DAG spells out."""
 
-# The template fields of each operator before they were derived from the requests, besides those of the base.
-EARLIER = {
-    "alter_chain_table": "change",
-    "alter_table": "change branch",
-    "check_chain_table": "",
-    "check_table": "verify_files",
-    "compact": "branch partitions min_files max_sorted_runs",
-    "compact_chain_table": "partition from_ to pending max_chain_length overwrite gap_policy task_memory_mb",
-    "correct_branch": "branch sql function view mode partitions",
-    "create_branch": "branch tag snapshot from_branch if_exists branch_owner reason",
-    "create_chain_table": "column primary_key partition_key option snapshot_branch delta_branch "
-    "chain_partition_key timestamp_pattern timestamp_formatter sequence_field",
-    "create_tag": "tag branch snapshot time_retained if_exists",
-    "delete_branch": "branch if_missing",
-    "delete_tag": "tag branch if_missing",
-    "diff_branches": "branch against partitions sample",
-    "expire_partitions": "branch expiration_time strategy timestamp_pattern timestamp_formatter min_anchors limit",
-    "fast_forward": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
-    "approved_main_snapshot rewrite writers_stopped discard_main",
-    "merge_branch": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
-    "approved_main_snapshot rewrite writers_stopped partitions",
-    "rebase_branch": "branch to_branch expected_branch_snapshot keep_appended",
-    "rename_branch": "branch to_branch",
-    "repair_table": "finding",
-    "replace_main": "expected_main_snapshot undo_retention approved_by branch expected_branch_snapshot "
-    "approved_main_snapshot rewrite writers_stopped discard_main keep_old_as options option tag_conflict "
-    "move_consumer readers_stopped",
-    "rollback_to": "expected_main_snapshot undo_retention approved_by branch tag snapshot keep_later writers_stopped",
-}
-
-
-@pytest.mark.parametrize("operation", sorted(OPERATIONS))
-def test_template_fields_are_derived_from_the_request_and_none_is_lost(operation: str) -> None:
-    cls = OPERATORS[operation]
-    fields = [f.name for f in dataclasses.fields(OPERATIONS[operation].request)]
-    derived = {cls.attribute_names.get(name, name) for name in fields}
-    derived -= {"warehouse", "storage_options", "operation_id"}
-    assert set(cls.template_fields) == derived | set(PaimonOperator.template_fields)
-    assert set(EARLIER.get(operation, "").split()) <= set(cls.template_fields)
-
 
 def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(TypeError, match="brunch"):

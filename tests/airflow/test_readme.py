@@ -12,7 +12,7 @@ from airflow.dag_processing.dagbag import BundleDagBag
 from airflow_paimon import open_table
 from airflow_paimon.data import read_arrow
 from tests.airflow.conftest import RunDag
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("java_home")]
 

@@ -32,7 +32,7 @@ def dag(name: str, build: Callable[[], Any]) -> DAG:
     return made
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     main = make_table(warehouse)
@@ -56,7 +56,7 @@ def test_waits_for_a_snapshot(warehouse: Path, run_dag: RunDag, deferrable: bool
     assert (seen["caught_up"], seen["snapshot_id"], seen["table"], seen["branch"]) == (True, 2, "d.t", "main")
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     main = make_table(warehouse)
@@ -71,7 +71,7 @@ def test_waits_for_a_branch_that_somebody_makes(warehouse: Path, run_dag: RunDag
     assert (done.state, done.xcom("wait")["snapshot_id"]) == ("success", 1)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_for_a_partition_that_somebody_marks(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     main = make_table(warehouse)
@@ -86,7 +86,7 @@ def test_waits_for_a_partition_that_somebody_marks(warehouse: Path, run_dag: Run
     assert (done.state, done.xcom("wait")["waiting_for"]) == ("success", [])
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_what_will_never_come_true_fails_at_once(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     append(make_table(warehouse), "1")
@@ -122,7 +122,7 @@ def test_times_out(warehouse: Path, run_dag: RunDag) -> None:
     assert run.tasks == {"wait": ("skipped", 1)}
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunDag, deferrable: bool) -> None:
     keyed(warehouse, bucket="1", deletion_vectors__enabled="true", write_only="false")

@@ -25,9 +25,9 @@ from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchO
 from airflow_paimon.operators.check import CheckBranchOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import wait_until
-from tests.conftest import QUICK_JVM
 from tests.core.tables import make_table
 from tests.core.tables import run as operate
+from tests.environment import QUICK_JVM
 from tests.loopback import end, free_port
 from tests.spark.cluster import _package, bare_python
 
@@ -93,7 +93,6 @@ def corrected(spark, views):
 """
 
 
-@pytest.mark.part(few=1, group="Spark Connect")
 def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(RULES)
     common: dict[str, Any] = {"table": "d.t", "branch": "fix", "spark_conn_id": "connect"}
@@ -123,7 +122,7 @@ def test_rows_through_a_connect_server(connected: Path, run_dag: RunDag, tmp_pat
     assert "engine=connector can't run through Spark Connect" in kinds["engine"]["message"]
 
 
-@pytest.mark.part(few=1, group="Spark Connect")
+@pytest.mark.thorough
 def test_checks_through_a_connect_server(connected: Path, run_dag: RunDag) -> None:
     other = make_table(connected, "d.r")
     write_arrow(other, pa.table({"k": pa.array([1], pa.int64()), "v": ["a"], "dt": ["1"]}))
@@ -152,7 +151,6 @@ def make_view(warehouse: Path) -> pa.Table:
     return read_arrow(open_table(str(warehouse), "d.t", branch="fix"))
 
 
-@pytest.mark.part(few=1, group="Spark Connect")
 def test_killing_the_task_ends_what_runs_on_the_server(connected: Path, server: tuple[int, int]) -> None:
     sleeps = (
         "SELECT k, v, dt FROM branch WHERE dt = '1' AND java_method('java.lang.Thread', 'sleep', 100000L + k) IS NULL"
@@ -174,7 +172,7 @@ def test_killing_the_task_ends_what_runs_on_the_server(connected: Path, server: 
     worker.start()
     wait_until(lambda: _running_jobs(server[1]), "the query runs on the server", 180, 0.3)
     hook.on_kill()
-    worker.join(300)
+    worker.join(500)
     wait_until(lambda: not _running_jobs(server[1]), "the server has ended it", 30, 0.3)
     assert failures == [OutcomeUnknownError]
 

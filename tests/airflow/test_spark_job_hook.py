@@ -112,7 +112,7 @@ def test_options_are_those_of_airflows_hook(warehouse: Path) -> None:
         SparkJobHook(options={"deploy_mode": "cluster"})
 
 
-@pytest.mark.part(few=3)
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("ending", "error", "retryable"),
     [
@@ -282,7 +282,7 @@ def test_on_kill_ends_the_driver_within_five_seconds(stuck: Path) -> None:
     wait_until(lambda: _both_drivers(stuck), "the driver is up", 180)
     hook.on_kill()
     wait_until(lambda: not running(f"--warehouse={stuck}"), "no driver is left", 5)
-    worker.join(300)
+    worker.join(500)
     assert [type(f) for f in failures] == [OutcomeUnknownError]
 
 

@@ -18,7 +18,7 @@ from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.operators.branch import CorrectBranchOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import wait_until
-from tests.conftest import QUICK_JVM
+from tests.environment import QUICK_JVM
 from tests.spark.cluster import _URL, _daemon, _wait_for
 from tests.spark.jobs.operations import make_branch
 

@@ -142,7 +142,7 @@ def test_the_test_button_asks_the_hook_for_sql(orders: None, airflow_home: Path)
     assert good, message
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize(
     ("missing", "said"),
     [("airflow.providers.common.sql.hooks", "the provider common-sql"), ("duckdb", "DuckDB")],

@@ -44,7 +44,7 @@ def _stable(result: dict[str, Any]) -> dict[str, Any]:
     return {**same, "details": {**result["details"], "plan": plan}}
 
 
-@pytest.mark.part(few=2, group="submitted operations")
+@pytest.mark.landing
 def test_a_submitted_operation_gives_what_the_worker_gives(
     warehouse: Path, run_dag: RunDag, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_submitted_operation_gives_what_the_worker_gives(
     assert logged.count('{"operation": "create_branch", "table": ') == 2, "each result stands in the log once"
 
 
-@pytest.mark.part(few=2, group="submitted operations")
+@pytest.mark.thorough
 def test_on_s3_with_the_credentials_of_the_connection(
     s3_endpoint: str, airflow_home: Path, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
@@ -111,7 +111,7 @@ def short(spark, views):
 """
 
 
-@pytest.mark.part(few=2, group="submitted operations")
+@pytest.mark.thorough
 @pytest.mark.parametrize("then", ["compared", "replayed"])
 def test_rows_are_corrected_by_a_function_and_compared_or_replayed(
     warehouse: Path,

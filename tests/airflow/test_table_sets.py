@@ -171,7 +171,7 @@ def test_nothing_is_published_while_another_pipeline_publishes_tables_of_the_set
     assert mains["d.up"].latest_snapshot_id() == 1
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_a_sensor_waits_for_a_later_version(
     warehouse: Path, mains: dict[str, Table], run_dag: RunDag, deferrable: bool
@@ -185,7 +185,7 @@ def test_a_sensor_waits_for_a_later_version(
     assert (done.xcom("t")["version"], done.xcom("t")["tables"]) == ("set:nightly@2", {"d.up": 1, "d.down": 1})
 
 
-@pytest.mark.part(few=3)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize(
     "wrong", [{"after": "x"}, {"after": "{{ '' }}"}, {"table_set": "a/b"}, {"since": "2026-01-01T00:00:00"}]

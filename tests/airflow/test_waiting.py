@@ -36,7 +36,7 @@ _CODE = """
 """
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("default", [True, False])
 def test_operators_and_sensors_wait_in_the_triggerer_where_the_deployment_says_so(
     airflow_home: Path, default: bool

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 FOLDER = REPO_ROOT / "docker"
 COMPOSE_FILE = FOLDER / "compose.yaml"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.airflow.processes import wait_until
-from tests.conftest import REPO_ROOT
 from tests.containers.engine import COMPOSE_FILE, Command, commands, docker, missing, run
 from tests.containers.stand_ins import provide_base_images
 from tests.dags.conftest import load_program
+from tests.environment import REPO_ROOT
 from tests.loopback import free_port
 
 _DAG = "/api/v2/dags/data_correction"

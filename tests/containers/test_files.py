@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests import seaweed_server
-from tests.conftest import REPO_ROOT
 from tests.containers.engine import FOLDER, Command, commands, compose_file
 from tests.dags.conftest import load_program
+from tests.environment import REPO_ROOT
 
 SERVICES = compose_file()["services"]
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()

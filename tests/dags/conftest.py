@@ -18,7 +18,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.airflow.conftest import Run, airflow_home, register, result_of, set_connection
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

@@ -11,10 +11,10 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.runbooks.correction import plan_correction
-from tests.conftest import REPO_ROOT
 from tests.dags.conftest import answering, load_dag, run_dag, run_made, states
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import Row, chain_table, seen
+from tests.environment import REPO_ROOT
 from tests.spark.jobs.operations import run
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -70,7 +70,7 @@ FORM: dict[str, Any] = {
 }
 
 
-@pytest.mark.part(few=1, group="whole runs")
+@pytest.mark.thorough
 def test_data_correction_its_undo_and_its_cleanup_on_a_branch_of_a_chain_table(
     warehouse: Path, airflow_home: Path
 ) -> None:

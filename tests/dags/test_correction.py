@@ -63,7 +63,6 @@ def writer(warehouse: Path) -> Iterator[list[int]]:
     assert process.returncode == 0
 
 
-@pytest.mark.part(few=1, group="whole runs")
 def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_home: Path) -> None:
     main = make_orders(str(warehouse))
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": ["amount"]}]')])
@@ -133,7 +132,7 @@ def own_dag(warehouse: Path) -> DAG:
     )
 
 
-@pytest.mark.part(few=1, group="whole runs")
+@pytest.mark.landing
 def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     warehouse: Path, tmp_path: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,7 +175,7 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
     assert values() == dict.fromkeys(range(10), "wrong") | appended
 
 
-@pytest.mark.part(few=1, group="whole runs")
+@pytest.mark.landing
 def test_a_broken_rule_ends_the_run_before_anybody_is_asked_and_says_how_to_go_on(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,7 +200,7 @@ def test_a_broken_rule_ends_the_run_before_anybody_is_asked_and_says_how_to_go_o
     assert main.branch_names() == main.tag_names() == []
 
 
-@pytest.mark.part(few=1, group="whole runs")
+@pytest.mark.thorough
 def test_what_the_check_of_the_form_knows_to_be_wrong_or_for_nothing_ends_the_run_there(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -237,7 +236,7 @@ def check_undo(main: Table, written: list[int], tag: str) -> None:
     assert main.latest_snapshot_id() == head
 
 
-@pytest.mark.part(few=1, group="whole runs")
+@pytest.mark.landing
 def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the_base(
     warehouse: Path, airflow_home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon import open_table
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 

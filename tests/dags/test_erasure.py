@@ -34,7 +34,6 @@ def rows(table: Table) -> list[Any]:
     return sorted(read_arrow(table).to_pylist(), key=str)
 
 
-@pytest.mark.part(few=1, group="whole runs")
 def test_rows_are_erased_and_the_certificate_proves_it(warehouse: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = make_orders(str(warehouse))
     operate(table, "create_tag", tag="month")

@@ -37,10 +37,10 @@ from airflow_paimon.operators.branch import CreateTagOperator
 from airflow_paimon.runbooks import correction
 from airflow_paimon.runbooks.form import check_policy, given
 from tests.airflow.conftest import register, result_of, set_connection
-from tests.conftest import REPO_ROOT
 from tests.core.tables import append, make_table
 from tests.dags.conftest import TABLE, make_orders
 from tests.dags.test_imports import DAGS
+from tests.environment import REPO_ROOT
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
@@ -203,7 +203,7 @@ def test_own_tasks_stand_between_those_of_the_runbook() -> None:
 
 
 @pytest.mark.parametrize("make", FACTORIES, ids=lambda make: make.__name__)
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_a_dag_is_the_same_in_each_parse(make: Any) -> None:
     def parsed(dag_id: str) -> dict[str, Any]:
         made = make(

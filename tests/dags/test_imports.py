@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO_ROOT
 from tests.dags.conftest import load_dag
+from tests.environment import REPO_ROOT
 
 pytestmark = pytest.mark.airflow
 

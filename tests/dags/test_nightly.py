@@ -226,7 +226,6 @@ def test_a_forms_age_on_a_table_with_four_eyes_is_refused_before_anything_is_com
 # -- the night ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.part(few=1, group="whole runs")
 @pytest.mark.slow
 def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     before = seen(table)

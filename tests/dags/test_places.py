@@ -33,7 +33,7 @@ def connect(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
 
 
-@pytest.mark.part(few=1, group="whole runs")
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "form"), CASES, ids=[name for name, _ in CASES])
 def test_corrects_and_undoes(
     servers: Servers,

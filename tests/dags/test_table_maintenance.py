@@ -190,7 +190,6 @@ def many(warehouse: Path) -> Path:
     return warehouse
 
 
-@pytest.mark.part(few=1, group="nights of many tables")
 def test_of_500_tables_only_the_sick_one_gets_work(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = many.parent / "heard"
     notifiers = {
@@ -367,7 +366,7 @@ def test_when_the_time_is_over_compactions_wait() -> None:
 # -- the night ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.part(few=1, group="nights of many tables")
+@pytest.mark.landing
 @pytest.mark.damages_metadata
 @pytest.mark.slow
 def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:

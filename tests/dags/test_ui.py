@@ -19,12 +19,13 @@ import pytest
 from airflow_paimon import open_table
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.table.table import Table
-from tests.conftest import REPO_ROOT, require
+from tests.conftest import require
 from tests.core.tables import append, make_table, overwrite
 from tests.core.tables import run as operate
 from tests.dags.browser import Page, browser, find_chromium
 from tests.dags.conftest import load_program
 from tests.dags.pictures import save_small
+from tests.environment import REPO_ROOT
 from tests.randomness import thorough
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -84,7 +85,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator[
         yield Demo(api, found[2], folder)
     finally:
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=300)
+        rest, _ = process.communicate(timeout=500)
     assert process.returncode == 0
     assert "nothing is left running" in rest
 
@@ -176,7 +177,6 @@ def _flights() -> Any:
     return load_program("_flights")
 
 
-@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_connection_form_opens_on_the_warehouse_and_requires_it(demo: Demo, page: Page) -> None:
     page.open(f"{demo.address}/connections")
     page.click("Add Connection")
@@ -205,7 +205,6 @@ def click_in_frame(page: Page, text: str) -> None:
     page.until(lambda: page.run(script), f"link {text!r} in the frame")
 
 
-@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_page_shows_the_correction_that_waits(demo: Demo, page: Page) -> None:
     """From the navigation to the table, what waits for whom, and from there to the approval, out of the frame."""
     page.open("about:blank")
@@ -306,7 +305,7 @@ def reject_then_clear(demo: Demo, page: Page, table: Table) -> None:
     wait_until_parked(demo, 2)
 
 
-@pytest.mark.part(few=2, group="pages of the interface")
+@pytest.mark.thorough
 def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     before = [run["dag_run_id"] for run in runs(demo)]
     page.open(f"{demo.address}/dags/{DAG}")
@@ -357,7 +356,6 @@ def make_history(warehouse: Path) -> None:
     overwrite(table.branch("next_fix"), "2026-11-16", rows=1100)
 
 
-@pytest.mark.part(few=2, group="pages of the interface")
 def test_the_page_of_a_table_in_each_theme_and_on_a_narrow_screen(demo: Demo, page: Page) -> None:
     """After the approval: the publish is in the picture, every tab opens, and a keyboard is enough."""
     page.open(f"{demo.address}/plugin/paimon/paimon/paimon_default/demo/flights")

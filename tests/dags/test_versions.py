@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPO_ROOT
 from tests.dags.test_imports import DAGS
+from tests.environment import REPO_ROOT
 
 pytestmark = pytest.mark.airflow
 
@@ -49,7 +49,7 @@ def read(checkout: Path, seed: int) -> dict[str, list[str]]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.part(few=1, group="versions of DAGs")
+@pytest.mark.thorough
 def test_reading_the_files_again_from_another_checkout_makes_no_new_version(airflow_home: Path, tmp_path: Path) -> None:
     """A Git bundle has each version in a folder of its own, and the DAG processor reads files in new processes."""
     pytest.importorskip("airflow.dag_processing.dagbag", reason="Airflow 3.1 has another one")
@@ -62,7 +62,7 @@ def test_reading_the_files_again_from_another_checkout_makes_no_new_version(airf
     assert {file for _, file in first.values()} <= {path.name for path in (REPO_ROOT / "dags").glob("*.py")}
 
 
-@pytest.mark.part(few=1, group="versions of DAGs")
+@pytest.mark.landing
 def test_what_changes_a_dag_makes_a_new_version_of_it_and_of_no_other(airflow_home: Path, tmp_path: Path) -> None:
     pytest.importorskip("airflow.dag_processing.dagbag", reason="Airflow 3.1 has another one")
     texts = {"changed": '{"reason": "b"}', "same": '{"reason": "a"}'}

@@ -50,7 +50,7 @@ from tests.core.tables import alter_table
 from tests.data.chain.tables import set_options
 from tests.data.tables import make_table, rows_of
 from tests.data.test_compact import run
-from tests.randomness import chance, moments, some
+from tests.randomness import chance, lives, moments
 from tests.stores import Crash, FaultStore
 
 COLUMNS = {"p": "STRING NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
@@ -165,7 +165,7 @@ def test_large_files_whose_keys_no_other_has_stay(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("case", some(range(6), 2))
+@pytest.mark.parametrize("case", range(lives(2, 6)))
 def test_random_lives(tmp_path: Path, case: int) -> None:
     """Upserts, deletes and compactions in any order, sometimes with commits during a compaction."""
     random = chance(f"compact-keyed-{case}")

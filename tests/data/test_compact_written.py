@@ -231,7 +231,7 @@ def lives() -> Iterator[tuple[str, dict[str, str]]]:
 
 @pytest.mark.random
 @pytest.mark.parametrize(("engine", "options"), list(lives()), ids=str)
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_random_lives(tmp_path: Path, engine: str, options: dict[str, str]) -> None:
     """After each write a batch reader sees the model's rows, and so does whoever applies the changes of a stream."""
     chance = chance_of(f"written/{engine}/{options}")

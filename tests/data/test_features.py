@@ -19,7 +19,7 @@ from airflow_paimon.core.table.features import (
     check_writable,
     file_format,
 )
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 
 def schema(

@@ -52,7 +52,7 @@ def _without_far_years(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("columns", [ALL_TYPES, FINE_TYPES], ids=["all-types", "nanoseconds"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_java_reads_and_compacts_what_we_write(
     java_oracle: JavaOracle, tmp_path: Path, layout: str, columns: dict[str, Any]
 ) -> None:
@@ -234,7 +234,7 @@ def new_york(java_oracle: JavaOracle, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize("legacy", ["true", "false"])
 @pytest.mark.parametrize("file_format", ["parquet", "orc", "avro"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_what_a_writer_in_another_time_zone_wrote(
     new_york: JavaOracle, tmp_path: Path, file_format: str, legacy: str
 ) -> None:

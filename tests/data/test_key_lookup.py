@@ -74,7 +74,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
 
 @pytest.mark.parametrize("bucket_key", BUCKET_KEYS)
 @pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_a_lookup_gives_what_a_filter_over_everything_gives(
     tables: dict[str, Table], name: str, bucket_key: str
 ) -> None:

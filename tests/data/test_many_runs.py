@@ -98,7 +98,7 @@ def rows(table: Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_a_merge_of_many_runs_gives_what_a_merge_of_all_at_once_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:

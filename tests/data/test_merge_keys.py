@@ -35,7 +35,7 @@ from tests.data.tables import arrow_schema_of
 from tests.data.test_compact import run as compact
 from tests.data.test_compact_keyed import upsert
 from tests.data.test_publish_changelog import told, with_branch
-from tests.randomness import choose_seed, lives, some
+from tests.randomness import choose_seed, every, lives
 from tests.spark.jobs.operations import make_branch, put, rows_of, run, values
 
 ONE = {"bucket": "1"}
@@ -422,7 +422,7 @@ class Life:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("kind", some(KINDS, 4))
+@pytest.mark.parametrize("kind", every(3, KINDS))
 @pytest.mark.parametrize("life", range(lives(1, 5)))
 def test_any_table_is_merged_undone_and_rebased_as_a_model_says(tmp_path: Path, kind: str, life: int) -> None:
     chance = Random(f"{choose_seed()} {kind} {life}")

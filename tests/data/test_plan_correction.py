@@ -19,8 +19,8 @@ from airflow_paimon.core.streaming.replays import ReplayRecord, record_replay
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.shown.correction_text import plan_lines
-from tests.conftest import REPO_ROOT
 from tests.core.tables import run
+from tests.environment import REPO_ROOT
 from tests.stores import CountingStore
 
 COLUMNS = [("dt", "STRING NOT NULL"), ("id", "BIGINT NOT NULL"), ("amount", "DOUBLE")]

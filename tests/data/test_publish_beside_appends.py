@@ -72,7 +72,7 @@ def compact_branch(table: Table, branch: str = "fix") -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_every_publish_and_undo_gets_through(tmp_path: Path, kind: str) -> None:
     """UPDATE, DELETE, late rows and a compaction on the branch, in the partition to which main appends all the time."""
     table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], **KINDS[kind])

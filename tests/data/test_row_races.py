@@ -95,7 +95,7 @@ def race(folder: Path, modules: Sequence[str]) -> None:
         )
         for number, (module, seed) in enumerate(zip(modules, seeds, strict=True))
     ]
-    done = [json.loads(worker.communicate(timeout=300)[0].splitlines()[-1]) for worker in workers]
+    done = [json.loads(worker.communicate(timeout=500)[0].splitlines()[-1]) for worker in workers]
     assert [worker.returncode for worker in workers] == [0] * len(modules)
     expected = dict.fromkeys(first, 0)
     for steps in done:

@@ -17,8 +17,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.conftest import REPO_ROOT
 from tests.core.tables import run
+from tests.environment import REPO_ROOT
 
 NAMES = ("d.keyed", "d.plain")
 MANY = 1000
@@ -30,7 +30,7 @@ def publish(tables: list[Table], number: int) -> None:
     """Write the number into one table, then into the other, then make the version; a reader may look at any moment."""
     for table in tables:
         write_arrow(table, pa.table({"k": pa.array([1], pa.int64()), "n": [number]}), mode="overwrite")
-    made = run(tables[0], "create_table_set", table_set="pair", member=[NAMES[1]], keep=3, retention="20 s")
+    made = run(tables[0], "create_table_set", table_set="pair", member=[NAMES[1]], keep=3, retention="2 min")
     assert made.details["number"] == number
     if number % EXPIRE_EVERY == 0:
         for table in tables:
@@ -71,7 +71,7 @@ def test_readers_over_many_publishes_see_no_mixture(tmp_path: Path) -> None:
     try:
         for number in range(2, PUBLISHES + 1):
             publish(tables, number)
-        found = [json.loads(reader.communicate(timeout=300)[0]) for reader in readers]
+        found = [json.loads(reader.communicate(timeout=500)[0]) for reader in readers]
     finally:
         for reader in readers:
             reader.kill()

@@ -107,7 +107,7 @@ def test_rows_with_one_key_are_combined_where_none_is_lost(tmp_path: Path) -> No
 @pytest.mark.random
 @pytest.mark.parametrize("options", [{}, VECTORS, {"changelog_producer": "lookup", "bucket": "2"}], ids=str)
 @pytest.mark.parametrize("engine", list(ENGINES))
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_random_lives(tmp_path: Path, engine: str, options: dict[str, str]) -> None:
     """Appends, upserts on branches, publishes and compactions give the model's rows, as do appends after them."""
     if engine == "first-row" and options is VECTORS:

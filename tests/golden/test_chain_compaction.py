@@ -26,7 +26,7 @@ from airflow_paimon.data.write import plan_write
 from tests.data.chain.compactions import compact, drop, outcomes
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.golden import golden_index
-from tests.randomness import lives, some
+from tests.randomness import every, lives
 
 Golden = Callable[[str], Path]
 
@@ -40,7 +40,7 @@ def copied(archive: Path, name: str, folder: Path) -> Table:
 
 
 @pytest.mark.parametrize("entry", FUZZ or [None], ids=lambda entry: entry["table"] if entry else "no-golden-tables")
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_random_tables(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] | None) -> None:
     archive = golden("chain-fuzz")
     assert entry is not None
@@ -71,7 +71,7 @@ def test_random_tables(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] 
 def test_rewritten_buckets_lose_nothing(golden: Golden, tmp_path: Path) -> None:
     """Every bucket of both branches is written again as an UPDATE does, which keeps one version of each key."""
     archive, rewritten = golden("chain-fuzz"), 0
-    for name in some([entry["table"] for entry in FUZZ], 6):
+    for name in every(6, [entry["table"] for entry in FUZZ]):
         table = copied(archive, name, tmp_path)
         expected = read_arrow(table)
         for branch in (table.branch("snapshot"), table.branch("delta")):

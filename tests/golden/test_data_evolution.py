@@ -50,7 +50,7 @@ class TestLives:
             version = int(version) if version is not None and version.isdigit() else version
             assert_same_rows(all_rows(view, version), pq.read_table(golden(ARCHIVE) / read["expected"]))
 
-    @pytest.mark.part(every=3)
+    @pytest.mark.every(3)
     def test_every_column_alone_and_every_filter(self, golden: Golden, entry: Mapping[str, Any] | None) -> None:
         table = opened(golden, entry)
         whole = all_rows(table)

@@ -24,7 +24,7 @@ ARCHIVES = ("merge-fuzz", "paimon-2.0.0")
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_known_keys_stay_and_new_ones_are_indexed(golden: Callable[[str], Path], tmp_path: Path, archive: str) -> None:
     appended, rewritten = 0, 0
     for folder in sorted((golden(archive) / "wh" / "d.db").iterdir()):

@@ -31,7 +31,7 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_what_is_left_of_a_golden_table(golden: Golden, tmp_path: Path, archive: str) -> None:
     shutil.copytree(golden(archive) / "wh", tmp_path / "wh")
     expired = freed = refused = 0

@@ -43,7 +43,7 @@ def hashes(table: Table) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_rows_stay(golden: Golden, tmp_path: Path, name: str) -> None:
     shutil.copytree(golden(name) / "wh", tmp_path / "wh", symlinks=True)
     done: Counter[str] = Counter()

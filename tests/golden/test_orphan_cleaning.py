@@ -41,7 +41,7 @@ def referenced(main: Table) -> set[str]:
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_golden_tables_read_the_same(golden: Callable[[str], Path], tmp_path: Path, archive: str) -> None:
     stored = golden(archive)
     shutil.copytree(stored / "wh", tmp_path / "wh", symlinks=True)

@@ -40,7 +40,7 @@ def test_the_list_of_refused_cases_names_cases_that_exist() -> None:
 
 
 @pytest.mark.parametrize("case", CASES or [None], ids=lambda case: case.id if case else "no-golden-tables")
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_golden_read(golden: Golden, case: GoldenCase | None) -> None:
     archive = golden(case.archive if case else ARCHIVES[0])
     assert case is not None

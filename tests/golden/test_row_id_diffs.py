@@ -48,7 +48,7 @@ def expected(before: Mapping[int, Row], after: Mapping[int, Row], shared: int, k
 @pytest.mark.parametrize(
     "entry", golden_index(ARCHIVE) or [None], ids=lambda e: e["table"] if e else "no-golden-tables"
 )
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_a_branch_at_an_earlier_snapshot(golden: Golden, tmp_path: Path, entry: Mapping[str, Any] | None) -> None:
     root = golden(ARCHIVE) / "wh" / "d.db"
     assert entry is not None

@@ -24,7 +24,7 @@ IDS = ("_ROW_ID", "_SEQUENCE_NUMBER")
 
 
 @pytest.mark.parametrize("life", LIVES or [None], ids=lambda life: life["table"] if life else "no-golden-tables")
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_life(golden: Golden, life: dict | None) -> None:  # type: ignore[type-arg]
     archive = golden(ARCHIVE)
     assert life is not None

@@ -18,7 +18,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.spark import sql
 from tests.oracles.golden import golden_index
-from tests.randomness import some
+from tests.randomness import every
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,10 +52,10 @@ class Pairs:
 
 @pytest.mark.parametrize(
     "life",
-    some(LIVES, 3, by=lambda life: life["options"]) or [None],
+    every(6, LIVES, first=3) or [None],
     ids=lambda life: life["table"] if life else "no-golden-tables",
 )
-@pytest.mark.part(few=2)
+@pytest.mark.every(2)
 def test_life(golden: Callable[[str], Path], spark: SparkSession, tmp_path: Path, life: Any) -> None:
     archive = golden(ARCHIVE)
     assert life is not None

@@ -20,9 +20,9 @@ from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
-from tests.conftest import REPO_ROOT
 from tests.core.chain.tables import add, make_chain
 from tests.core.tables import append, make_table, run
+from tests.environment import REPO_ROOT
 
 MODULES_OF_SPARK = ("pyspark", "py4j")
 
@@ -274,7 +274,7 @@ def test_sigterm_is_reported(warehouse: Path, tmp_path: Path) -> None:
     )
     with open(folder / "schema-0", "wb"):  # opens once the job has the other end
         job.send_signal(signal.SIGTERM)
-        stdout, _ = job.communicate(timeout=300)
+        stdout, _ = job.communicate(timeout=500)
     assert job.returncode == 5
     assert json.loads(stdout)["error"]["kind"] == "outcome-unknown"
 
@@ -333,6 +333,7 @@ print(work())
 
 
 @pytest.mark.slow
+@pytest.mark.landing
 def test_spark_submit_with_the_archive_alone(warehouse: Path, tmp_path: Path, java_home: Path) -> None:
     """The package is not installed for this Python: all that the job imports of it comes from the archive."""
     bare = tmp_path / "venv"

@@ -47,7 +47,7 @@ DAG = """
 """
 
 
-@pytest.mark.part(few=1, group="whole Airflow")
+@pytest.mark.thorough
 def test_who_was_notified_hears_again_before_the_time_is_over(tmp_path: Path, airflow: LiveAirflow) -> None:
     heard = tmp_path / "heard"
     text = "{{ paimon.event }} {{ paimon.until is not none }} {{ paimon.text }}"

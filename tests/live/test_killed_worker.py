@@ -39,7 +39,6 @@ with DAG("killed", schedule="@once", start_date=datetime(2026, 1, 1, tzinfo=UTC)
 """
 
 
-@pytest.mark.part(few=1, group="whole Airflow")
 def test_no_driver_is_left_and_the_work_is_done_once(tmp_path: Path, airflow: LiveAirflow) -> None:
     warehouse = tmp_path / "warehouse"
     main = make_table(warehouse)

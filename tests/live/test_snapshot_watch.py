@@ -27,7 +27,6 @@ DAG = """
 """
 
 
-@pytest.mark.part(few=1, group="whole Airflow")
 def test_commits_start_runs_and_none_is_lost_while_the_triggerer_is_dead(tmp_path: Path, airflow: LiveAirflow) -> None:
     table = make_table(tmp_path)
     append(table, "1")

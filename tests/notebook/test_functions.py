@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import doctest
-import inspect
 import json
 import shutil
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -33,7 +31,7 @@ from airflow_paimon.core.table.table import open_table as open_core_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.notebook import functions, operation
 from tests import python_functions
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 NAMES = sorted(functions.__all__)
 
@@ -49,23 +47,6 @@ def test_every_operation_has_a_function_unless_it_runs_sql_of_the_user() -> None
     assert all(getattr(airflow_paimon, name) is getattr(functions, name) for name in NAMES)
     page = (REPO_ROOT / "docs" / "reference" / "python.md").read_text()
     assert [name for name in NAMES if f".. autofunction:: airflow_paimon.{name}\n" not in page] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_function_takes_what_its_job_takes(name: str) -> None:
-    request = OPERATIONS[name].request
-    parameters = inspect.signature(getattr(functions, name)).parameters
-    specs = {f.name: f for f in fields(request)}
-    assert set(parameters) - {"processes"} == set(specs)
-    for spec in specs.values():
-        found = parameters[spec.name]
-        required = spec.default == "" and spec.name != "warehouse"
-        assert (found.default is found.empty) == required, spec.name
-        assert (found.kind == found.KEYWORD_ONLY) != required, spec.name
-        assert required or found.default == (spec.default or None) or found.default == spec.default, spec.name
-    assert f"    Example:\n        >>> {name}(" in (getattr(functions, name).__doc__ or "")
-    own = [p for p in parameters if p not in python_functions.COMMON]
-    assert all(f"\n        {p}: " in (getattr(functions, name).__doc__ or "") for p in own)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +86,7 @@ def rows(*pairs: tuple[int, float], day: str = "2026-05-01") -> pa.Table:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_the_example_of_a_function_is_true(
     name: str, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.notebook.shown import Diff
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 NOTEBOOK = REPO_ROOT / "docs" / "tutorials" / "notebook.ipynb"
 

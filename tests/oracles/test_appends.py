@@ -25,7 +25,7 @@ from tests.oracles.processes import OracleError
 from tests.oracles.test_key_compaction import told_rows
 from tests.oracles.test_merge_lives import rows_in_one_form, step
 from tests.randomness import chance as chance_of
-from tests.randomness import some
+from tests.randomness import every
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -83,8 +83,8 @@ def put(table: Table, rows: list[dict[str, Any]]) -> None:
     write_arrow(table, data.append_column("_row_kind", pa.array([r["_row_kind"] for r in rows])))
 
 
-@pytest.mark.parametrize(("engine", "options"), some(CASES, by=engine_and_bucket), ids=str)
-@pytest.mark.part(every=2)
+@pytest.mark.parametrize(("engine", "options"), every(2, CASES), ids=str)
+@pytest.mark.every(2)
 def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]) -> None:
     chance = chance_of(f"appends/{engine}/{options}")
     life = life_of(chance, engine, options)
@@ -120,8 +120,8 @@ def test_our_appends_are_javas(java_oracle: JavaOracle, tmp_path: Path, engine: 
     assert written > 1
 
 
-@pytest.mark.parametrize(("engine", "options"), some(CASES[3:], by=engine_and_bucket), ids=str)
-@pytest.mark.part(every=2)
+@pytest.mark.parametrize(("engine", "options"), every(2, CASES[3:]), ids=str)
+@pytest.mark.every(2)
 def test_our_upserts_on_branches_are_javas_writes(
     java_oracle: JavaOracle, tmp_path: Path, engine: str, options: dict[str, str]
 ) -> None:
@@ -172,7 +172,7 @@ def stream(java: JavaOracle, reader: str) -> list[tuple[Any, ...]]:
     [INPUT, {**INPUT, **VECTORS, "bucket": "-1"}, {**INPUT, "sequence.field": "b", "ignore-delete": "true"}],
     ids=str,
 )
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_our_changelog_of_the_input_is_javas(java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]) -> None:
     """Of the same rows in two tables, one written by us, Java's streams tell the same changes in the same order."""
     chance = chance_of(f"input/{options}")

@@ -21,14 +21,14 @@ from airflow_paimon.spark.jobs import run_spark_operation
 from tests.class_archive import BARE_JVM
 from tests.oracles import layout
 from tests.oracles.drivers import SparkConnectorOracle
-from tests.randomness import some
+from tests.randomness import every
 from tests.spark.jobs.operations import correct, make_branch, rows_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # What the rows of a statement must be, the tests of the embedded engine say in each run.
-pytestmark = [pytest.mark.oracle, pytest.mark.part(every=4, together=True)]
+pytestmark = [pytest.mark.oracle, pytest.mark.every(4)]
 
 Run = Callable[..., dict[str, Any]]
 
@@ -65,7 +65,9 @@ STATEMENTS = (
 )
 
 
-@pytest.mark.parametrize("primary", some([True, False], 1), ids=lambda primary: "primary-key" if primary else "append")
+@pytest.mark.parametrize(
+    "primary", every(2, [True, False], first=1), ids=lambda primary: "primary-key" if primary else "append"
+)
 def test_statements_do_what_they_do_with_the_embedded_engine(
     primary: bool, spark: SparkSession, connector: Run, tmp_path: Path
 ) -> None:
@@ -125,7 +127,7 @@ def made_there(oracle: SparkConnectorOracle, warehouse: Path, options: dict[str,
     return open_table(str(warehouse), "d.t")
 
 
-@pytest.mark.parametrize("feature", some(FEATURES, 1))
+@pytest.mark.parametrize("feature", every(6, FEATURES))
 def test_a_table_of_each_kind_is_corrected_and_published(
     feature: str, connector: Run, connector_oracle: SparkConnectorOracle, tmp_path: Path
 ) -> None:
@@ -160,7 +162,7 @@ def test_a_table_of_each_kind_is_corrected_and_published(
 HIDES = {"deletion-vectors": {"deletion-vectors.enabled": "true"}, "first-row": {"merge-engine": "first-row"}}
 
 
-@pytest.mark.parametrize("feature", some(HIDES, 1))
+@pytest.mark.parametrize("feature", every(2, HIDES))
 def test_rows_that_wait_for_a_compaction_are_never_overwritten_unseen(
     feature: str, connector: Run, connector_oracle: SparkConnectorOracle, tmp_path: Path
 ) -> None:

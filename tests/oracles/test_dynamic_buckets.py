@@ -79,7 +79,7 @@ def test_java_finds_the_keys_that_we_have_written(world: World) -> None:
 
 
 @pytest.mark.parametrize("damage", ["forgotten", "lost", "twice"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_java_goes_on_after_an_index_was_built_anew(world: World, damage: str) -> None:
     """With the damaged one its next upsert puts known keys into other buckets, or fails."""
     make(world)

@@ -22,7 +22,7 @@ from tests.oracles.processes import OracleError
 from tests.oracles.product import AXES, Model, Row, some_rows
 from tests.oracles.test_engine_product import COLUMNS, Case
 from tests.randomness import chance as chance_of
-from tests.randomness import some
+from tests.randomness import every
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -89,8 +89,8 @@ COMBINATIONS = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "kind"), some(COMBINATIONS), ids=lambda part: str(part))
-@pytest.mark.part(every=2)
+@pytest.mark.parametrize(("engine", "kind"), every(5, COMBINATIONS), ids=lambda part: str(part))
+@pytest.mark.every(2)
 def test_a_writer_goes_on_over_a_publish(java_oracle: JavaOracle, tmp_path: Path, engine: str, kind: str) -> None:
     case = start(java_oracle, tmp_path, engine, kind)
     world, given = case.world, theirs(case)
@@ -114,7 +114,7 @@ def test_a_writer_goes_on_over_a_publish(java_oracle: JavaOracle, tmp_path: Path
     assert world.is_sound()
 
 
-@pytest.mark.parametrize("engine", some(AXES["engine"], 2))
+@pytest.mark.parametrize("engine", every(2, AXES["engine"]))
 def test_a_writer_that_goes_on_twice(java_oracle: JavaOracle, tmp_path: Path, engine: str) -> None:
     """Two publishes, and the writer stays open over both; between them it commits."""
     case = start(java_oracle, tmp_path, engine, "plain")
@@ -135,7 +135,7 @@ def test_a_writer_that_goes_on_twice(java_oracle: JavaOracle, tmp_path: Path, en
     case.java_compacts()
 
 
-@pytest.mark.parametrize(("engine", "buckets"), some(product(AXES["engine"], AXES["buckets"])))
+@pytest.mark.parametrize(("engine", "buckets"), every(4, product(AXES["engine"], AXES["buckets"])))
 def test_a_running_writer_loses_to_no_publish(
     java_oracle: JavaOracle, tmp_path: Path, engine: str, buckets: str
 ) -> None:

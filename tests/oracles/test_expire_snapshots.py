@@ -60,7 +60,7 @@ def orphans(world: World) -> list[str]:
 
 
 @pytest.mark.parametrize("options", KINDS, ids=["changelog", "vectors", "long changelogs"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_java_reads_what_is_left(java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]) -> None:
     world = World(tmp_path, java_oracle)
     world.create(**options)

@@ -38,7 +38,7 @@ from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.spark import sql
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 from tests.flink_cluster import Flink, FlinkError
 from tests.oracles.drivers import SparkConnectorOracle
 from tests.soundness import assert_sound
@@ -339,6 +339,7 @@ def test_what_streaming_readers_get_of_a_publish(flink: Flink) -> None:
     world.end()
 
 
+@pytest.mark.round_trip
 def test_the_tutorial(flink: Flink, spark: SparkSession) -> None:
     """Its commands, and the tables that it shows. A publish that is too early is refused; an undo arrives as well."""
     text = (REPO_ROOT / "docs" / "tutorials" / "flink.md").read_text().replace("/data/warehouse", str(flink.warehouse))

@@ -202,7 +202,6 @@ def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypa
     assert "doesn't answer" in FlinkHook("flink_gone").test_connection()[1]
 
 
-@pytest.mark.part(few=1, group="whole runs")
 def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     connected: Flink, run_dag: RunDag, java_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

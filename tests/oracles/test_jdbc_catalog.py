@@ -16,9 +16,10 @@ from airflow_paimon import create_table, open_table
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
-from tests.conftest import REPO_ROOT, require
+from tests.conftest import require
 from tests.core.tables import alter_table
 from tests.database_servers import PASSWORD, USER, postgres_programs, postgres_server
+from tests.environment import REPO_ROOT
 from tests.oracles import layout
 from tests.oracles.drivers import JavaOracle
 from tests.together import set_off, wait_until_ready
@@ -86,6 +87,7 @@ def ours(tmp_path: Path, options: dict[str, str], name: str = "d.t") -> Table:
     return open_table(str(tmp_path), name, storage_options=options).require()
 
 
+@pytest.mark.round_trip
 def test_each_finds_what_the_other_made(java: JdbcOracle, tmp_path: Path, options: dict[str, str]) -> None:
     java.write(1)
     table = ours(tmp_path, options)

@@ -31,7 +31,7 @@ from tests.oracles.drivers import JavaOracle
 from tests.oracles.merge_lives import a_life
 from tests.oracles.processes import OracleError
 from tests.oracles.test_merge_lives import rows_in_one_form, step
-from tests.randomness import chance, lives, some
+from tests.randomness import chance, every, lives
 
 pytestmark = pytest.mark.oracle
 
@@ -140,7 +140,7 @@ def random_life(life: Life, name: str, steps: int) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", some(CASES, 2))
+@pytest.mark.parametrize("name", every(4, CASES))
 def test_random_lives(java_oracle: JavaOracle, tmp_path: Path, name: str) -> None:
     random_life(Life(java_oracle, tmp_path, CASES[name]), name, 14)
 
@@ -199,7 +199,7 @@ def told_rows(java: JavaOracle, reader: str, known: dict[int, dict[str, Any]], s
 @pytest.mark.random
 @pytest.mark.parametrize("engine", ["partial-update", "aggregation", "first-row"])
 @pytest.mark.parametrize("number", range(lives(1, 2)))
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_lives_of_merge_engines(java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int) -> None:
     """Our compaction changes no row that Java has read, shows the others as its own does, and tells streams as much.
 
@@ -301,7 +301,7 @@ def test_vectors_that_another_commit_changed_are_a_conflict(java_oracle: JavaOra
     assert table.latest_snapshot() == head
 
 
-@pytest.mark.parametrize(("producer", "changelog"), some(product(["input", "lookup"], ["auto", "none"])))
+@pytest.mark.parametrize(("producer", "changelog"), every(3, product(["input", "lookup"], ["auto", "none"])))
 def test_a_published_correction_of_a_table_with_a_changelog(
     java_oracle: JavaOracle, tmp_path: Path, producer: str, changelog: str
 ) -> None:
@@ -348,7 +348,7 @@ VECTORS, LOOKUP = {"deletion-vectors.enabled": "true"}, {"changelog-producer": "
 
 @pytest.mark.parametrize(
     ("engine", "more"),
-    some((e, more) for e in ENGINES for more in ({}, VECTORS, LOOKUP) if (e, more) != ("first-row", VECTORS)),
+    every(2, ((e, more) for e in ENGINES for more in ({}, VECTORS, LOOKUP) if (e, more) != ("first-row", VECTORS))),
     ids=str,
 )
 def test_a_corrected_row_is_what_later_ones_are_merged_with(

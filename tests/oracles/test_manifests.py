@@ -54,7 +54,7 @@ def live(table: Table) -> dict[object, object]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_the_same_files_as_javas_and_all_engines_go_on(
     java_oracle: JavaOracle,
     pypaimon_oracle: PypaimonOracle,
@@ -125,7 +125,7 @@ def changelogs(world: World) -> list[str]:
      {"retain_max": 3, "max_deletes": 2}],
     ids=str,
 )  # fmt: skip
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_the_same_changelogs_go_as_by_flinks_procedure(
     java_oracle: JavaOracle, tmp_path: Path, asked: dict[str, int]
 ) -> None:

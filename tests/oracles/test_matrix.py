@@ -43,11 +43,11 @@ from tests.oracles.matrix_cases import (
     with_values,
     without,
 )
-from tests.randomness import some
+from tests.randomness import every
 
 __all__ = ["engine", "name", "warehouse"]
 
-pytestmark = [pytest.mark.oracle, pytest.mark.part(every=3)]
+pytestmark = [pytest.mark.oracle, pytest.mark.every(3)]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "append": {},
@@ -116,7 +116,7 @@ def case_id(value: object) -> str:
     return str(value) if isinstance(value, str) else value[0] if len(value) == 1 else "every-kind"  # type: ignore
 
 
-@pytest.mark.parametrize(("engine", "kinds", "legacy"), some(PARTITIONINGS), indirect=["engine"], ids=case_id)
+@pytest.mark.parametrize(("engine", "kinds", "legacy"), every(3, PARTITIONINGS), indirect=["engine"], ids=case_id)
 def test_partition_values(engine: Engine, name: str, kinds: tuple[str, ...], legacy: str) -> None:
     """Values of each type as partitions of a table of ours: read and appended to by them, overwritten by us."""
     names = [f"p{at}" for at in range(len(kinds))]

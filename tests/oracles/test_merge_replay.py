@@ -32,7 +32,7 @@ from tests.data.test_compact import run as compact
 from tests.oracles.canonical import assert_same_rows, canonical_rows
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.golden import GoldenArchive, golden_index
-from tests.randomness import some
+from tests.randomness import every
 
 pytestmark = pytest.mark.oracle
 
@@ -197,11 +197,11 @@ class Replay:
             assert_same_rows(self.java.read(self.warehouse, self.name, branch="b"), wanted)
 
 
-CHOSEN = [LIVES[at] for at in some(range(len(LIVES)), 12)] or [None]
+CHOSEN = every(3, LIVES) or [None]
 
 
 @pytest.mark.parametrize("life", CHOSEN, ids=lambda life: life["table"] if life else "no-golden-tables")
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_a_life_again(
     golden: Callable[[str], GoldenArchive], java_oracle: JavaOracle, tmp_path: Path, life: Any
 ) -> None:

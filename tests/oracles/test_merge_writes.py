@@ -22,13 +22,13 @@ from tests.oracles.interop import World
 from tests.oracles.merge_lives import a_life
 from tests.oracles.test_merge_lives import read_or_refusal
 from tests.randomness import chance as chance_of
-from tests.randomness import some
+from tests.randomness import lives
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
 
 @pytest.mark.parametrize("engine", ["partial-update", "aggregation"])
-@pytest.mark.parametrize("number", some(range(3), 1))
+@pytest.mark.parametrize("number", range(lives(1, 3)))
 def test_what_we_write_is_what_java_would_have_written(
     java_oracle: JavaOracle, tmp_path: Path, engine: str, number: int
 ) -> None:

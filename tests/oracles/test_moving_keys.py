@@ -16,7 +16,7 @@ from airflow_paimon.data import write_arrow
 from tests.data.tables import rows_of
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import COLUMNS, World
-from tests.randomness import chance, some
+from tests.randomness import chance, lives
 
 pytestmark = [pytest.mark.oracle, pytest.mark.random]
 
@@ -46,7 +46,7 @@ def distinct(world: World) -> dict[int, tuple[str, str]]:
 LIVES: list[dict[str, str]] = [{}, {"write-only": "true"}, {"deletion-vectors.enabled": "true"}]
 
 
-@pytest.mark.parametrize("case", some(range(3), 1))
+@pytest.mark.parametrize("case", range(lives(1, 3)))
 def test_lives_in_which_both_write(world: World, case: int) -> None:
     random = chance(f"moving keys with Java {case}")
     make(world, **LIVES[case])

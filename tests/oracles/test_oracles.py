@@ -350,7 +350,7 @@ def java_read(java: JavaOracle, archive: GoldenArchive, case: GoldenCase) -> pa.
 @pytest.mark.parametrize(
     "case", golden_params("paimon-2.0.0", answered_alike) + golden_params("paimon-0.9.0", answered_alike)
 )
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_java_reads_the_golden_tables(
     java_oracle: JavaOracle, golden: Callable[[str], GoldenArchive], case: GoldenCase
 ) -> None:

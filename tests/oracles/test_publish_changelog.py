@@ -29,7 +29,7 @@ from tests.data.tables import rows_of
 from tests.data.test_changes import Follower
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.test_key_compaction import COLUMNS, Life
-from tests.randomness import chance, some
+from tests.randomness import chance, every
 
 pytestmark = pytest.mark.oracle
 
@@ -108,7 +108,7 @@ class Publishing(Life):
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", some(CASES, 2))
+@pytest.mark.parametrize("name", every(3, CASES))
 def test_streams_over_published_corrections(java_oracle: JavaOracle, tmp_path: Path, name: str) -> None:
     random = chance(f"publish-changelog-{name}")
     life = Publishing(java_oracle, tmp_path, CASES[name])
@@ -179,11 +179,12 @@ ENGINES = {
 
 @pytest.mark.parametrize(
     ("engine", "producer"),
-    some(
+    every(
+        2,
         [
             ("first-row", "lookup"),
             *((e, p) for e in ("partial-update", "aggregation") for p in ("lookup", "full-compaction", "input")),
-        ]
+        ],
     ),
 )
 def test_merged_rows_are_told(java_oracle: JavaOracle, tmp_path: Path, engine: str, producer: str) -> None:

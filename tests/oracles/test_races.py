@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
 from tests.together import set_off, wait_until_ready
@@ -101,7 +101,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_nothing_is_lost_beside_java_and_what_it_lands_on_is_reported(
     java_oracle: JavaOracle, tmp_path: Path, kind: str
 ) -> None:

@@ -20,7 +20,7 @@ import pytest
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.data import write_arrow
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import ALWAYS_EXPIRING, World
 from tests.oracles.processes import OracleError

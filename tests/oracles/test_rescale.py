@@ -24,7 +24,7 @@ from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle
 from tests.oracles.processes import OracleError
 from tests.oracles.test_key_compaction import CASES, KV, Life
-from tests.randomness import chance, some
+from tests.randomness import chance, every
 
 pytestmark = pytest.mark.oracle
 
@@ -32,7 +32,7 @@ FIXED = [name for name, options in CASES.items() if options["bucket"] != "-1"]
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("name", some(FIXED, 1))
+@pytest.mark.parametrize("name", every(4, FIXED, first=1))
 def test_random_lives(java_oracle: JavaOracle, tmp_path: Path, name: str) -> None:
     life = Life(java_oracle, tmp_path, CASES[name])
     random = chance(f"rescale-{name}")

@@ -32,8 +32,8 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
-from tests.conftest import REPO_ROOT
 from tests.core.catalogs.databases import check_databases
+from tests.environment import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
 from tests.rest_server import TOKEN, RestProxy, RestServer, rest_proxy, rest_server
 from tests.stores import Crash, FaultStore
@@ -114,6 +114,7 @@ def database(server: RestServer, java_oracle: JavaOracle) -> None:
     Java(java_oracle, server).create("d.first")
 
 
+@pytest.mark.round_trip
 def test_each_engine_goes_on_where_the_other_has_committed(server: RestServer, java: Java) -> None:
     java.create("d.t")
     assert java.write("d.t", (1, "java"), (2, "java")) == 1
@@ -241,7 +242,7 @@ def test_requests_have_the_servers_headers_and_name_the_type_of_a_body_only(
 @pytest.mark.parametrize(
     "plan", [["lost"], ["503-done"], ["503"], ["reset"], ["reset", "503", "lost"]], ids=lambda plan: "-".join(plan)
 )
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_a_commit_lands_once_whatever_becomes_of_its_answer(
     server: RestServer, proxy: RestProxy, plan: list[str]
 ) -> None:

@@ -27,7 +27,7 @@ COLUMNS = {"dt": "STRING NOT NULL", "k": "BIGINT NOT NULL", "v": "STRING"}
 
 
 @pytest.mark.parametrize("producer", ["none", "input", "lookup", "full-compaction"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_the_same_changes_as_java(java_oracle: JavaOracle, tmp_path: Path, producer: str) -> None:
     draw = chance(producer)
     options = {"bucket": "2", "changelog-producer": producer}

@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_the_rows_of_a_branch_are_those_of_java(java_oracle: JavaOracle, tmp_path: Path, kind: str) -> None:
     world, options = World(tmp_path, java_oracle), KINDS[kind]
     world.create(primary_keys=[] if kind == "no keys" else ("p", "k"), **options)

@@ -89,7 +89,7 @@ TYPES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("function, keys", [("mod", "c"), ("mod", "a"), ("hive", "abcdefghij"), ("hive", "b")])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_bucket_functions(java_oracle: JavaOracle, tmp_path: Path, function: str, keys: str) -> None:
     """A row in another bucket than Java's would be there twice after its next upsert; a filter must find it as well."""
     random = chance(f"bucket function {function} {keys}")

@@ -17,7 +17,7 @@ _LINKS = re.compile(r'(?:href|src)="([^"]*)"')
 
 
 @pytest.mark.parametrize("name", page_names())
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_links_and_pictures_of_a_page_lead_to_what_is_served(name: str) -> None:
     for link in _LINKS.findall(render(name, ROOT).body):
         if link.startswith(("https://", "http://")):

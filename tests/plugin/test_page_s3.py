@@ -47,7 +47,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, name: str, secret: str, extra: dict
 
 
 @pytest.mark.parametrize("tab", TABS)
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_every_tab_opens_and_shows_no_key(get: Get, tab: str) -> None:
     answer = get(f"{T}?tab={tab}")
     assert answer.status_code == 200, answer.text

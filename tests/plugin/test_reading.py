@@ -148,7 +148,7 @@ class GatedStore(Wrapper):
 
 
 @pytest.mark.parametrize("tab", [t for t in TABS if t not in ("corrections", "plan")])
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_no_tab_waits_for_the_storage_itself(lake: Path, server: object, tab: str) -> None:
     """The basics are known, then the storage hangs: every tab answers that it is being read, or needs no storage."""
     opened = threading.Event()

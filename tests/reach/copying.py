@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 from tests.stream_kills import session
 
 

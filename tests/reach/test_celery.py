@@ -18,9 +18,10 @@ import pytest
 
 from airflow_paimon.core.schema.tables import create_table
 from tests.airflow.processes import running, wait_until
-from tests.conftest import REPO_ROOT, require
+from tests.conftest import require
 from tests.core.tables import names
 from tests.dags.conftest import CONF, RIGHT, TABLE, WRONG, amounts, expected, fill_orders
+from tests.environment import REPO_ROOT
 from tests.live.live_airflow import LiveAirflow, live_airflow
 from tests.redis_server import redis_server
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server, storage_options

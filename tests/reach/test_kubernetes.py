@@ -45,8 +45,8 @@ from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchO
 from airflow_paimon.triggers.spark_job import SparkJobTrigger
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
-from tests.conftest import QUICK_JVM, REPO_ROOT
 from tests.core.tables import make_table, run
+from tests.environment import QUICK_JVM, REPO_ROOT
 from tests.hdfs_server import hdfs_server
 from tests.kubernetes_cluster import IMAGE, KubernetesCluster, apply, kubernetes_cluster
 from tests.reach.lost_workers import lose_worker

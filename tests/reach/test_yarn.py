@@ -30,8 +30,8 @@ from airflow_paimon.operators.maintenance import CheckTableOperator
 from airflow_paimon.triggers.spark_job import SparkJobTrigger
 from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
-from tests.conftest import QUICK_JVM
 from tests.core.tables import make_table, run
+from tests.environment import QUICK_JVM
 from tests.reach.lost_workers import lose_worker
 from tests.spark.cluster import bare_python
 from tests.yarn_cluster import YarnCluster, yarn_cluster

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_paimon.bundled import package_archive
-from tests.conftest import QUICK_JVM
+from tests.environment import QUICK_JVM
 from tests.loopback import end, free_port
 
 # What the README says a cluster needs, and PySpark itself.

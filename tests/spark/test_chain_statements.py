@@ -44,7 +44,7 @@ def change(spark: SparkSession, warehouse: Path, text: str, **more: Any) -> dict
     return details
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("place", ["here", "in tasks"])
 def test_an_update_of_a_delta_keeps_what_it_hides(spark: SparkSession, tmp_path: Path, place: str) -> None:
     table = chain_table(tmp_path, SIMPLE)

@@ -49,7 +49,7 @@ def collected(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(r) for r in frame.collect())
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 def test_reads(session: SparkSession, tmp_path: Path) -> None:
     main, fix = make_branch(tmp_path)
     put(main, [(0, "again", "a"), (99, "more", "c")])

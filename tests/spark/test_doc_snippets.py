@@ -29,7 +29,7 @@ from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from airflow_paimon.data import write_arrow
 from airflow_paimon.plugin import macros
 from airflow_paimon.rule_text import rules_as_json
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -217,7 +217,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], No
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(_DOCS)))
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_the_snippets_of_a_page_run(
     page: Page, path: Path, tables: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

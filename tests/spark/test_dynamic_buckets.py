@@ -110,7 +110,7 @@ def test_a_hash_in_two_buckets_refuses_the_write_of_another_key(spark: SparkSess
     assert (key, "new", "b") in rows_of(table)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("place", ["here", "in tasks"])
 def test_statements_and_corrections_keep_each_key_in_its_bucket(
     spark: SparkSession, tmp_path: Path, place: str

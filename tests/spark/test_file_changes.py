@@ -74,7 +74,7 @@ def positions_of(table: Table) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("seed", range(SEEDS))
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_random_changes_are_those_of_a_model(tmp_path: Path, seed: int, tracked: bool) -> None:
     chance = random.Random(seed)
     table = a_table(tmp_path, **({"row-tracking.enabled": "true"} if tracked else {}))
@@ -128,7 +128,7 @@ def changes_of(table: Table, fates: dict[int, tuple[str, dict[str, Any]]], colum
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_copied_columns_are_those_of_files_that_are_written_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, tracked: bool
 ) -> None:
@@ -179,7 +179,7 @@ def _check_statistics(table: Table, split: BucketSplit) -> None:
 
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_marked_rows_are_those_of_files_that_are_written_again(tmp_path: Path, seed: int, tracked: bool) -> None:
     """By deletion vectors: the same rows, ids and versions, in several tasks as well, and no file is read again."""
     draw = chance(f"marked rows {seed} {tracked}")

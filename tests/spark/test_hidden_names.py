@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from airflow_paimon.data import read_arrow, scan, write_arrow
 from airflow_paimon.spark import read_table, sql, write_table
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.core.tables import run
-from tests.randomness import some
+from tests.randomness import every
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +62,7 @@ def quoted(name: str) -> str:
     return f"`{name}`"
 
 
-@pytest.mark.parametrize(("kind", "by_tasks"), some(product(KINDS, (False, True)), 3, by=itemgetter(slice(1, 2))))
+@pytest.mark.parametrize(("kind", "by_tasks"), every(5, product(KINDS, (False, True))))
 def test_a_life(
     spark: SparkSession, tmp_path: Path, kind: str, by_tasks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,7 +75,7 @@ def highest(table: Table) -> dict[BucketKey, int]:
     return {BucketKey(s.partition, s.bucket): max(f.max_sequence_number for f in s.files) for s in splits}
 
 
-@pytest.mark.part(few=2)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("how", [by_arrow, by_write_table, by_data_source, by_insert, by_stream, by_foreach_batch])
 def test_appended_rows_are_published_as_those_of_a_correction(
     spark: SparkSession, tmp_path: Path, how: Callable[[SparkSession, Path, Table], None]

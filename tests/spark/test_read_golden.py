@@ -19,7 +19,7 @@ from tests.golden.test_merge_engines import entry_of
 from tests.golden.test_reads import CASES
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.golden import Filter, GoldenCase
-from tests.randomness import some
+from tests.randomness import every
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,11 +57,11 @@ NAMES = [
     "ch_delete_filter",
     "ch_partial_all",
 ]
-READ = [c for c in CASES if c.archive == "paimon-2.0.0" and c.name in some(NAMES, 12)]
+READ = [c for c in CASES if c.archive == "paimon-2.0.0" and c.name in every(3, NAMES)]
 
 
 @pytest.mark.parametrize("case", READ or [None], ids=lambda case: case.id if case else "no-golden-tables")
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_golden_read(spark: SparkSession, golden: Callable[[str], Path], case: GoldenCase | None) -> None:
     archive = golden(case.archive if case else "paimon-2.0.0")
     assert case is not None

@@ -22,7 +22,7 @@ from airflow_paimon.spark.statements.sql_functions import (
     REFUSED,
     TYPE_ARGUMENTS,
 )
-from tests.randomness import some
+from tests.randomness import every
 from tests.spark.jobs.operations import correct, make_branch, put, rows_of
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ HARMLESS = [
 def test_queries_and_statements_over_tables_are_taken(
     spark: SparkSession, tmp_path: Path, tables: tuple[Table, Table]
 ) -> None:
-    for sql in some(HARMLESS, 6):
+    for sql in every(2, HARMLESS):
         how = {"partitions": ["dt=a"]} if sql.startswith(("SELECT", "WITH")) else {}
         correct(spark, tmp_path, sql, restricted_sql=True, view=["other=d.t@1"], dry_run=True, **how)
 

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.scan import data_file_path, plan_snapshot, read_l
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import sql
 from tests.data.row_statements import with_ids
-from tests.randomness import lives, some
+from tests.randomness import every, lives
 from tests.stateful.test_row_id_machine import MACHINE, RowIdMachine, Rows, Side
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 TRACKED = {"row-tracking.enabled": "true"}
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("by", ["id = 11", "_ROW_ID = 0"])
 def test_the_documented_example(spark: SparkSession, tmp_path: Path, by: str) -> None:
     """Create, insert, update, merge and delete as on Paimon's page *Row tracking*: all rows with ids and versions."""
@@ -161,7 +161,7 @@ def referenced(table: Table) -> set[str]:
 
 def test_a_driver_that_is_killed_in_the_middle_of_a_statement(spark: SparkSession, tmp_path: Path) -> None:
     """A retry with the operation id does the work once, and leaves no file besides those of the killed process."""
-    for number, point in some(enumerate(POINTS), 2, by=lambda _: ()):
+    for number, point in every(3, enumerate(POINTS)):
         warehouse = str(tmp_path / str(number))
         table = create_table(warehouse, "d.t", [("k", "INT"), ("v", "STRING")], options=TRACKED)
         for first in (1, 3):

@@ -51,7 +51,7 @@ def test_reads_and_writes_on_s3(spark: SparkSession, endpoint: str, tmp_path: Pa
     assert sorted(tuple(r) for r in source.load().where("dt = 'p1'").collect()) == [r for r in expected if r[2] == "p1"]
 
 
-@pytest.mark.part(few=1, group="streams")
+@pytest.mark.thorough
 def test_a_stream_on_s3(spark: SparkSession, endpoint: str, tmp_path: Path) -> None:
     options: dict[str, Any] = storage_options(endpoint)
     warehouse = f"s3://{make_bucket(endpoint)}/warehouse"

@@ -33,7 +33,6 @@ from airflow_paimon.spark.statements import append
 from airflow_paimon.spark.statements import sql as statement_sql
 from tests.core.tables import alter_table
 from tests.data.test_changes import Follower
-from tests.randomness import some
 from tests.spark.jobs.operations import in_tasks, run
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def _no_views_left(spark: SparkSession) -> Iterator[None]:
     spark.catalog.dropTempView("fixes")
 
 
-@pytest.fixture(params=some(PLACES), ids=" ".join)
+@pytest.fixture(params=PLACES, ids=" ".join)
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """The kind of table, and where the changes of few rows are written: the results must be the same."""
     name, place = request.param
@@ -94,7 +93,7 @@ def counts(result: dict[str, Any]) -> tuple[int, int, int]:
     return details["rows_updated"], details["rows_deleted"], details["rows_inserted"]
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4)
 def test_update_changes_rows_whose_condition_is_true(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     text = "UPDATE d.t SET v = concat(t.v, '!'), n = n + 1 WHERE dt = 'a' AND n > 2"
@@ -111,7 +110,7 @@ def test_update_changes_rows_whose_condition_is_true(spark: SparkSession, tmp_pa
     assert made_by(table.snapshot(3).properties)["sql"] == text
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4, first=1)
 def test_delete_keeps_rows_for_which_the_condition_is_null(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     result = sql(spark, str(tmp_path), "DELETE FROM d.t AS x WHERE NOT x.n > 5")
@@ -120,7 +119,7 @@ def test_delete_keeps_rows_for_which_the_condition_is_null(spark: SparkSession, 
     assert counts(result) == (0, 8, 0)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4, first=2)
 def test_merge_takes_the_first_clause_that_holds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     source = [(1, "a", 1), (2, "a", 2), (3, "a", None), (20, "a", 5), (21, "a", -1), (22, "c", 7)]
@@ -146,7 +145,7 @@ def test_merge_takes_the_first_clause_that_holds(spark: SparkSession, tmp_path: 
     assert counts(result) == (10, 3, 3)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4, first=2)
 def test_merge_with_stars(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     spark.createDataFrame(
@@ -236,7 +235,7 @@ def test_an_insert_that_replaces_some_rows_or_adds_columns_is_not_taken_for_anot
     assert table.latest_snapshot_id() == before
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("place", ["here", "in tasks"])
 def test_append_refuses_a_row_matched_twice_even_if_one_match_does_nothing(
     spark: SparkSession, tmp_path: Path, place: str
@@ -330,7 +329,7 @@ def test_merge_evaluates_its_source_once_and_reads_only_files_that_can_hold_its_
     assert late == dict.fromkeys(range(100, 110), "late") | {105: "x", 106: "x", 110: None, 111: None, 112: None}
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("vectors", [False, True])
 def test_merge_reads_rows_that_have_its_sources_keys_and_columns_that_it_uses(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
@@ -380,7 +379,7 @@ def test_few_changes_of_large_files_are_evaluated_once(
     assert rows_of(table) == expected(rows)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4)
 def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     spark.createDataFrame([("a", 3), ("c", 4)], "dt string, k int").createOrReplaceTempView("gone")
@@ -399,7 +398,7 @@ def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path:
     assert rows_of(table) == []
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("producer", ["input", "full-compaction"])
 def test_streaming_readers_get_what_statements_change(spark: SparkSession, tmp_path: Path, producer: str) -> None:
     """On main, each change once; with full-compaction also the rows that no compaction has told, in the same bucket."""
@@ -463,7 +462,7 @@ def test_subqueries_views_and_with_see_other_tables_and_versions(spark: SparkSes
     assert {r["v"] for r in after if r["dt"] == "z"} == {"a4", "b4"}
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4, first=1)
 def test_other_tables_branches_and_versions_are_named_in_the_statement(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
@@ -508,7 +507,7 @@ def test_other_tables_branches_and_versions_are_named_in_the_statement(
     assert rows_of(table) == expected(rows)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4)
 def test_values_that_differ_at_each_call_are_assigned(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     assert counts(sql(spark, str(tmp_path), "UPDATE d.t SET v = uuid(), n = 5 + 1000 * rand() WHERE dt = 'a'")) == (
@@ -527,7 +526,7 @@ def test_values_that_differ_at_each_call_are_assigned(spark: SparkSession, tmp_p
     assert len({r[1] for r in rows_of(table)}) == 22
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4, first=2)
 @pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
 @pytest.mark.parametrize("kind_of_table", ["keyed", "append"])
 def test_statements_on_a_table_that_is_read_with_another_branch(
@@ -594,7 +593,7 @@ def test_fields_inside_columns_are_assigned(spark: SparkSession, tmp_path: Path)
         assert re.search(message, _refusal(spark, tmp_path, text)), text
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["d.t", "x"])
 def test_an_overwrite_of_what_it_reads_loses_no_commit(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Another writer commits while the rows are computed from the table's own: they are computed again."""

@@ -229,7 +229,7 @@ def _sorted(rows: Any) -> Rows:
     return sorted(map(tuple, rows), key=repr)
 
 
-@pytest.mark.part(few=2)
+@pytest.mark.every(2)
 @pytest.mark.random
 @pytest.mark.parametrize("kind", ["keyed", "tracked", "buckets", "vectors"])
 def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
@@ -240,7 +240,7 @@ def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
         life.step()
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.random
 @pytest.mark.parametrize("place", ["source sent to the files", "joined by Spark"])
 def test_merges_in_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:

@@ -20,7 +20,7 @@ from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
 from tests.core.tables import run
-from tests.randomness import some
+from tests.randomness import every
 from tests.spark.jobs.operations import in_tasks
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def arrow_rows(found: pa.Table) -> list[tuple[Any, ...]]:
     return sorted((tuple(r.values()) for r in found.to_pylist()), key=repr)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_every_state_of_a_table_is_the_readers(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
     table, warehouse = make(tmp_path, keyed=keyed), str(tmp_path)
@@ -91,7 +91,7 @@ def test_a_tag_whose_name_is_a_number_comes_before_the_snapshot(spark: SparkSess
     assert sql(spark, str(tmp_path), "SELECT * FROM d.t VERSION AS OF 1").count() == 3
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_system_tables_of_every_branch(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
     table, warehouse = make(tmp_path, keyed=keyed), str(tmp_path)
@@ -202,11 +202,11 @@ QUERIES = (
 )
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_large_table_gives_the_same_rows_as_a_small_one(spark: SparkSession, tmp_path: Path, keyed: bool) -> None:
     make(tmp_path, keyed=keyed)
-    for text in some(QUERIES if keyed else (*QUERIES, "SELECT _ROW_ID, k FROM d.t WHERE _ROW_ID > 0 AND dt = 'a'"), 6):
+    for text in every(2, QUERIES if keyed else (*QUERIES, "SELECT _ROW_ID, k FROM d.t WHERE _ROW_ID > 0 AND dt = 'a'")):
         few = sql(spark, str(tmp_path), text, {"again": "d.t"})
         with in_tasks():
             many = sql(spark, str(tmp_path), text, {"again": "d.t"})

@@ -77,7 +77,7 @@ def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> Ou
     return evaluate(spark, statement, table, warehouse_tables(spark, str(warehouse), None, text, table), dry_run=True)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["keyed", "append"])
 def test_manifests_of_other_partitions_are_not_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -92,7 +92,7 @@ def test_manifests_of_other_partitions_are_not_read(
         assert manifests_read(counting) == manifests + note, text
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", ["dynamic", "bucketed", "tracked"])
 def test_a_merge_of_known_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -118,7 +118,7 @@ def test_a_merge_by_days_of_long_ago(
     assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 9]
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("kind", ["keyed", "append"])
 def test_a_key_that_fails_for_a_row_which_on_leaves_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -157,7 +157,7 @@ QUERIES = {
 """With how many manifests it reads; each day is in one."""
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["keyed", "append"])
 def test_a_select_reads_the_manifests_of_its_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -182,7 +182,7 @@ def test_a_select_reads_the_manifests_of_its_partitions(
     assert table.latest_snapshot_id() == len(DAYS)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("name", ["branch", "d.`t$branch_fix`"])
 def test_a_correction_by_select_reads_the_manifests_of_its_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

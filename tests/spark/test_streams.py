@@ -97,7 +97,6 @@ class Pipe:
         (self.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
 
 
-@pytest.mark.part(few=1, group="streams")
 def test_an_append_stream_into_a_branch(spark: SparkSession, tmp_path: Path) -> None:
     columns = [("k", "BIGINT"), ("v", "STRING")]
     source = create_table(str(tmp_path), "d.src", columns)
@@ -126,7 +125,7 @@ def test_an_append_stream_into_a_branch(spark: SparkSession, tmp_path: Path) -> 
     assert pipe.batches() == [0, 1], "nothing new: no batch"
 
 
-@pytest.mark.part(few=1, group="streams")
+@pytest.mark.landing
 def test_a_checkpoint_of_one_batch_ago_loses_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Restored, it lacks the last batch, which Spark plans again with what has come since."""
     columns = [("k", "BIGINT"), ("v", "STRING")]
@@ -147,7 +146,7 @@ def test_a_checkpoint_of_one_batch_ago_loses_no_rows(spark: SparkSession, tmp_pa
     assert keys(dst) == [1, 2]
 
 
-@pytest.mark.part(few=1, group="streams")
+@pytest.mark.landing
 def test_a_repeated_batch_with_other_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """As many as before, but with other values: an aggregation whose checkpoint is older, or random numbers."""
     columns = [("k", "BIGINT"), ("v", "STRING")]
@@ -188,7 +187,7 @@ def test_a_batch_records_the_digest_of_its_rows(tmp_path: Path) -> None:
     assert keys(table) == [1, 2]
 
 
-@pytest.mark.part(few=1, group="streams")
+@pytest.mark.thorough
 def test_changes_of_a_keyed_table_in_parts(spark: SparkSession, tmp_path: Path) -> None:
     """Upserts, deletes and an overwrite; at most one file in a batch; a batch that fails between commit and log."""
     columns = [("k", "BIGINT NOT NULL"), ("v", "STRING")]

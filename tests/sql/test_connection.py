@@ -23,7 +23,7 @@ from tests.core.tables import alter_table, run
 from tests.data.chain.tables import DAYS, chain_table
 from tests.data.chain.tables import write as write_chain
 from tests.data.tables import FINE_TYPES, any_row, make_table, rows_of
-from tests.randomness import chance, lives
+from tests.randomness import every
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -154,8 +154,7 @@ def test_every_condition_selects_the_rows_that_duckdb_selects_of_a_table_of_its_
         ("NOT (flag AND k < 20)", []), ("i8 + 1 > 100", []), ("d8 * 2 > 1.5", []), ("k % 2 = 0", []),
     ]  # fmt: skip
     with closing(Connection(str(tmp_path)).cursor()) as cursor:
-        drawn = chance("conditions").sample(conditions, lives(len(conditions) // 4, len(conditions)))
-        for condition, given in drawn:
+        for condition, given in every(4, conditions):
             expected = theirs.execute(f"SELECT k FROM stored WHERE {condition} ORDER BY k", given).fetchall()
             both = [f"SELECT '{name}' AS name, k FROM d.{name} WHERE {condition}" for name in ("t", "u")]
             ours = cursor.execute(" UNION ALL ".join(both) + " ORDER BY ALL", given * 2).fetchall()

@@ -33,7 +33,7 @@ from airflow_paimon.core.table.lineage import read_lineage, verified_lineage
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, copied, make_table, names, run
-from tests.randomness import moments, some, thorough
+from tests.randomness import every, moments, thorough
 from tests.stores import MUTATIONS, Crash, FaultStore, _Wrapper
 
 
@@ -175,12 +175,12 @@ def steps(case: Case) -> int:
 
 @pytest.mark.parametrize(
     ("name", "writer", "end"),
-    some(product(CASES, ["nobody", "other engine", "ours"], ["retry", "repair"]), 20),
+    every(5, product(CASES, ["nobody", "other engine", "ours"], ["retry", "repair"])),
 )
 def test_a_kill_anywhere(name: str, writer: str, end: str) -> None:
     case = CASES[name]
     count = steps(case)
-    for step in moments(count + 2, 4):  # a kill after one change is a kill before the next
+    for step in moments(count + 2, 5):  # a kill after one change is a kill before the next
         table = start(case)
         main, other = names(table), names(table.branch("other"))
         old = names(table.branch("fix")) if case.exists else set()
@@ -240,7 +240,7 @@ def test_a_commit_at_any_moment_of_it(case: Case, writer: str) -> None:
     What is committed before the operation first looks goes with the branch, as was asked for.
     """
     refused = 0
-    for number in moments(300, 4):
+    for number in moments(300, 5):
         table = start(case)
         faulty = FaultStore(table.store)
         written: dict[str, set[str]] = {}
@@ -275,7 +275,7 @@ def test_it_at_any_moment_of_a_commit(case: Case) -> None:
     Unless the commit stood when the operation began: then it goes with the branch, as was asked for.
     """
     refused = set()
-    for number in moments(300, 4):
+    for number in moments(300, 5):
         table = start(case)
         view = table.branch("fix")
         before, main = names(view), names(table)
@@ -326,7 +326,7 @@ def test_a_retry_that_fails_keeps_the_record_of_a_half_made_branch(after: bool) 
     case = replace(
         CASES["create from a snapshot"], values={**CASES["create from a snapshot"].values, "if_exists": "skip"}
     )
-    for step in moments(steps(case) + 1, 2):
+    for step in moments(steps(case) + 1, 3):
         table = start(case)
         assert killed(table, case, step, after=after)
         record = read_lineage(table, "fix")
@@ -348,7 +348,7 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
     """The one that gives way takes no tag with it that the other one relies on."""
     case = Case("create_branch", {"branch": "fix", "snapshot": 1, "if_exists": "replace"}, exists=True)
     refused = 0
-    for number in moments(300, 4):
+    for number in moments(300, 5):
         table = start(case)
         store = AtRead(table.store, number, lambda table=table: run_on(table, table.store, case))
         try:
@@ -368,7 +368,7 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
 @pytest.mark.parametrize("operation", ["create_branch", "delete_branch"])
 def test_a_branch_that_was_replaced_meanwhile_is_not_deleted_although_its_head_has_the_same_id(operation: str) -> None:
     case = CASES["replace" if operation == "create_branch" else "delete"]
-    for number in moments(300, 4):
+    for number in moments(300, 5):
         table = start(case)
         acknowledged: set[str] = set()
         begun: list[bool] = []

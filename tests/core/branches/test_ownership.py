@@ -289,7 +289,7 @@ def test_a_change_beside_another_operation_at_any_moment(name: str, alter_first:
     Whoever is refused can be run again, and then the table is in order and nothing is lost.
     """
     case = CASES[name]
-    for number in moments(300, 6):
+    for number in moments(300, 7):
         table = start(case)
         before = names(table.branch("fix"))
         refused: list[str] = []

@@ -10,7 +10,7 @@ import pytest
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import CASES, check, forget, killed, repair_all, start
 from tests.core.tables import append, copied, cut_off, make_table, names, run
-from tests.randomness import chance, moments, thorough
+from tests.randomness import moments, thorough
 
 MADE = {"tag": "new", "snapshot": 1, "time_retained": "7 d"}
 
@@ -59,15 +59,14 @@ def test_a_tag_operation_that_is_killed_is_done_once_by_its_retry(
 @pytest.mark.parametrize("kind", ["create from a tag", "delete", "rename"])
 def test_a_repair_that_is_killed_is_finished_by_the_next(kind: str) -> None:
     """Of a branch that was left half made, deleted or renamed, in some of the states that a kill leaves."""
-    case, repaired, every = CASES[kind], 0, 8 if kind == "rename" else 3
-    first = chance(kind).randrange(every)
+    case, repaired, step_of_breaks = CASES[kind], 0, 8 if kind == "rename" else 3
     for broken in range(1, 40):
         half_made = start(case)
         if not killed(half_made, case, broken, after=True):
             break
-        if not thorough() and broken % every != first:
+        if not thorough() and broken % step_of_breaks != 1:
             continue
-        for step in moments(40, 4):
+        for step in moments(40, 5):
             table = copied(half_made)
             main, other = names(table), names(table.branch("other"))
             found = [f["id"] for f in run(table, "check_table").details["findings"] if f["repair"] is not None]

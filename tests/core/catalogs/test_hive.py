@@ -489,7 +489,7 @@ def test_a_metastore_that_is_gone_before_the_commit(
 @pytest.mark.parametrize(
     ("call", "after", "landed"), [(b"lock", False, False), (b"lock", True, False), (b"unlock", False, True)]
 )
-@pytest.mark.part(few=1)
+@pytest.mark.every(3, first=2)
 def test_a_metastore_that_goes_away_during_the_commit(
     warehouse: str, database: str, options: dict[str, Any], table: Table, gate: Gate, call: bytes, after: bool,
     landed: bool,

@@ -37,7 +37,6 @@ from tests.core.tables import COLUMNS, alter_table, append, run
 from tests.database_servers import PASSWORD, USER, mariadb_program, mariadb_server, postgres_programs, postgres_server
 
 LOCK = "jdbc.d.t"
-pytestmark = pytest.mark.part(every=2)  # each test on one of the databases
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,13 @@ def mysql() -> Iterator[str]:
 
 
 # `make reach` tests with MariaDB, too.
-@pytest.fixture(params=["sqlite", "postgresql", *(["mysql"] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else [])])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.landing),
+        *(["mysql"] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else []),
+    ]
+)
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Options of a catalog of its own, which locks on a local disk too."""
     found: dict[str, Any] = {"metastore": "jdbc", "lock.enabled": "true", "catalog-key": "jdbc"}

@@ -29,8 +29,8 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table, open_table
-from tests.conftest import REPO_ROOT
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
+from tests.environment import REPO_ROOT
 from tests.stores import RivalledStore
 
 

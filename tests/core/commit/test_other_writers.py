@@ -25,8 +25,8 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import live_entries, read_delta_lists
 from airflow_paimon.core.table.table import Table
-from tests.conftest import REPO_ROOT
 from tests.core.tables import alter_table, append, files, make_table, message, names, overwrite, rewrite, run
+from tests.environment import REPO_ROOT
 from tests.randomness import chance
 from tests.stores import CountingStore, Crash, Far, FaultStore, RivalledStore, SteppedStore
 from tests.together import set_off, wait_until_ready

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.table.table import Table
-from tests.conftest import REPO_ROOT
 from tests.core.metadata_expiry.beside import AT_ONCE, NOW
 from tests.core.tables import append, make_table, run
+from tests.environment import REPO_ROOT
 from tests.randomness import choose_seed, lives
 from tests.soundness import assert_sound
 

@@ -72,7 +72,7 @@ def test_ages_count_by_the_servers_clock_and_orphans_go(main: Table, proxy: Prox
 
 
 @pytest.mark.parametrize("fault", ["apply-reset", "apply-500", "500", "reset"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_deletions_whose_answers_are_lost_are_tried_again(main: Table, proxy: Proxy, fault: str) -> None:
     proxy.concerns = lambda request: request.method in ("DELETE", "POST") and "/data-" in request.path
     proxy.plan = [fault] * 2
@@ -81,7 +81,7 @@ def test_deletions_whose_answers_are_lost_are_tried_again(main: Table, proxy: Pr
 
 
 @pytest.mark.parametrize("at", [1, 4, 9])
-@pytest.mark.part(every=3)
+@pytest.mark.every(3, first=2)
 def test_a_storage_that_goes_away_and_comes_back(main: Table, proxy: Proxy, at: int) -> None:
     needed, seen = names(main), []
 
@@ -110,7 +110,7 @@ def test_nothing_is_deleted_when_a_listing_breaks_off(main: Table, proxy: Proxy)
 
 
 @pytest.mark.parametrize("back_and_forth", [False, True])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_listings_that_lag_behind(main: Table, proxy: Proxy, back_and_forth: bool) -> None:
     """Since they were true, a snapshot got a tag and expired: only the tag, which they lack, holds its old files.
 

@@ -20,8 +20,8 @@ from airflow_paimon.core.requests.operations import OPERATIONS, resolve, run_ope
 from airflow_paimon.core.requests.procedures import NOT_HERE, PROCEDURES, plan_call
 from airflow_paimon.core.table.table import Table
 from tests.clock import next_millisecond
-from tests.conftest import REPO_ROOT
 from tests.core.tables import append, commit_time, make_table, overwrite, run
+from tests.environment import REPO_ROOT
 
 PAIMONS = frozenset(
     """

@@ -68,7 +68,7 @@ def is_create(request: Request) -> bool:
     return request.is_create
 
 
-@pytest.mark.part(every=4, together=True)
+@pytest.mark.every(4)
 class TestAzureStore(SharedStoreContract):
     @pytest.fixture
     def store(self, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Store:
@@ -86,7 +86,6 @@ def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct)
 
 
-@pytest.mark.part(few=1, group="corrections on storages")
 def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
 

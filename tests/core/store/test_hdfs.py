@@ -58,7 +58,7 @@ def store(proxy: NameNodeProxy, root: str) -> Store:
     return open_store(f"{proxy.uri}/{root}", QUICK)
 
 
-@pytest.mark.part(every=6, together=True)
+@pytest.mark.every(6)
 class TestHdfsStore(SharedStoreContract):
     keys = 10  # to close a file takes the client half a second where the data node's report comes after its question
 
@@ -71,7 +71,6 @@ def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct, commits=2)
 
 
-@pytest.mark.part(few=1, group="corrections on storages")
 def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
 
@@ -97,7 +96,7 @@ def test_the_folders_of_a_level_are_listed_side_by_side(direct: Store, monkeypat
 
 @pytest.mark.parametrize("fault", ["lost", "reset"])
 @pytest.mark.parametrize("put", ["create", "replace"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_a_put_whose_answer_was_lost_is_found(
     store: Store, direct: Store, proxy: NameNodeProxy, fault: str, put: str
 ) -> None:
@@ -135,7 +134,7 @@ def test_a_replacement_that_another_writer_replaced_before_it_was_looked_at_was_
 
 @pytest.mark.parametrize(("fault", "landed"), [("lost-down", True), ("down", False)])
 @pytest.mark.parametrize("put", ["create", "replace"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_a_name_node_that_goes_away_during_a_put(
     store: Store, direct: Store, proxy: NameNodeProxy, fault: str, landed: bool, put: str
 ) -> None:

@@ -76,7 +76,7 @@ def client(**options: Any) -> oss_client.Client:
     return oss_client.client(store._options)
 
 
-@pytest.mark.part(every=4, together=True)
+@pytest.mark.every(4)
 class TestOssStore(SharedStoreContract):
     @pytest.fixture
     def store(self, server: OssServer) -> Store:
@@ -94,7 +94,6 @@ def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct)
 
 
-@pytest.mark.part(few=1, group="corrections on storages")
 def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
 

@@ -185,7 +185,7 @@ def test_no_lock_of_a_catalog_is_held_while_a_storage_is_probed(proxy: Proxy, s3
 
 
 @pytest.mark.parametrize("fault", ["apply-500", "reset", "409"])
-@pytest.mark.part(every=3)
+@pytest.mark.every(3, first=2)
 def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str, fault: str) -> None:
     proxy.plan = [fault] * 2
     bucket = make_bucket(s3_endpoint, is_known=False)
@@ -194,7 +194,7 @@ def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str
 
 
 @pytest.mark.parametrize("refused", ["", "/_airflow_paimon/"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2, first=1)
 def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     """The next process finds the answer at the root of the bucket, or below its own root where that one is closed."""
     monkeypatch.setattr(put_probe, "_honest", set())

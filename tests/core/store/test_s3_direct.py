@@ -71,7 +71,7 @@ def test_plain_answers_are_taken(warm: Store, direct: Store, proxy: Proxy) -> No
         (["302"], ["put", "PUT"]),
     ],
 )
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_a_create_in_doubt_is_made_once(
     warm: Store, direct: Store, proxy: Proxy, plan: list[str], methods: list[str]
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_change_in_doubt_is_unknown_and_a_refused_one_is_not(warm: Store, prox
 
 
 @pytest.mark.parametrize("fault", ["half", "reset", "500", "503"])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_what_is_not_answered_plainly_is_asked_again(warm: Store, proxy: Proxy, fault: str) -> None:
     proxy.plan = [fault]
     assert warm.read(KEPT) == b"kept"

@@ -52,7 +52,7 @@ def is_change(request: Request) -> bool:
 @pytest.mark.parametrize(
     ("fault", "at"), [("apply-reset", 3), ("apply-reset", 10), ("500", 10), ("down", 4), ("down", 12)]
 )
-@pytest.mark.part(every=3)
+@pytest.mark.every(3)
 def test_a_fault_at_a_change(table: Table, store: Store, proxy: Proxy, fault: str, at: int) -> None:
     before = states(copied(table.store))
     proxy.concerns = is_change
@@ -113,7 +113,7 @@ def test_listings_that_lag_behind(table: Table, store: Store, proxy: Proxy, chan
 
 
 @pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.part(every=2)
+@pytest.mark.every(2)
 def test_listings_that_go_back_and_forth_lose_nothing(
     table: Table, store: Store, proxy: Proxy, changed_since: dict[str, set[str]], first: int
 ) -> None:

@@ -22,7 +22,7 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint
 
 
-@pytest.mark.part(every=6, together=True)
+@pytest.mark.every(6)
 class TestSeaweedFS(SharedStoreContract):
     keys = 10
 

@@ -84,7 +84,6 @@ def test_processes_commit_at_the_same_time(direct: Store) -> None:
     assert_commits_race(direct, commits=2)
 
 
-@pytest.mark.part(few=1, group="corrections on storages")
 def test_a_correction_from_branch_to_expiry(direct: Store) -> None:
     assert_correction_lives(direct)
 

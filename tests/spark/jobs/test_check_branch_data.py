@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
 def test_rules_look_at_what_the_branch_changes(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
     main, _ = make_branch(tmp_path, primary=primary)

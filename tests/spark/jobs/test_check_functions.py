@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.checks.results import CHECKS_DIR
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.spark import check_branch
-from tests.conftest import REPO_ROOT
+from tests.environment import REPO_ROOT
 from tests.spark.jobs.checks import outcome, require
 from tests.spark.jobs.operations import make_branch, put, run
 

@@ -66,7 +66,7 @@ def fill(view: Table, amounts: dict[Any, int | None], kind: str = "+I") -> None:
 WEEK = {"drift": {"measure": "sum", "column": "amount", "against": "week-before", "most": "10 %"}}
 
 
-@pytest.mark.part(few=2)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("kind", ["STRING", "DATE", "TIMESTAMP(3)", "TIMESTAMP_LTZ(6)"])
 def test_a_day_that_the_branch_empties_is_compared_with_its_week_before(
     spark: SparkSession, tmp_path: Path, kind: str

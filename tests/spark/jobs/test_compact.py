@@ -144,7 +144,7 @@ def test_writers_that_commit_between_plan_and_commit(
     assert len(list(tmp_path.rglob("data-*"))) == on_disk + written, "what a refused try has written is gone"
 
 
-@pytest.mark.part(few=1, group="killed jobs")
+@pytest.mark.thorough
 def test_a_compaction_that_is_killed_when_it_has_written_files(spark: SparkSession, tmp_path: Path) -> None:
     """Run again with the same operation id: the same rows, compacted once."""
     table = waiting(tmp_path / "warehouse")
@@ -168,7 +168,7 @@ def test_a_refusal_of_a_task_is_the_operations(spark: SparkSession, tmp_path: Pa
     assert table.latest_snapshot_id() == 6
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("same_size", [False, True])
 def test_row_ids_of_files_that_spark_reads_itself(spark: SparkSession, tmp_path: Path, same_size: bool) -> None:
     """Plain and stored files, beside a file of another schema and one with deleted rows."""

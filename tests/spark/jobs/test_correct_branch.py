@@ -32,7 +32,7 @@ from airflow_paimon.spark import write_table
 from airflow_paimon.spark.jobs.column_sources import SWITCH
 from airflow_paimon.spark.rows_in import temporary_conf
 from tests.data.test_compact import run as run_compact
-from tests.randomness import some
+from tests.randomness import every
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(4)
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
 def test_overwrite_makes_the_partitions_exactly_these_rows(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
@@ -71,7 +71,7 @@ def test_overwrite_makes_the_partitions_exactly_these_rows(spark: SparkSession, 
     assert rows_of(main) == rows_of(fix)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.usefixtures("place")
 def test_upsert_keeps_the_other_rows_and_deletes_by_row_kind(spark: SparkSession, tmp_path: Path) -> None:
     main, fix = make_branch(tmp_path)
@@ -103,7 +103,7 @@ def test_a_writer_that_stays_open_over_the_publish_wins(spark: SparkSession, tmp
     assert (1, "later", "a") in rows and (1, "later", "z") in rows and (2, "fixed", "a") in rows
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("place")
 def test_rows_outside_the_partitions_and_double_keys_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     _, fix = make_branch(tmp_path)
@@ -168,7 +168,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would(spark: SparkSession, t
     assert len(list(tmp_path.rglob("*.parquet"))) == files
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.usefixtures("place")
 def test_values_of_every_type_come_through_a_query_unchanged(spark: SparkSession, tmp_path: Path) -> None:
     columns: dict[str, Any] = {
@@ -249,7 +249,7 @@ RUN_TIME_FAULTS = {
 }
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("place")
 def test_a_query_that_fails_as_it_runs_is_the_users_error(spark: SparkSession, tmp_path: Path) -> None:
     _, fix = make_branch(tmp_path)
@@ -350,8 +350,8 @@ COLUMN_SOURCES: dict[str, tuple[str, dict[str, list[str]]]] = {
 }
 
 
-@pytest.mark.part(few=2)
-@pytest.mark.parametrize(("case", "stored"), some(product(COLUMN_SOURCES, ["as written", "to merge"])))
+@pytest.mark.every(3)
+@pytest.mark.parametrize(("case", "stored"), every(3, product(COLUMN_SOURCES, ["as written", "to merge"])))
 def test_the_result_says_which_columns_each_one_comes_from(
     spark: SparkSession, tmp_path: Path, case: str, stored: str
 ) -> None:
@@ -366,7 +366,7 @@ def test_the_result_says_which_columns_each_one_comes_from(
             assert "column_sources" not in correct(spark, tmp_path, sql, **asked).details
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.usefixtures("place")
 def test_views_have_row_ids_where_the_query_names_them(spark: SparkSession, tmp_path: Path) -> None:
     options = {"bucket": "-1", "row-tracking.enabled": "true"}
@@ -387,7 +387,7 @@ def test_views_have_row_ids_where_the_query_names_them(spark: SparkSession, tmp_
     assert rows_of(main.branch("fix")) == rows_of(main)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2, first=1)
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
 def test_statements_change_the_branch_and_are_published(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
     main, fix = make_branch(tmp_path, primary=primary)
@@ -503,7 +503,7 @@ def wait_for_compaction(table: Table, *rows: tuple[int, str, str]) -> None:
     commit_append(table, messages, planned_on=write.planned_on)
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("place")
 def test_tables_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
     """A correction sees the rows that wait for a compaction, and keeps them; all readers see what it has written."""
@@ -535,7 +535,7 @@ def test_tables_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> No
     assert result["snapshot_after"] == result["snapshot_before"] + 2
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("place")
 def test_tables_whose_rows_are_aggregated(spark: SparkSession, tmp_path: Path) -> None:
     """Statements and SELECTs see sums, and what they set is the sum; rows of an upsert or INSERT are added to it."""

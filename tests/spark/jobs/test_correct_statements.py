@@ -81,7 +81,7 @@ def live(table: Table) -> set[str]:
     return {e.file.file_name for e in live_entries(table, table.latest_snapshot()).values()}
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(6, first=5)
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_together_is_one_commit_with_the_rows_of_one_after_another(
     spark: SparkSession, tmp_path: Path, kind: str

@@ -21,14 +21,14 @@ from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import alter_table
-from tests.randomness import some
+from tests.randomness import every
 from tests.spark.jobs.operations import correct, diff, make_branch, put, rows_of, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.part(few=1)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("primary", [True, False], ids=["keyed", "append"])
 def test_counts_and_samples_by_partition(spark: SparkSession, tmp_path: Path, primary: bool) -> None:
     main, _ = make_branch(tmp_path, primary=primary)
@@ -191,7 +191,7 @@ def test_rows_without_key_are_compared_by_all_their_values(spark: SparkSession, 
     assert sorted(str((r["f"], r["g"])) for r in shown["added"]) == ["(-0.0, 'nan')", "(1.1, -0.0)"]
 
 
-@pytest.mark.parametrize("life", some(["r12", "r18", "r23"], 1))
+@pytest.mark.parametrize("life", every(3, ["r12", "r18", "r23"]))
 def test_rows_of_row_tracking_tables_are_paired_by_id(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, life: str
 ) -> None:

@@ -164,7 +164,7 @@ def in_streams(spark: SparkSession, sources: Any, targets: Any, start: Mapping[s
     targets["daily"].write_stream(sources["raw"].stream(**options).select("dt", "carrier", "delay", "_row_kind"))
 
 
-@pytest.mark.part(few=1, group="streams")
+@pytest.mark.thorough
 def test_streams_go_on_from_their_checkpoint(
     spark: SparkSession, tmp_path: Path, pipeline: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:

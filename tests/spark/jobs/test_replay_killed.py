@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.part(few=1, group="killed jobs")
+@pytest.mark.thorough
 def test_a_killed_batch_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Meanwhile the source gets rows: the next try reads what the first one has read, and writes what it has not."""
     warehouse = tmp_path / "warehouse"
