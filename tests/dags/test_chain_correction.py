@@ -23,12 +23,12 @@ _SNIPPET = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def make(warehouse: Path) -> Table:
-    """Minutes instead of hours in the delta of the 11th, from which the full partition of that day was built."""
+    """Cents instead of euros in the delta of the 11th, from which the full partition of that day was built."""
     main = chain_table(
         warehouse,
         [
             ("snapshot", "20250810", [(1, 1, 1), (2, 1, 2), (3, 1, 3)]),
-            ("delta", "20250811", [(1, 2, 120), (2, 2, 0, "-D"), (4, 1, 240)]),
+            ("delta", "20250811", [(1, 2, 200), (2, 2, 0, "-D"), (4, 1, 400)]),
             ("delta", "20250812", [(4, 2, 5)]),
         ],
         values={"amount": "INT"},
@@ -41,13 +41,13 @@ def day(main: Table, of: str) -> list[Row]:
     return [row[:3] for row in seen(main) if row[-1] == of]
 
 
-WRONG, RIGHT = [(1, 2, 120), (3, 1, 3), (4, 1, 240)], [(1, 2, 2), (3, 1, 3), (4, 1, 4)]
+WRONG, RIGHT = [(1, 2, 200), (3, 1, 3), (4, 1, 400)], [(1, 2, 2), (3, 1, 3), (4, 1, 4)]
 
 
 def printed_dag() -> DAG:
     (text,) = _SNIPPET.findall((REPO_ROOT / "docs" / "howto" / "chain-corrections.md").read_text())[:1]
     with DAG("printed", schedule=None, default_args={"retries": 0}) as dag:
-        exec(text.replace("db.flights", "d.t"), {"__name__": "printed"})
+        exec(text.replace("sales.days", "d.t").replace("20261117", "20250811"), {"__name__": "printed"})
     return dag
 
 
@@ -66,7 +66,7 @@ def test_the_dag_that_the_docs_print(warehouse: Path, airflow_home: Path) -> Non
 
 FORM: dict[str, Any] = {
     "table": "d.t$branch_delta",
-    "sql": "UPDATE branch SET amount = amount / 60 WHERE dt = '20250811'",
+    "sql": "UPDATE branch SET amount = amount / 100 WHERE dt = '20250811'",
 }
 
 
