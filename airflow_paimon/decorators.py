@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dis
 import hashlib
 import inspect
 import json
+import symtable
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
@@ -168,16 +167,15 @@ def _refuse_names_of_the_file(function: Callable[..., Any]) -> None:
     """Refuse a function that would miss something in Spark's driver.
 
     Raises:
-        InvalidInputError: it uses names that its file defines or imports outside of it.
+        InvalidInputError: it uses names that its file defines or imports outside of it, or there is no source.
     """
-    code = getattr(function, "__code__", None)
-    if code is None or function.__name__ == "<lambda>":
+    if not hasattr(function, "__code__") or function.__name__ == "<lambda>":
         raise InvalidInputError("@task.paimon_correct decorates a function made by def")
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise InvalidInputError(f"{function.__name__}: {parameter.name} has no name that Spark's driver could give")
-    used = {*code.co_freevars, *_globals_of(code)} - {function.__name__}
-    missing = sorted(name for name in used if not hasattr(builtins, name))
+    module = symtable.symtable(f"from __future__ import annotations\n{_source_of(function)}", "<task>", "exec")
+    missing = sorted(n for n in _names_from_outside(module) - {function.__name__} if not hasattr(builtins, n))
     if missing:
         raise InvalidInputError(
             f"{function.__name__} runs in Spark's driver and uses {', '.join(missing)} of the DAG's file: import or "
@@ -185,11 +183,24 @@ def _refuse_names_of_the_file(function: Callable[..., Any]) -> None:
         )
 
 
-def _globals_of(code: CodeType) -> Iterator[str]:
-    yield from (str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL")
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _globals_of(constant)
+def _names_from_outside(scope: symtable.SymbolTable) -> set[str]:
+    """Return the names that a scope and those inside of it read and no one of them gives; defaults are the module's."""
+    outside = {s.get_name() for s in scope.get_symbols() if s.is_referenced() and s.is_global() and not s.is_assigned()}
+    return outside.union(*map(_names_from_outside, scope.get_children()))
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    """Return the definition without its decorators.
+
+    Raises:
+        InvalidInputError: there is no source.
+    """
+    try:
+        lines = textwrap.dedent(inspect.getsource(function)).splitlines()
+    except OSError as error:
+        raise InvalidInputError(f"{function.__name__} can't be shipped to Spark: {error}") from None
+    (definition,) = ast.parse("\n".join(lines)).body
+    return "\n".join(lines[definition.lineno - 1 :])  # the decorators stand before
 
 
 def _without(function: Callable[..., Any], provided: Collection[str]) -> Callable[..., Any]:
@@ -211,15 +222,9 @@ def _module_text(function: Callable[..., Any], provided: Collection[str], given:
     Raises:
         InvalidInputError: an argument is no JSON, or there is no source.
     """
-    try:
-        lines = textwrap.dedent(inspect.getsource(function)).splitlines()
-    except OSError as error:
-        raise InvalidInputError(f"{function.__name__} can't be shipped to Spark: {error}") from None
-    (definition,) = ast.parse("\n".join(lines)).body
-    source = "\n".join(lines[definition.lineno - 1 :])  # the decorators stand before
     taken = [name for name in inspect.signature(function).parameters if name in provided]
     try:
         arguments = json.dumps(dict(given))
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{function.__name__}: its arguments must be JSON to reach Spark: {error}") from None
-    return _MODULE.format(source=source, name=function.__name__, taken=taken, given=arguments)
+    return _MODULE.format(source=_source_of(function), name=function.__name__, taken=taken, given=arguments)

@@ -59,31 +59,36 @@ TIMINGS: Mapping[str, str] = {"operation.duration": "how long a successful opera
 """Timings of all operators; tags: connection, table, operation."""
 
 
+@contextmanager
+def _only_logged() -> Iterator[None]:
+    """Log what goes wrong: its commits have landed, so a task doesn't fail because nobody takes its figures."""
+    try:
+        yield
+    except Exception as error:  # whatever the backend's client raises
+        log.warning("Metrics were not sent: %s: %s", type(error).__name__, error)
+
+
 def names() -> dict[str, tuple[str, ...]]:
     """Return all names of metrics, each with its tags."""
     found = {PREFIX + name: TABLE_TAGS for name in GAUGES} | {PREFIX + n: OPERATION_TAGS for n in (*COUNTERS, *TIMINGS)}
     return found | {f"{PREFIX}operation.failure": (*OPERATION_TAGS, "kind")}
 
 
+@_only_logged()
 def send_health(paimon_conn_id: str, table: str, details: Mapping[str, Any]) -> None:
     """Send the gauges of a table. ``details``: of ``table_health``; with ``score`` None nothing else is known."""
     tags = {"connection": paimon_conn_id, "table": table}
-    with _only_logged(f"The health of {table}"):
-        for name, (_, of) in GAUGES.items():
-            if details["score"] is not None or name == "health.unreadable":
-                _send("gauge", name, tags, of(details))
+    for name, (_, of) in GAUGES.items():
+        if details["score"] is not None or name == "health.unreadable":
+            _send("gauge", name, tags, of(details))
 
 
+@_only_logged()
 def send_success(paimon_conn_id: str, result: Mapping[str, Any], *, try_number: int) -> None:
     """Count an operation that succeeded, and send what it measured.
 
     ``result``: the operation's; those on several tables have no duration.
     """
-    with _only_logged("An operation"):
-        _send_success(paimon_conn_id, result, try_number)
-
-
-def _send_success(paimon_conn_id: str, result: Mapping[str, Any], try_number: int) -> None:
     tags = {"connection": paimon_conn_id, "table": result["table"], "operation": result["operation"]}
     if "duration_s" in result:
         _send("timing", "operation.duration", tags, result["duration_s"] * 1000)
@@ -102,30 +107,18 @@ def _send_success(paimon_conn_id: str, result: Mapping[str, Any], try_number: in
             send_health(paimon_conn_id, one["table"], one)
 
 
+@_only_logged()
 def send_failure(paimon_conn_id: str, table: str, operation: str, kind: str) -> None:
     """Count an operation that failed."""
     tags = {"connection": paimon_conn_id, "table": table, "operation": operation, "kind": kind}
     _send("incr", "operation.failure", tags, 1)
 
 
-@contextmanager
-def _only_logged(what: str) -> Iterator[None]:
-    """Log what goes wrong: its commits have landed, so a task doesn't fail because of its figures."""
-    try:
-        yield
-    except Exception as error:
-        log.warning("%s: metrics were not sent: %s: %s", what, type(error).__name__, error)
-
-
 def _send(method: str, name: str, tags: Mapping[str, str], value: float) -> None:
-    """Send a metric. A task doesn't fail because nobody takes its figures."""
-    try:
-        if _has_tags():
-            getattr(Stats, method)(PREFIX + name, value, tags=dict(tags))
-        else:
-            getattr(Stats, method)(".".join([PREFIX + name, *_segments(tags)]), value)
-    except Exception as error:  # whatever the backend's client raises
-        log.warning("Metric %s%s was not sent: %s", PREFIX, name, error)
+    if _has_tags():
+        getattr(Stats, method)(PREFIX + name, value, tags=dict(tags))
+    else:
+        getattr(Stats, method)(".".join([PREFIX + name, *_segments(tags)]), value)
 
 
 def _segments(tags: Mapping[str, str]) -> Iterator[str]:

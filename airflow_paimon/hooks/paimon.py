@@ -245,10 +245,6 @@ class PaimonHook(BaseHook):
 
         return open_catalog(self.warehouse, self.storage_options)
 
-    def get_conn(self) -> Any:
-        """Return the warehouse's catalog, as ``get_catalog`` does."""
-        return self.get_catalog()
-
     @property
     def scope(self) -> tuple[str, str]:
         """Identifies the connection with its present settings and credentials, which can't be told from it."""
@@ -292,7 +288,7 @@ class PaimonHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Check the settings and look at the warehouse, without Spark; answers within half a minute."""
-        from airflow_paimon.hooks._connection_test import examine
+        from airflow_paimon.hooks._connection_check import examine
 
         good, message = examine(self)
         # The form tests it under a name that Airflow makes up.

@@ -411,4 +411,4 @@ class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):
         hook, users = PaimonHook(self.paimon_conn_id), set()
         for one in self._each():
             users |= {p.snapshot.commit_user for p in publishes(one._main()) if p.undo_tag == one.tag}
-        return list(dict.fromkeys([*super()._set_names(context), *sets_made_by(hook.get_conn(), users)]))
+        return list(dict.fromkeys([*super()._set_names(context), *sets_made_by(hook.get_catalog(), users)]))

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.run_date import with_run_date
-from airflow_paimon.task_run import ERROR_KEY, triggering_user
+from airflow_paimon.task_run import ERROR_KEY
 from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
 
 if TYPE_CHECKING:
@@ -152,11 +152,6 @@ def request_for(params: Mapping[str, Any], operation: str, **values: Any) -> Req
     table = str(replace(found, branch=MAIN) if "branch" in values else found)
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": table}
     return build_request(operation, {**reach, **values})
-
-
-def asked_by(context: Context) -> str | None:
-    """Name who triggered the run: the name for ``triggering_user`` in copies of earlier versions' DAG files."""
-    return triggering_user(context)
 
 
 def failed_instances(context: Context) -> list[tuple[str, int]]:

@@ -101,7 +101,7 @@ class TableSetSensor(StrictTemplates, BaseSensorOperator):
         from airflow_paimon.hooks.paimon import PaimonHook
 
         try:
-            found, missing = awaited_version(PaimonHook(self.paimon_conn_id).get_conn(), self._condition())
+            found, missing = awaited_version(PaimonHook(self.paimon_conn_id).get_catalog(), self._condition())
         except PaimonError as error:
             raise airflow_error(error) from error
         if found is None:

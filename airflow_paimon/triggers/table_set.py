@@ -48,5 +48,5 @@ class TableSetTrigger(WaitingTrigger):
 
     def look(self, hook: PaimonHook) -> dict[str, Any] | None:
         """See ``WaitingTrigger.look``."""
-        found, _ = awaited_version(hook.get_conn(), SetCondition.from_json(self.condition))
+        found, _ = awaited_version(hook.get_catalog(), SetCondition.from_json(self.condition))
         return None if found is None else found.to_json()

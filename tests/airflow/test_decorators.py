@@ -84,16 +84,35 @@ def test_a_function_for_spark_uses_nothing_of_the_dags_file(dag: DAG) -> None:
     def nested(branch: Any) -> Any:
         return [row for row in branch if row is WHERE]
 
-    def own(branch: Any) -> Any:
+    def in_a_class(branch: Any) -> Any:
+        class Rule:
+            cents = CENTS
+            dearer = cents
+
+        return branch, Rule
+
+    def by_default(branch: Any, cents: int = CENTS) -> Any:
+        return branch, cents
+
+    def own(branch: Any, cents: int = len("100")) -> Any:
         import json
 
-        return json.loads(str(branch))
+        class Rule:
+            text = str(branch)
+
+            def read(self) -> Any:
+                return json.loads(self.text), super().__init__(), own
+
+        return [Rule for rule in range(cents) if rule]
 
     with dag:
         with pytest.raises(InvalidInputError, match=r"cents runs in Spark's driver and uses CENTS of the DAG's file"):
             task.paimon_correct(**WHERE)(cents)()
         with pytest.raises(InvalidInputError, match="uses WHERE"):
             task.paimon_correct(**WHERE)(nested)()
+        for wrong in (in_a_class, by_default):
+            with pytest.raises(InvalidInputError, match="uses CENTS of"):
+                task.paimon_correct(**WHERE)(wrong)()
         with pytest.raises(InvalidInputError, match="uses dag"):
             task.paimon_correct(**WHERE)(_closure(dag))()
         with pytest.raises(InvalidInputError, match="made by def"):

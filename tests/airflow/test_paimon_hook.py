@@ -137,7 +137,7 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     good, message = hook.test_connection()
     assert not good
     assert "no Paimon catalog" in message
-    hook.get_conn().register("d", "t", table.schema())
+    hook.get_catalog().register("d", "t", table.schema())
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.test_connection() == (True, f"1 database in catalog {options['uri']}, key 'production': d")
 
@@ -266,7 +266,7 @@ def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogC
     for secret in ("access-key-id", "option-secret", "session-token-value"):
         assert redact(f"it is {secret}!") == "it is ***!"
         assert secret not in caplog.text
-        assert secret not in repr(hook.get_conn())
+        assert secret not in repr(hook.get_catalog())
 
 
 def test_an_unreachable_warehouse_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.hooks._connection_test import within
+from airflow_paimon.hooks._connection_check import within
 from airflow_paimon.hooks.paimon import PaimonHook
 from tests import azure_server, gcs_server, oss_server
 from tests.airflow.conftest import set_connection
@@ -150,7 +150,7 @@ def test_a_catalog_and_the_storage_of_its_tables(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     set_connection(monkeypatch, "jdbc", "paimon", extra=good_one)
     hook = PaimonHook("jdbc")
-    hook.get_conn().register("d", "t", PaimonHook("jdbc").get_table(path=f"s3://{lake.bucket}/wh/d.db/t").schema())
+    hook.get_catalog().register("d", "t", PaimonHook("jdbc").get_table(path=f"s3://{lake.bucket}/wh/d.db/t").schema())
     assert press(monkeypatch, **good_one) == (True, f"1 database in catalog {uri}, key 'jdbc': d")
     nobody = {"uri": "jdbc:postgresql://127.0.0.1:1/x", "jdbc.user": "u", "jdbc.password": "a-password"}
     faults: list[tuple[dict[str, Any], list[str]]] = [
@@ -218,7 +218,7 @@ def test_tables_of_a_catalog_of_which_only_some_are_looked_at(monkeypatch: pytes
     fields: dict[str, Any] = {"warehouse": str(warehouse), "catalog_type": "jdbc", "catalog_options": {"uri": uri}}
     schema = make_table(warehouse).schema()
     set_connection(monkeypatch, "jdbc", "paimon", extra=fields)
-    catalog = PaimonHook("jdbc").get_conn()
+    catalog = PaimonHook("jdbc").get_catalog()
     catalog.register("d", "t", schema)
     (warehouse / "d.db" / "a").mkdir()
     (warehouse / "d.db" / "a" / "schema").symlink_to("schema")  # too many levels
@@ -262,7 +262,7 @@ def test_what_answers_but_is_not_s3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_endpoint_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_paimon.hooks._connection_test.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("airflow_paimon.hooks._connection_check.PATIENCE_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         good, message = press(monkeypatch, "k", "s", warehouse="s3://b/wh", endpoint=endpoint, region=REGION)

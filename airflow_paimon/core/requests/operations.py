@@ -406,7 +406,10 @@ def run_operation(
     from airflow_paimon.core.requests.context import open_context
 
     if operation_of(request.operation).needs_spark:
-        raise UnsupportedFeatureError(f"{request.operation} reads rows: run it as a Spark job (run_on='spark')")
+        raise UnsupportedFeatureError(
+            f"{request.operation} reads rows, which needs Spark: run the job, python -m airflow_paimon job "
+            f"{request.operation}"
+        )
     return perform(replace(open_context(request), in_tasks=in_tasks), request, fold)
 
 

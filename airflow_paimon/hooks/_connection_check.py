@@ -15,8 +15,8 @@ from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.hooks._catalog_test import look_into, shortened
-from airflow_paimon.hooks._masks_test import check_masks
+from airflow_paimon.hooks._catalog_check import look_into, shortened
+from airflow_paimon.hooks._masks_check import check_masks
 from airflow_paimon.runbooks.notify import choose_notifiers
 
 if TYPE_CHECKING:
