@@ -298,16 +298,16 @@ def _check_values(options: argparse.Namespace) -> None:
 
 def _look_up(options: argparse.Namespace) -> Any:
     # Imported here: --help and mistakes need no Arrow.
-    from airflow_paimon.cli import lookups
     from airflow_paimon.core.requests.arguments import read_storage_options
     from airflow_paimon.core.table.paths import MAIN
     from airflow_paimon.core.table.table import resolve_version
+    from airflow_paimon.shown import lookups
 
     _check_values(options)
     storage = read_storage_options(options.storage_options) if options.storage_options else None
     limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
     if options.what == "sets":
-        from airflow_paimon.cli import table_sets
+        from airflow_paimon.shown import table_sets
 
         return table_sets.sets(options.warehouse, storage, limit, options.name)
     if options.what == "audit":
@@ -320,14 +320,14 @@ def _look_up(options: argparse.Namespace) -> Any:
         return of_all[options.what](options.warehouse, storage, limit)
     table, version = _asked_table(options, storage)
     if options.what == "plan":
-        from airflow_paimon.cli.plan import plan
+        from airflow_paimon.shown.correction import plan
 
         values = {"branch": table.branch_name if table.branch_name != MAIN else None, "view": options.view or (),
                   "partitions": options.partitions or (), "mode": options.mode}  # fmt: skip
         reach = {"warehouse": options.warehouse, "storage_options": storage}
         return plan(reach, table.name, options.sql, options.function, values)
     if options.what == "chain":
-        from airflow_paimon.cli.chain import chain
+        from airflow_paimon.shown.chain import chain
 
         return chain(table.branch(MAIN), limit)
     if options.what in _OF_ROWS:

@@ -168,19 +168,19 @@ class ReadableTable(Table):
 
     def columns(self) -> Listing:
         """Show the columns: types, keys and comments."""
-        from airflow_paimon.cli.lookups import schema
+        from airflow_paimon.shown.lookups import schema
 
         return schema(self, 0)
 
     def history(self, limit: int = 50) -> Listing:
         """Show the snapshots of this branch, the newest first; 0 = all."""
-        from airflow_paimon.cli.lookups import snapshots
+        from airflow_paimon.shown.lookups import snapshots
 
         return snapshots(self, limit)
 
     def branches(self) -> Listing:
         """Show main and the branches: their heads, what they were made from, owner, reason and retention."""
-        from airflow_paimon.cli.lookups import branches
+        from airflow_paimon.shown.lookups import branches
 
         return branches(self, 0)
 
@@ -192,7 +192,7 @@ class ReadableTable(Table):
 
     def partitions(self) -> Listing:
         """Show the partitions of the newest snapshot, with their files, bytes and stored rows."""
-        from airflow_paimon.cli.lookups import partitions
+        from airflow_paimon.shown.lookups import partitions
 
         return partitions(self, 0)
 

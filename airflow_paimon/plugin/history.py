@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
-from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.publish.parts import part_texts
+from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, SNAPSHOT_PREFIX, UNDO_TAG_PREFIX, numbered, protects
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.plugin.history_plan import Commit, LaneInput
+from airflow_paimon.plugin.history_plan import LaneInput
 from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
+from airflow_paimon.shown.commit import UNREADABLE, Commit
+from airflow_paimon.shown.commits import commit_of
 
 _PART = 500
 _BYTES = 700
 """About what one commit holds in memory."""
-_PREFIX = "airflow-paimon."
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,56 +100,7 @@ def _one(view: Table, snapshot_id: int) -> Commit | None:
     except NotFoundError:
         return None
     except FormatError as error:
-        return Commit(id=snapshot_id, millis=0, kind="UNREADABLE", operation=error.message)
-
-
-def commit_of(snapshot: Snapshot) -> Commit:
-    """Keep of a snapshot what the history shows."""
-    own = {k.removeprefix(_PREFIX): v for k, v in snapshot.properties.items() if k.startswith(_PREFIX)}
-    return Commit(
-        id=snapshot.id,
-        millis=snapshot.time_millis,
-        kind=snapshot.commit_kind.value,
-        identity=snapshot.identity,
-        operation=_operation(own.get("operation"), snapshot.operation),
-        user=snapshot.commit_user,
-        rows=snapshot.delta_record_count,
-        total=snapshot.total_record_count,
-        schema_id=snapshot.schema_id,
-        approved_by=own.get("approved-by", ""),
-        source=own.get("branch", ""),
-        source_id=_number(own.get("branch-snapshot")),
-        parts=part_texts(snapshot),
-        target=_number(own.get("target-snapshot")),
-        changed=changed_rows(own),
-    )
-
-
-def changed_rows(own: Mapping[str, str]) -> str:
-    """Say how many rows a publish changed, by the diff that was looked at, or a statement, by its own count."""
-    diff, details = _object(own.get("diff")), _object(own.get("details"))
-    total = diff.get("total")
-    counted = {word: total.get(word) for word in ("added", "changed", "deleted")} if isinstance(total, dict) else {}
-    if not any(isinstance(n, int) and n for n in counted.values()):
-        counted = {word: details.get(f"rows_{word}") for word in ("inserted", "updated", "deleted")}
-    return ", ".join(f"{n:,} {word}" for word, n in counted.items() if isinstance(n, int) and n > 0)
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _operation(job: str | None, stored: str | None) -> str:
-    """The job of this package that committed, for a statement its kind (``UPDATE``), else what the writer stored."""
-    return (stored or "") if job in (None, "", "sql") else job
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
+        return Commit(id=snapshot_id, millis=0, kind=UNREADABLE, operation=error.message)
 
 
 def _lane(name: str, about: Outline, commits: Sequence[Commit]) -> LaneInput:

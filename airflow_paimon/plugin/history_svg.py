@@ -8,8 +8,9 @@ from collections.abc import Callable
 from markupsafe import Markup, escape
 
 from airflow_paimon.core.errors import first_few
-from airflow_paimon.plugin.history_plan import PUBLISH, ROLLBACK, Commit, Edge, Lane, Mark, Picture
+from airflow_paimon.plugin.history_plan import Edge, Lane, Mark, Picture
 from airflow_paimon.plugin.sheet import exact_text, signed, tick_texts
+from airflow_paimon.shown.commit import PUBLISH, ROLLBACK, Commit
 
 _LEFT, _TOP, _ROW, _RIGHT = 10, 30, 46, 40
 """Pixels; the style sheet gives the names of the lanes the same heights."""

@@ -13,11 +13,12 @@ from airflow_paimon.core.health.table_health import TableReport, read_healths
 from airflow_paimon.core.table.table import find_tables
 from airflow_paimon.plugin.catalog import Known, Warehouse, checked_name
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, paged, sheet_of, text
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, paged, sheet_of
 from airflow_paimon.plugin.tabs.health import SERVES_SECONDS, score_mark
 from airflow_paimon.shown import glance as glances
 from airflow_paimon.shown import lists
 from airflow_paimon.shown.glance import Glance, glance
+from airflow_paimon.shown.listing import Listing, heads
 
 _ROWS = 50
 _TABLE_BYTES = 3000
@@ -26,15 +27,11 @@ _TABLE_BYTES = 3000
 
 def connections(known: Sequence[Known], q: str, page: int) -> Sheet:
     """List connections."""
-    found = [k for k in known if q.lower() in k.conn_id.lower()]
-    page, pages, first, last = paged(len(found), page, _ROWS)
-    rows = [
-        [Cell(k.conn_id, href=f"{quote(k.conn_id, safe='')}"), text(k.description), Cell(k.origin)]
-        for k in found[first:last]
-    ]
-    columns = (Column("Connection"), Column("Description"), Column("Kept in"))
+    rows = [(k.conn_id, k.description or None, k.origin) for k in known]
+    found = Listing(title="connections", columns=heads("connection | description | kept in"), rows=rows)
     empty = "There is no connection of type paimon that you may read. Admin > Connections makes one."
-    return Sheet(columns=columns, rows=rows, total=len(found), page=page, pages=pages, search=q, empty=empty)
+    links = {"connection": lambda row: quote(row["connection"], safe="")}
+    return sheet_of(found, 0, q=q, page=page, size=_ROWS, empty=empty, links=links)
 
 
 def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
@@ -46,14 +43,11 @@ def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
     reader = ScopedReader(reader, warehouse.scope)
     key = ("databases", warehouse.catalog().label)
     names = reader.get(key, warehouse.databases, until=_soon(), fresh=FRESH_SECONDS)
-    found = [n for n in names if q.lower() in n.lower()]
-    page, pages, first, last = paged(len(found), page, _ROWS)
     link = quote(warehouse.conn_id, safe="")
-    rows = [[Cell(n, href=f"{link}/{quote(n, safe='')}")] for n in found[first:last]]
+    found = Listing(title="databases", columns=heads("database"), rows=[(name,) for name in names])
     empty = "No databases" if q else "The warehouse holds no database (no folder named database.db)"
-    return Sheet(
-        columns=(Column("Database"),), rows=rows, total=len(found), page=page, pages=pages, search=q, empty=empty
-    )
+    links = {"database": lambda row: f"{link}/{quote(row['database'], safe='')}"}
+    return sheet_of(found, 0, q=q, page=page, size=_ROWS, empty=empty, links=links)
 
 
 def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: int) -> tuple[Sheet, bool]:

@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from airflow_paimon.shown.listing import Listing, size_text
+from airflow_paimon.shown.listing import Listing, Noted, size_text, value_of
 
 _DIGEST = re.compile(r"[-_](?:[0-9a-f]{16,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?=-|$)")
+_NOTHING = "-"
 _SPANS = ((86_400_000 * 365, "y"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``mark``: how it is coloured (good, warn, bad, muted). ``airflow``: the link leads to Airflow's own pages.
+    """``mark``: how it is coloured (good, warn, bad, muted). ``href``: one from ``/`` on leads to Airflow's own pages.
 
     ``folded``: all of a text of which ``text`` is the beginning; it unfolds on a click. ``whole_words``: broken at
     blanks alone, which a date is not by itself.
@@ -27,7 +28,6 @@ class Cell:
     title: str = ""
     href: str = ""
     mark: str = ""
-    airflow: bool = False
     folded: str = ""
     whole_words: bool = False
 
@@ -67,19 +67,24 @@ class Sheet:
 
 def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
     """Return ``columns`` and ``rows`` of a sheet, without optional columns in which no row says anything."""
-    kept = [i for i, c in enumerate(columns) if not c.optional or any(row[i].mark != "muted" for row in rows)]
+    kept = [i for i, c in enumerate(columns) if not c.optional or any(row[i].text != _NOTHING for row in rows)]
     return {"columns": [columns[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
 
 
+def heading(name: str, kind: str) -> str:
+    """Return what stands above a column of a list."""
+    return name[:1].upper() + name[1:] + (" (UTC)" if kind == "utc" else "")
+
+
 def _columns(listing: Listing) -> list[Column]:
-    """Return the columns of a list; those of texts are left out where no row says anything, but for the first."""
+    """Return the columns of a list; only the first, and those of numbers, stay where no row says anything."""
     return [
         Column(
-            name[:1].upper() + name[1:] + (" (UTC)" if kind == "utc" else ""),
+            heading(name, kind),
             number=kind in ("number", "size"),
             help=listing.help.get(name, ""),
             roomy=kind == "sentence",
-            optional=place > 0 and kind in ("text", "name", "sql", "time"),
+            optional=place > 0 and kind not in ("number", "size"),
         )
         for place, (name, kind) in enumerate(listing.columns)
     ]
@@ -87,6 +92,11 @@ def _columns(listing: Listing) -> list[Column]:
 
 def _cell(value: Any, kind: str, now_ms: int) -> Cell:
     """Return what a list has in a column of some kind."""
+    if isinstance(value, Noted):
+        cell = _cell(value.value, kind, now_ms)
+        if value.short:
+            cell = Cell(value.short, title="" if value.value is None else str(value.value))
+        return replace(cell, title=value.note or cell.title, mark=value.mark or cell.mark, href=value.href)
     if kind == "number":
         return number(value)
     if kind == "size":
@@ -108,31 +118,32 @@ def sheet_of(
     listing: Listing,
     now_ms: int,
     *,
-    q: str | None,
-    page: int,
-    size: int,
     empty: str,
+    title: str = "",
+    q: str | None = None,
+    page: int = 1,
+    size: int = 0,
     links: ByColumn | None = None,
     marks: ByColumn | None = None,
 ) -> Sheet:
     """Show a page of a list: of its rows those whose first column has ``q``; None: it isn't searched.
 
-    ``links`` and ``marks``: see ``Cell``.
+    ``size``: rows of a page, 0 = all. ``links`` and ``marks``: see ``Cell``.
     """
     names = [name for name, _ in listing.columns]
-    found = [row for row in listing.rows if (q or "").lower() in str(row[0]).lower()]
-    page, pages, first, last = paged(len(found), page, size)
+    found = [row for row in listing.rows if (q or "").lower() in str(value_of(row[0])).lower()]
+    page, pages, first, last = paged(len(found), page, size or max(1, len(found)))
     rows = []
     for row in found[first:last]:
         cells = [_cell(value, kind, now_ms) for value, (_, kind) in zip(row, listing.columns, strict=True)]
-        by_name = dict(zip(names, row, strict=True))
+        by_name = dict(zip(names, map(value_of, row), strict=True))
         for place, name in enumerate(names):
             link, mark = (links or {}).get(name), (marks or {}).get(name)
             href, marked = link(by_name) if link else "", mark(by_name) if mark else ""
-            cells[place] = replace(cells[place], href=href, mark=marked or cells[place].mark)
+            cells[place] = replace(cells[place], href=href or cells[place].href, mark=marked or cells[place].mark)
         rows.append(cells)
     kept = without_empty(_columns(listing), rows)
-    return Sheet(**kept, total=len(found), page=page, pages=pages, search=q, empty=empty)
+    return Sheet(**kept, title=title, total=len(found), page=page, pages=pages, search=q, empty=empty)
 
 
 def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:
@@ -144,7 +155,7 @@ def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:
 
 def number(value: int | None) -> Cell:
     """A count: ``1,234``; a dash when nobody knows."""
-    return Cell("-", mark="muted") if value is None else Cell(f"{value:,}")
+    return Cell(_NOTHING, mark="muted") if value is None else Cell(f"{value:,}")
 
 
 def signed(value: int | None) -> str:
@@ -154,7 +165,7 @@ def signed(value: int | None) -> str:
 
 def size(count: int | None) -> Cell:
     """A number of bytes, the exact one on hovering."""
-    return Cell("-", mark="muted") if count is None else Cell(size_text(count), title=f"{count:,} bytes")
+    return Cell(_NOTHING, mark="muted") if count is None else Cell(size_text(count), title=f"{count:,} bytes")
 
 
 def moment_text(millis: int) -> str:
@@ -192,14 +203,14 @@ def ago(millis: int, now_ms: int) -> str:
 def moment(millis: int | None, now_ms: int) -> Cell:
     """A time, with the exact one and its age on hovering."""
     if millis is None:
-        return Cell("-", mark="muted")
+        return Cell(_NOTHING, mark="muted")
     return Cell(moment_text(millis), title=f"{exact_text(millis)}, {ago(millis, now_ms)}", whole_words=True)
 
 
 def text(value: object) -> Cell:
     """Any text; a dash for None and for nothing."""
     shown = "" if value is None else str(value)
-    return Cell(shown) if shown else Cell("-", mark="muted")
+    return Cell(shown) if shown else Cell(_NOTHING, mark="muted")
 
 
 def shortened(value: object, most: int = 22, tail: int = 0) -> Cell:

@@ -74,7 +74,7 @@ def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, 
 
 def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
     """Plan what the correction will touch, as ``foresee`` does, without asking who is downstream elsewhere."""
-    from airflow_paimon.cli.plan import plan_of
+    from airflow_paimon.shown.correction import plan_of
 
     if params["engine"] == "connector":  # which rows that touches, only the connector knows
         return None

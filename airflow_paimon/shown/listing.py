@@ -17,11 +17,29 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A value, and more for a page: ``short``: shown instead of it; ``note``: on hovering over it; ``mark``: its colour
+    (good, warn, bad, muted); ``href``: where it leads.
+    """
+
+    value: Any
+    short: str = ""
+    note: str = ""
+    mark: str = ""
+    href: str = ""
+
+
+def value_of(cell: Any) -> Any:
+    """Return a value without what is noted of it."""
+    return cell.value if isinstance(cell, Noted) else cell
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time);
     name (of a user or a branch), sentence or sql: a text that may be long; markdown: one that a report shows as it is;
-    value or value number: a value of a row, under the column's own name.
+    value or value number: a value of a row, under the column's own name. ``rows``: of values, ``Noted`` or not.
 
     ``left``: rows that are not shown. ``note``: a line for people below the table. ``help``: what a column means.
     """
@@ -42,7 +60,7 @@ class Listing:
         """Give one object a row; sizes in bytes, times in ISO, in UTC where that is known."""
         names = [name if _is_value(kind) else name.replace(" ", "_") for name, kind in self.columns]
         kinds = [kind for _, kind in self.columns]
-        return [dict(zip(names, map(_plain, row, kinds), strict=True)) for row in self.rows]
+        return [dict(zip(names, map(_plain, map(value_of, row), kinds), strict=True)) for row in self.rows]
 
     def to_text(self, all_of_them: str = "--limit 0 shows all") -> str:
         """Return an aligned table; numbers and sizes stand to the right. ``all_of_them``: how to see what is left."""
@@ -76,7 +94,7 @@ class Listing:
     def cells(self) -> list[list[str]]:
         """Return what people read in each cell."""
         kinds = [kind for _, kind in self.columns]
-        return [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
+        return [[_shown(value_of(v), k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
 
     def _below(self, all_of_them: str) -> list[str]:
         none = [] if self.rows else [f"(no {self.title})"]

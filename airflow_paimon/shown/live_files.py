@@ -6,21 +6,24 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from airflow_paimon.core.format.manifest import FileSource
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import live_columns
+from airflow_paimon.core.table.scan import bucket_folder, live_columns
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.shown.listing import Listing, heads, utc_time
+from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
 from airflow_paimon.shown.lists import STORED_ROWS
 
-_SOURCES = ("append", "compaction")
+_SOURCES = {source.value: source.name for source in FileSource}
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFiles:
-    """``files``: partition, bucket, level, rows, bytes, created (epoch milliseconds), source, schema, name, external.
+    """``files``: partition, stored (as manifests have it), bucket, level, rows, bytes, created (epoch milliseconds),
+    source, schema, name, external.
 
     ``partitions``: partition, files, rows, bytes, buckets, newest, small.
     """
@@ -42,6 +45,7 @@ def read_live_files(table: Table, snapshot: Snapshot | None, small_below: int) -
     texts = pa.array(map(text, stored.dictionary.to_pylist()), pa.string())
     files = pa.table({
         "partition": texts.take(stored.indices),
+        "stored": stored,
         "bucket": pa.array(live.buckets, pa.int32()),
         "level": pa.array(live.levels, pa.int32()),
         "rows": pa.array(live.row_counts, pa.int64()),
@@ -96,6 +100,19 @@ def partitions(live: pa.Table) -> Listing:
     return Listing(title="partitions", columns=names, rows=rows, help=help)
 
 
-def source_name(source: int | None) -> str:
-    """Say who wrote a file."""
-    return "-" if source is None or source >= len(_SOURCES) else _SOURCES[source]
+def files(live: pa.Table, schema: TableSchema) -> Listing:
+    """List files of ``LiveFiles``, with their paths in the table's folder."""
+    values = StoredPartitions(schema).values
+    rows = [
+        (one["partition"], one["bucket"], one["level"], one["rows"], one["bytes"], one["schema"],
+         _SOURCES.get(one["source"]), utc_time(one["created"]),
+         Noted(one["external"] or f"{bucket_folder(schema, values(one['stored']), one['bucket'])}/{one['name']}",
+               short=one["name"]))
+        for one in live.to_pylist()
+    ]  # fmt: skip
+    names = heads(
+        "partition | bucket: number | level: number | stored rows: number | size: size | schema: number | source"
+        " | created: utc | file"
+    )
+    help = {"stored rows": STORED_ROWS, "source": "What wrote it: APPEND is a writer, COMPACT a compaction"}
+    return Listing(title="files", columns=names, rows=rows, help=help)

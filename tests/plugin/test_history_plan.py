@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.plugin.history import changed_rows, commit_of
-from airflow_paimon.plugin.history_plan import Commit, LaneInput, Picture, lay_out
+from airflow_paimon.plugin.history_plan import LaneInput, Picture, lay_out
 from airflow_paimon.plugin.history_svg import describe_all, draw
 from airflow_paimon.plugin.sheet import Column, folded, shortened, text, tick_texts, without_empty
+from airflow_paimon.shown.commit import Commit
+from airflow_paimon.shown.commits import changed_rows, commit_of
 
 MINUTE = 60_000
 

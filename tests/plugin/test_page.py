@@ -173,8 +173,8 @@ def test_every_tab_opens_and_shows_no_secret(get: Get, table: str, tab: str) -> 
 
 def test_branches_say_whose_they_are_and_how_far_from_main(get: Get) -> None:
     shown = texts(get(f"{T}?tab=branches").text)
-    far = r"1 bucket, \+30 stored rows 2 buckets, \+12 stored rows 20\d\d-\d\d-\d\d \d\d:\d\d me yes"
-    assert re.search(rf"fix ready me wrong rate snapshot 2, tag before .* {far}", shown)
+    far = r"1 bucket, \+30 stored rows 2 buckets, \+12 stored rows 2 h 20\d\d-\d\d-\d\d \d\d:\d\d me yes"
+    assert re.search(rf"fix ready me wrong rate main before 2 .* {far}", shown), shown
 
 
 def test_branches_say_what_a_publish_would_do(get: Get, lake: Path) -> None:

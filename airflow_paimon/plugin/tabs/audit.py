@@ -11,24 +11,16 @@ from airflow_paimon.core.audit.audit_record import AuditRecord
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.audit.text import FORMATS, render
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.undo_preview import BY_BUCKET, BY_KEY, BY_ROW, UndoPreview, preview_undo
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.forms import form_card, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
-from airflow_paimon.plugin.sheet import (
-    Cell,
-    Column,
-    Sheet,
-    moment,
-    signed,
-    text,
-)
+from airflow_paimon.plugin.sheet import Cell, Column, Sheet, sheet_of, text
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.shown import lists
+from airflow_paimon.shown.commits import commit_of, commits
 from airflow_paimon.shown.markdown import counted
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/markdown"}
@@ -36,13 +28,6 @@ ENDINGS = {"json": "json", "csv": "csv", "markdown": "md"}
 _ROWS = 50
 _MARKS = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "warn"}
 _UNDO = Column("Undo", help="What taking it back would do now")
-_LATER = (
-    Column("Snapshot", number=True),
-    Column("Committed (UTC)"),
-    Column("Operation"),
-    Column("By"),
-    Column("Stored rows", number=True, help="How it changed them"),
-)
 
 
 def read_records(reader: Reader, main: Table, until: float) -> list[AuditRecord]:
@@ -109,9 +94,12 @@ def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
     preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
     if isinstance(preview, str):
         return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None}
-    later = Sheet(title="What came later, and stays", columns=_LATER, total=preview.later_count,
-                  rows=[_commit(context, s) for s in preview.later], empty="Nothing came later")  # fmt: skip
-    return {"title": _title(record), "lines": _lines(preview), "forms": _forms(context, preview), "later": later}
+    return {
+        "title": _title(record),
+        "lines": _lines(preview),
+        "forms": _forms(context, preview),
+        "later": _later(context, preview),
+    }
 
 
 def _preview(main: Table, snapshot: int) -> UndoPreview | str:
@@ -158,15 +146,11 @@ def _lines(preview: UndoPreview) -> list[str]:
     return [f"It can't be undone this way: {preview.why}", *([f"Changed again: {where}"] if where else [])]
 
 
-def _commit(context: PageContext, snapshot: Snapshot) -> list[Cell]:
-    link = context.asked.href(tab="history", at=f"{MAIN}:{snapshot.id}", page=1)
-    return [
-        Cell(str(snapshot.id), href=link),
-        moment(snapshot.time_millis, context.now_ms),
-        text(snapshot.properties.get(OPERATION_PROPERTY) or snapshot.operation or snapshot.commit_kind.value),
-        text(snapshot.commit_user),
-        Cell(signed(snapshot.delta_record_count)),
-    ]
+def _later(context: PageContext, preview: UndoPreview) -> Sheet:
+    listing = commits([(MAIN, commit_of(s)) for s in preview.later], several=False)
+    links = {"snapshot": lambda row: context.asked.href(tab="history", at=f"{MAIN}:{row['snapshot']}", page=1)}
+    title = "What came later, and stays"
+    return sheet_of(listing, context.now_ms, title=title, empty="Nothing came later", links=links)
 
 
 def _forms(context: PageContext, preview: UndoPreview) -> list[dict[str, Any]]:

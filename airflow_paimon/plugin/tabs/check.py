@@ -34,7 +34,7 @@ def findings_sheet(findings: list[Finding]) -> Sheet:
     """Show findings, the worst first."""
     empty = "Nothing is wrong with this table's metadata"
     marks = {"severity": lambda row: _MARKS[row["severity"]]}
-    return sheet_of(lists.findings(findings), 0, q=None, page=1, size=_MOST, empty=empty, marks=marks)
+    return sheet_of(lists.findings(findings), 0, size=_MOST, empty=empty, marks=marks)
 
 
 def show(context: PageContext) -> Panel:

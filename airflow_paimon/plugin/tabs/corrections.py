@@ -15,28 +15,20 @@ from airflow_paimon.plugin.forms import form_card, known_dags, of_table, visible
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.runs import TableRun
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, ago, moment, text
+from airflow_paimon.plugin.sheet import ago, sheet_of
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
 from airflow_paimon.runbooks.kinds import CORRECTING, Kind
 from airflow_paimon.runbooks.leftovers import PUBLISHING_TASKS, is_of_a_run, run_digest
+from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
 
 _APPROVE = "approve"
 _MOST_POINTS = 20
 _EXPLAINS = ("how_to_go_on", "rejected", "is_complete", "verify", "remove", "find")
 _WRITES = ("correct", "replay", "erase")
 """The tasks that write rows."""
-_COLUMNS = (
-    Column("Run"),
-    Column("Purpose"),
-    Column("Began (UTC)"),
-    Column("By"),
-    Column("State"),
-    Column("Waits for"),
-    Column("Approval"),
-    Column("Branch"),
-    Column("Undo"),
-    Column("Reason", roomy=True),
-    Column("Partitions", roomy=True),
+_COLUMNS = heads(
+    "run | purpose | began: utc | by | state | waits for | approval | branch | undo | reason: sentence | "
+    "partitions: sentence"
 )
 _PURPOSES = {
     Kind.CORRECTION: "correction", Kind.UNDO: "undo", Kind.CLEANUP: "clean-up", Kind.ERASURE: "erasure",
@@ -63,7 +55,8 @@ def show(context: PageContext) -> Panel:
         for run in found
         for point in [of_run.get((_branch(run), _owner(run))) if _has_published(run) else None]
     ]
-    sheet = Sheet(title="Runs", columns=_COLUMNS, rows=rows, total=len(rows), empty=_EMPTY)
+    listing = Listing(title="runs", columns=_COLUMNS, rows=rows)
+    sheet = sheet_of(listing, context.now_ms, title="Runs", empty=_EMPTY)
     notes = [] if len(allowed) == len(known) else ["Runs of DAGs that you may not read are not shown."]
     missing = [kind for kind in _EXPECTED if kind not in {dag.kind for dag in known if not dag.stale}]
     if missing:
@@ -92,46 +85,43 @@ def _row(
     flying: Sequence[RunView],
     point: Published | None,
     undone: Published | None,
-) -> list[Cell]:
+) -> list[object]:
     address = f"{context.airflow}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}"
     became, mark = outcome(view)
     branch = _branch(run)
     rivals = flying if run.kind in CORRECTING else ()
-    waiting = waits_for(view, rivals)
+    waiting, is_there = waits_for(view, rivals), branch in context.branches
     return [
-        Cell(run.run_id, href=address, airflow=True),
-        Cell(_PURPOSES[run.kind], title=run.dag_id),
-        _moment(run.began, context.now_ms),
-        text(run.by),
+        Noted(run.run_id, href=address),
+        Noted(_PURPOSES[run.kind], note=run.dag_id),
+        utc_time(None if run.began is None else _millis(run.began)),
+        run.by or None,
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
         _waits(waiting, run, address),
         _approval(run, view, address, context.now_ms),
-        Cell(branch, href=context.asked.href(tab="history", branch=branch, q=""))
-        if branch in context.branches
-        else text(branch),
+        Noted(branch or None, href=context.asked.href(tab="history", branch=branch, q="") if is_there else ""),
         _undo(context, point, undone),
-        text(run.conf.get("reason")),
-        text(_listed(run.conf.get("partitions"))),
+        run.conf.get("reason"),
+        _listed(run.conf.get("partitions")) or None,
     ]
 
 
-def _waits(waiting: str, run: TableRun, address: str) -> Cell:
+def _waits(waiting: str, run: TableRun, address: str) -> Noted | None:
     """What a run waits for; of a job in Spark how far it is, with a link to its log."""
     if not waiting:
-        return text(None)
+        return None
     running = sorted(t for t, state in run.tasks.items() if state == "running")
     said = [f"{task}: {run.progress[task]}" for task in running if task in run.progress]
-    link = f"{address}/tasks/{running[0]}" if running else ""
-    return Cell("; ".join([waiting, *said]), mark="warn", href=link, airflow=bool(link))
+    return Noted("; ".join([waiting, *said]), mark="warn", href=f"{address}/tasks/{running[0]}" if running else "")
 
 
-def _state(became: str, mark: str, run: TableRun, address: str) -> Cell:
+def _state(became: str, mark: str, run: TableRun, address: str) -> Noted:
     """What became of a run, with a link to the log that says why and what helps, or what was verified."""
     task = next((t for t in _EXPLAINS if run.tasks.get(t) in ("success", "failed")), "")
-    title = f"The log of task {task}" if task else ""
     wrote = next((run.ran_on[t] for t in _WRITES if t in run.ran_on), "")
     became += {"": "", "spark": ", by Spark"}.get(wrote, ", by plain Python")
-    return Cell(became, mark=mark, title=title, href=f"{address}/tasks/{task}" if task else "", airflow=bool(task))
+    note = f"The log of task {task}" if task else ""
+    return Noted(became, mark=mark, note=note, href=f"{address}/tasks/{task}" if task else "")
 
 
 def _branch(run: TableRun) -> str:
@@ -145,25 +135,25 @@ def _owner(run: TableRun) -> str:
     return f"{run.dag_id}/{run.run_id}"
 
 
-def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Cell:
+def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Noted | None:
     link = f"{address}/tasks/{_APPROVE}/required_actions"
     asked = run.approval
     if asked is None:
-        return text(None)
+        return None
     if asked.answered_at is None:
         since = f", asked {ago(_millis(asked.asked_at), now_ms)}" if asked.asked_at else ""
         shown = f"waits{since}" if view.unanswered else "not answered"
-        return Cell(shown, title=asked.subject, href=link, mark="warn" if view.unanswered else "", airflow=True)
-    return Cell(f"{asked.answer} by {asked.answered_by or 'nobody'}", title=asked.subject, href=link, airflow=True)
+        return Noted(shown, note=asked.subject, href=link, mark="warn" if view.unanswered else "")
+    return Noted(f"{asked.answer} by {asked.answered_by or 'nobody'}", note=asked.subject, href=link)
 
 
-def _undo(context: PageContext, point: Published | None, undone: Published | None) -> Cell:
+def _undo(context: PageContext, point: Published | None, undone: Published | None) -> Noted | None:
     if point is None:
-        return text(None)
+        return None
     if undone is not None:
-        return Cell(f"undone by snapshot {undone.snapshot.id}", mark="muted")
+        return Noted(f"undone by snapshot {undone.snapshot.id}", mark="muted")
     link = f"{context.asked.href(q=point.undo_tag)}#start"
-    return Cell(f"snapshot {point.before.id}", title=f"Tag {point.undo_tag}", href=link)
+    return Noted(f"snapshot {point.before.id}", note=f"Tag {point.undo_tag}", href=link)
 
 
 def _has_published(run: TableRun) -> bool:
@@ -217,10 +207,6 @@ def _named(column: str) -> str:
 
 def _listed(partitions: Any) -> str:
     return ", ".join(map(str, partitions)) if isinstance(partitions, list) else ""
-
-
-def _moment(value: datetime | None, now_ms: int) -> Cell:
-    return moment(None if value is None else _millis(value), now_ms)
 
 
 def _millis(value: datetime) -> int:

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.tabs.check import findings_sheet
-from airflow_paimon.plugin.tabs.grid_plan import MEANINGS, SIGNS, group_name, lay_out_grid
+from airflow_paimon.plugin.tabs.grid_plan import MEANINGS, SIGNS, lay_out_grid
 
 _DAYS = 62
 _GROUPS = 200
@@ -55,7 +55,7 @@ def show(context: PageContext) -> Panel:
     if check.layout is None:
         return Panel(notes=["The branches don't make a chain; nothing can be laid out."], sheets=[findings])
     layout, asked = check.layout, context.asked
-    groups = [g for g in check.groups if asked.q.lower() in group_name(layout, g.group).lower()]
+    groups = [g for g in check.groups if asked.q.lower() in (layout.group_text(g.group) or "all").lower()]
     hidden = {f.subject for f in check.findings if f.kind == "hidden-delta"}
     grid = lay_out_grid(layout, groups[:_GROUPS], check.stale, hidden, page=asked.page, width=_DAYS)
     notes = [f"{len(groups) - _GROUPS:,} more groups: search for one."] if len(groups) > _GROUPS else []

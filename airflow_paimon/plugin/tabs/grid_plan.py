@@ -8,7 +8,6 @@ from datetime import datetime
 
 from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.read_plan import GroupReport
-from airflow_paimon.core.table.partitions import format_partition
 
 MEANINGS = {
     "full": "full partition",
@@ -76,12 +75,6 @@ def lay_out_grid(
     return Grid(heads=heads, lines=lines, page=page, pages=pages)
 
 
-def group_name(layout: ChainLayout, group: Values) -> str:
-    """Spell a group for people."""
-    width = layout.group_width
-    return format_partition(group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
-
-
 def _states(
     layout: ChainLayout, group: GroupReport, stale: dict[Values, str], hidden: set[str]
 ) -> dict[datetime, tuple[str, str]]:
@@ -114,7 +107,7 @@ def _state(values: Values, full: set[Values], delta: set[Values], main: set[Valu
 def _line(
     layout: ChainLayout, group: GroupReport, states: dict[datetime, tuple[str, str]], shown: Sequence[datetime]
 ) -> Line:
-    name = group_name(layout, group.group)
+    name = layout.group_text(group.group) or "all"
     empty = ("none", MEANINGS["none"])
     days = tuple(Day(state=s, title=f"{name}: {t}") for s, t in (states.get(m, empty) for m in shown))
     odd = [*group.misspelt, *group.without_time]

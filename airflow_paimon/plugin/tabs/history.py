@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.history import read_lanes
-from airflow_paimon.plugin.history_plan import Commit, LaneInput, Mark, Picture, lay_out
+from airflow_paimon.plugin.history_plan import LaneInput, Mark, Picture, lay_out
 from airflow_paimon.plugin.history_svg import draw
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, shortened, signed, text, without_empty
+from airflow_paimon.plugin.sheet import Sheet, moment
+from airflow_paimon.shown.commit import Commit
+from airflow_paimon.shown.commits import commits
 
 _LANES = 24
 _ROWS = 50
 _DAY = 86_400_000
 _RANGES = ((_DAY, "24 hours"), (7 * _DAY, "7 days"), (30 * _DAY, "30 days"), (365 * _DAY, "1 year"))
-_COLUMNS = (
-    Column("Snapshot", number=True),
-    Column("Branch"),
-    Column("Committed (UTC)"),
-    Column("Kind"),
-    Column("Operation"),
-    Column(
-        "Changed rows",
-        help="Of a publish by the diff before it, of a statement by its own count; else how the stored rows changed, "
-        "which are also earlier versions of rows, and deletes",
-    ),
-    Column("Stored rows", number=True, help="With earlier versions of rows and deletes; a reader may see fewer"),
-    Column("User"),
-    Column("Approved by", optional=True),
-    Column("Tags", optional=True),
-)
 
 
 def show(context: PageContext) -> Panel:
@@ -104,10 +92,14 @@ def _commits(context: PageContext, lanes: Sequence[LaneInput]) -> Sheet:
     if chosen == MAIN:
         found = _once(found)
     found.sort(key=lambda one: (one[1].millis, one[1].id), reverse=True)
-    page, pages, first, last = context.page_of(len(found), _ROWS)
-    rows = [_row(context, branch, c) for branch, c in found[first:last]]
-    return Sheet(title="Commits", **without_empty(_COLUMNS, rows), total=len(found), page=page, pages=pages,
-                 empty="No commits in this range")  # fmt: skip
+
+    def detail(row: Mapping[str, Any]) -> str:
+        return asked.href(at=f"{row['branch']}:{row['snapshot']}")
+
+    listing = commits(found, several=True)
+    sheet = context.sheet(listing, empty="No commits in this range", size=_ROWS, search=False,
+                          links={"snapshot": detail})  # fmt: skip
+    return replace(sheet, title="Commits")
 
 
 def _once(found: list[tuple[str, Commit]]) -> list[tuple[str, Commit]]:
@@ -116,22 +108,6 @@ def _once(found: list[tuple[str, Commit]]) -> list[tuple[str, Commit]]:
     for branch, commit in found:
         seen.setdefault((commit.id, commit.identity or branch), (branch, commit))
     return list(seen.values())
-
-
-def _row(context: PageContext, branch: str, commit: Commit) -> list[Cell]:
-    mark = {"publish": "good", "rollback": "warn", "unreadable": "bad"}.get(commit.role, "")
-    return [
-        Cell(str(commit.id), href=context.asked.href(at=f"{branch}:{commit.id}")),
-        Cell(branch),
-        moment(commit.millis, context.now_ms),
-        Cell(commit.kind, mark=mark),
-        text(commit.what),
-        text(commit.changed or (None if commit.rows is None else signed(commit.rows))),
-        number(commit.total),
-        shortened(commit.user, 36),
-        shortened(commit.approved_by),
-        shortened(", ".join(commit.tags), 40),
-    ]
 
 
 def _find(view: Table, wanted: int) -> Snapshot | None:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, moment, number, sheet_of, size, text
-from airflow_paimon.shown.listing import size_text
-from airflow_paimon.shown.live_files import LiveFiles, partitions, read_live_files, small_below, source_name
+from airflow_paimon.plugin.sheet import ByColumn, Sheet, heading, sheet_of
+from airflow_paimon.shown.listing import Listing, size_text
+from airflow_paimon.shown.live_files import LiveFiles, files, partitions, read_live_files, small_below
 
 _ROWS = 100
 _MANY_SMALL = 10
 """Small files in each bucket, on average, from which the page speaks of compaction."""
 _PARTITIONS = ("partition", "rows", "files", "bytes", "average", "newest", "small")
-"""What the list of partitions has in its columns, in ``LiveFiles``."""
-_FILES = (
-    ("partition", Column("Partition")),
-    ("bucket", Column("Bucket", number=True)),
-    ("level", Column("Level", number=True)),
-    ("rows", Column("Stored rows", number=True)),
-    ("bytes", Column("Size", number=True)),
-    ("schema", Column("Schema", number=True)),
-    ("source", Column("Written by")),
-    ("created", Column("Created (UTC)")),
-    ("name", Column("File")),
-)
+_FILES = ("partition", "bucket", "level", "rows", "bytes", "schema", "source", "created", "name")
+"""What the lists have in their columns, in ``LiveFiles``."""
 
 
 def _live(context: PageContext) -> tuple[LiveFiles, int]:
@@ -48,81 +40,67 @@ def show(context: PageContext) -> Panel:
     live, small = _live(context)
     table = live.partitions
     average = pc.divide(table["bytes"], pc.max_element_wise(table["files"], 1))
-    (shown, total), page, pages = _page(context, table.append_column("average", average), ("partition",))
-    crowded = {r["partition"] for r in shown.to_pylist() if _is_many_small(r)}
-    sheet = sheet_of(
-        partitions(shown), context.now_ms, q=None, page=1, size=_ROWS, empty="No partition holds a file",
+
+    def crowded(row: Mapping[str, Any]) -> str:
+        return "warn" if row["partition"] in many else ""
+
+    is_many = pc.greater_equal(table["small"], pc.multiply(pc.max_element_wise(table["buckets"], 1), _MANY_SMALL))
+    many = set(table.filter(is_many)["partition"].to_pylist())
+    sheet = _sheet(
+        context, table.append_column("average", average), ("partition",), partitions, _PARTITIONS,
         links={"partition": lambda row: context.asked.href(tab="files", q=row["partition"], page=1, sort="")},
-        marks={"small files": lambda row: "warn" if row["partition"] in crowded else ""},
+        marks={"small files": crowded},
     )  # fmt: skip
-    columns = [replace(c, href=_turned(context, n), order=_arrow(context, n))
-               for c, n in zip(sheet.columns, _PARTITIONS, strict=True)]  # fmt: skip
-    sheet = replace(sheet, columns=columns, total=total, page=page, pages=pages, search=context.asked.q)
-    many = sum(_is_many_small(r) for r in live.partitions.select(["small", "buckets"]).to_pylist())
-    notes = [f"{many:,} of {live.partitions.num_rows:,} partitions have many small files (below {size_text(small)}): "
+    notes = [f"{len(many):,} of {table.num_rows:,} partitions have many small files (below {size_text(small)}): "
              f"compact them."] if many else []  # fmt: skip
     return Panel(sheets=[sheet], notes=[*notes, *_elsewhere(context)])
-
-
-def _is_many_small(row: dict[str, Any]) -> bool:
-    return bool(row["small"] >= _MANY_SMALL * max(1, row["buckets"]))
 
 
 def show_files(context: PageContext) -> Panel:
     """Show a page of the data files."""
     live, _ = _live(context)
-    table, page, pages = _page(context, live.files, ("partition", "name"))
-    rows = [_file(context, r) for r in table[0].to_pylist()]
-    sheet = Sheet(columns=_sortable(context, _FILES), rows=rows, total=table[1], page=page, pages=pages,
-                  search=context.asked.q, empty="No files")  # fmt: skip
+    shown = partial(files, schema=context.schema)
+    sheet = _sheet(context, live.files, ("partition", "name"), shown, _FILES)
     return Panel(sheets=[sheet], notes=_elsewhere(context))
 
 
-def _file(context: PageContext, row: dict[str, Any]) -> list[Cell]:
-    return [
-        text(row["partition"]),
-        number(row["bucket"]),
-        number(row["level"]),
-        number(row["rows"]),
-        size(row["bytes"]),
-        number(row["schema"]),
-        Cell(source_name(row["source"])),
-        moment(row["created"], context.now_ms),
-        Cell(row["name"], title=row["external"] or ""),
-    ]
-
-
-def _page(context: PageContext, table: pa.Table, searched: tuple[str, ...]) -> tuple[tuple[pa.Table, int], int, int]:
-    """Search, sort and cut: the rows of the page and how many there are."""
+def _sheet(
+    context: PageContext,
+    table: pa.Table,
+    searched: Sequence[str],
+    shown: Callable[[pa.Table], Listing],
+    order: Sequence[str],
+    *,
+    links: ByColumn | None = None,
+    marks: ByColumn | None = None,
+) -> Sheet:
+    """Search, sort and cut a table, and list the rows of the page. ``order``: by what each column is sorted."""
     asked = context.asked
     if asked.q:
         hits = [pc.match_substring(table[name], asked.q, ignore_case=True) for name in searched]
-        found = hits[0]
-        for more in hits[1:]:
-            found = pc.or_(found, more)
-        table = table.filter(found)
-    order = asked.sort or "-partition"
-    name, direction = order.lstrip("-"), "descending" if order.startswith("-") else "ascending"
-    if name not in table.column_names:
-        name, direction = "partition", "descending"
+        table = table.filter(reduce(pc.or_, hits))
+    by, direction = _order(context, order)
     page, pages, first, last = context.page_of(table.num_rows, _ROWS)
-    chosen = pc.select_k_unstable(table, k=last, sort_keys=[(name, direction)]) if last else pa.array([], pa.int64())
-    return (table.take(chosen[first:]), table.num_rows), page, pages
-
-
-def _sortable(context: PageContext, columns: tuple[tuple[str, Column], ...]) -> list[Column]:
-    return [
-        Column(c.title, c.number, c.help, _turned(context, name), _arrow(context, name)) for name, c in columns
+    chosen = pc.select_k_unstable(table, k=last, sort_keys=[(by, direction)]) if last else pa.array([], pa.int64())
+    empty = "Nothing has this in its name" if asked.q else "No file is live here: nothing was written yet"
+    listing = shown(table.take(chosen[first:]))
+    sheet = sheet_of(listing, context.now_ms, size=_ROWS, empty=empty, links=links, marks=marks)
+    by_title = {heading(name, kind): name_of for (name, kind), name_of in zip(listing.columns, order, strict=True)}
+    columns = [
+        replace(c, href=asked.href(sort=name if asked.sort == f"-{name}" else f"-{name}", page=1),
+                order=direction if by == name else "")
+        for c in sheet.columns
+        for name in [by_title[c.title]]
     ]  # fmt: skip
+    return replace(sheet, columns=columns, total=table.num_rows, page=page, pages=pages, search=asked.q)
 
 
-def _turned(context: PageContext, name: str) -> str:
-    return context.asked.href(sort=name if context.asked.sort == f"-{name}" else f"-{name}", page=1)
-
-
-def _arrow(context: PageContext, name: str) -> str:
-    order = context.asked.sort or "-partition"
-    return "" if order.lstrip("-") != name else "descending" if order.startswith("-") else "ascending"
+def _order(context: PageContext, known: Sequence[str]) -> tuple[str, str]:
+    """Return the column to sort by, and how."""
+    name = context.asked.sort.lstrip("-")
+    if name not in known:
+        return "partition", "descending"
+    return name, "descending" if context.asked.sort.startswith("-") else "ascending"
 
 
 def _elsewhere(context: PageContext) -> list[str]:

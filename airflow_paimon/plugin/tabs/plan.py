@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from airflow.models.connection import Connection
 
-from airflow_paimon.cli.plan import plan_of
 from airflow_paimon.core.correction.sql_words import statement_kind
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.errors import UnsupportedError as Unsupported
@@ -25,23 +24,19 @@ from airflow_paimon.plugin.catalog import without_secrets_of
 from airflow_paimon.plugin.forms import form_card, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.sheet import Cell, Column, Sheet, text
+from airflow_paimon.plugin.sheet import Sheet, sheet_of
 from airflow_paimon.plugin.tabs.corrections import skeleton
 from airflow_paimon.runbooks.downstream import ask_backend
 from airflow_paimon.runbooks.form import in_form_words
 from airflow_paimon.runbooks.kinds import Kind
+from airflow_paimon.shown.correction import plan_of
 from airflow_paimon.shown.correction_text import figure_lines, reader_lines
+from airflow_paimon.shown.listing import Listing, Noted, heads
 
 MODES = ("overwrite", "upsert")
 _SERVES_SECONDS = 60.0
 """A plan reads manifests and other branches, so it is shown for longer than other tabs."""
 _REFUSED = (InvalidInputError, NotFoundError, UnsafeOperationError, Unsupported)
-_COLUMNS = (
-    Column("Who"),
-    Column("Kind"),
-    Column("Known by", roomy=True),
-    Column("Makes", help="Tables of this connection: the form of a pipeline below names them", roomy=True),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,28 +157,31 @@ def _notes(context: PageContext, downstream: Mapping[str, Any]) -> list[str]:
 
 
 def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[consumers.Consumer]) -> Sheet:
-    rows = [_dag(context, one) for one in used]
+    rows: list[tuple[object, ...]] = [_dag(context, one) for one in used]
     rows += [
-        [Cell(one["table"]), Cell("table"), Cell(f"replayed as {one['source']}, from snapshot {one['snapshot']} on"),
-         text(one["table"])]
+        (one["table"], "table", f"replayed as {one['source']}, from snapshot {one['snapshot']} on", one["table"])
         for one in downstream["replays"]
-    ]  # fmt: skip
+    ]
     lineage = downstream["lineage"] or {"datasets": (), "jobs": ()}
     rows += [
-        [Cell(one["table"] or one["name"]), Cell("table" if one["table"] else "dataset"),
-         Cell(f"OpenLineage: made by {one['by']}"), text(one["table"])]
+        (one["table"] or one["name"], "table" if one["table"] else "dataset", f"OpenLineage: made by {one['by']}",
+         one["table"])
         for one in lineage["datasets"]
     ]  # fmt: skip
-    rows += [[Cell(name), Cell("job"), Cell("OpenLineage: reads it"), text(None)] for name in lineage["jobs"]]
-    empty = f"Nobody that is known: no DAG is scheduled on its asset, and none of {downstream['tables_looked_at']:,} "
-    return Sheet(title="Who is downstream", columns=_COLUMNS, rows=rows, total=len(rows),
-                 empty=f"{empty}other tables of the database was replayed from it")  # fmt: skip
+    rows += [(name, "job", "OpenLineage: reads it", None) for name in lineage["jobs"]]
+    listing = Listing(title="downstream", columns=heads("who | kind | known by: sentence | makes: sentence"), rows=rows,
+                      help={"makes": "Tables of this connection: the form of a pipeline below names them"})  # fmt: skip
+    empty = (
+        f"Nobody that is known: no DAG is scheduled on its asset, and none of {downstream['tables_looked_at']:,} other "
+        f"tables of the database was replayed from it"
+    )
+    return sheet_of(listing, context.now_ms, title="Who is downstream", empty=empty)
 
 
-def _dag(context: PageContext, one: consumers.Consumer) -> list[Cell]:
+def _dag(context: PageContext, one: consumers.Consumer) -> tuple[object, ...]:
     link = f"{context.airflow}/dags/{quote(one.dag_id, safe='')}"
     how = f"{one.how}; paused" if one.paused else one.how
-    return [Cell(one.dag_id, href=link, airflow=True), Cell("DAG"), Cell(how), text(", ".join(one.makes))]
+    return Noted(one.dag_id, href=link), "DAG", how, ", ".join(one.makes) or None
 
 
 def _forms(context: PageContext, correction: _Correction, tables: Sequence[str]) -> list[dict[str, Any]]:

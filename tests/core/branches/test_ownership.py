@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.cli.lookups import branches
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -22,6 +21,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.shown.lookups import branches
 from tests.core.branches.test_interrupted_branches import CASES, At, Case, check, forget, repair_all, run_on, start
 from tests.core.tables import append, names, rewrite, run
 from tests.randomness import moments

@@ -98,7 +98,7 @@ def _group_row(check: ChainCheck, group: GroupReport, stale: int) -> list[Any]:
     assert check.state is not None
     layout = check.state.layout
     return [
-        _group_text(layout, group.group),
+        layout.group_text(group.group) or "all",
         len(group.snapshot),
         len(group.delta),
         len(group.pending),
@@ -123,7 +123,7 @@ def _gaps(check: ChainCheck) -> list[list[Any]]:
             if last is not None and next(layout.clock.times_between(last, moment)) == moment:
                 rows[-1][2:] = [text, rows[-1][3] + 1]
             else:
-                rows.append([_group_text(layout, group.group), text, text, 1])
+                rows.append([layout.group_text(group.group) or "all", text, text, 1])
             last = moment
     return rows
 
@@ -153,7 +153,7 @@ def _reads(check: ChainCheck) -> list[list[Any]]:
             ]
         )
     for group in broken:
-        text = _group_text(layout, group)
+        text = layout.group_text(group) or "all"
         why = "a partition of the group is without a partition time; see the findings"
         rows.append([text, "refused", None, why, None])
     return rows
@@ -172,11 +172,6 @@ def _made_of(layout: ChainLayout, read: PartitionRead) -> str:
     noun = "delta" if len(read.deltas) == 1 else "deltas"
     changes = [f"{len(read.deltas)} {noun} {' '.join(deltas)}"] if deltas else []
     return " + ".join([*start, *changes]) or f"{read.source} {_chain_text(layout, read.target)}"
-
-
-def _group_text(layout: ChainLayout, group: Values) -> str:
-    width = layout.group_width
-    return format_partition(group, layout.partition_keys[:width], layout.partition_types[:width]) or "all"
 
 
 def _chain_text(layout: ChainLayout, values: Values) -> str:

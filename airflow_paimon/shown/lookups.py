@@ -12,14 +12,13 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
-from airflow_paimon.core.publish.replace_main import main_state_text
-from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, find_databases, find_tables, matching_tables
+from airflow_paimon.shown import branches as shown_branches
 from airflow_paimon.shown import glance, lists, live_files
-from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
+from airflow_paimon.shown.commits import commit_of, commits
+from airflow_paimon.shown.listing import Listing, heads, limited
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -64,39 +63,11 @@ def health(table: Table, limit: int) -> Listing:
 
 def branches(table: Table, limit: int) -> Listing:
     """List main and the branches: their heads, what they were made from, and which one main is the state of."""
-    made = {row["branch_name"]: row for row in inspect(table, "branches").to_pylist()}
-    options = TableOptions(table.schema().options)
-    roles: dict[str | None, str | None] = {MAIN: main_state_text(table)}
-    roles |= {options.snapshot_branch: "chain: full partitions", options.delta_branch: "chain: changes"}
-    if options.fallback_branch:
-        roles[options.fallback_branch] = "fallback"
-    rows = []
-    for name in (MAIN, *made):
-        view = table.branch(name)
-        head = view.latest_snapshot() if view.exists() else None
-        schema = view.schema_ids()[-1] if view.exists() else None
-        about = made.get(name, {})
-        rows.append(
-            [
-                name,
-                head.id if head else None,
-                utc_time(head.time_millis) if head else None,
-                schema,
-                about.get("from_branch"),
-                about.get("tag_name"),
-                about.get("tagged_snapshot_id"),
-                about.get("owner"),
-                about.get("retention"),
-                about.get("protected_by"),
-                roles.get(name) or about.get("reason"),
-            ]
-        )
-    shown, left = limited(rows, limit)
-    columns = heads(
-        "branch | snapshot: number | committed: utc | schema: number | from | tag | base: number | owner | "
-        "retention | protected by | what for"
+    main = table.require().branch(MAIN)
+    found = [(name, shown_branches.branch_facts(main, name)) for name in (MAIN, *main.branch_names())]
+    return shown_branches.branches(found, shown_branches.roles_of(main, TableOptions(table.schema().options))).first(
+        limit
     )
-    return Listing(title="branches", columns=columns, rows=shown, left=left)
 
 
 def schema(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
@@ -117,24 +88,8 @@ def tags(table: Table, limit: int) -> Listing:
 def snapshots(table: Table, limit: int) -> Listing:
     """List the branch's snapshots, the newest first; only those that are shown are read."""
     ids, left = limited(list(reversed(table.require().snapshot_ids())), limit)
-    rows = [
-        (
-            s.id,
-            utc_time(s.time_millis),
-            s.commit_kind.value,
-            s.properties.get(OPERATION_PROPERTY) or s.operation,
-            s.total_record_count,
-            s.delta_record_count,
-            s.schema_id,
-            s.commit_user,
-        )
-        for s in table.snapshots(list(ids))
-    ]
-    columns = heads(
-        "snapshot: number | committed: utc | kind | operation | stored rows: number | "
-        "stored change: number | schema: number | user"
-    )
-    return Listing(title="snapshots", columns=columns, rows=rows, left=left, note=_elsewhere(table))
+    found = [(table.branch_name, commit_of(s)) for s in table.snapshots(list(ids))]
+    return replace(commits(found, several=False), left=left, note=_elsewhere(table))
 
 
 def partitions(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
@@ -147,15 +102,12 @@ def partitions(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
 
 def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
     """List the data files of a snapshot (None: the branch's newest one), by partition and bucket."""
+    live = live_files.read_live_files(table, at or table.latest_snapshot(), 1).files
     order = [("partition", "descending"), ("bucket", "ascending"), ("level", "ascending")]
-    rows = inspect(table, "files", at).sort_by(order).to_pylist()
-    shown, left = limited(rows, limit)
-    names = ("partition", "bucket", "level", "record_count", "file_size_in_bytes", "schema_id", "file_source")
-    columns = heads(
-        "partition | bucket: number | level: number | stored rows: number | size: size | schema: number | source | file"
-    )
-    found = [[*(r[n] for n in names), r["file_path"].removeprefix(f"{table.store.uri.rstrip('/')}/")] for r in shown]
-    return Listing(title="files", columns=columns, rows=found, left=left, note=_elsewhere(table))
+    shown = live.sort_by(order)
+    most = limit or live.num_rows
+    listing = live_files.files(shown.slice(0, most), table.schema())
+    return replace(listing, left=max(0, live.num_rows - most), note=_elsewhere(table))
 
 
 def storage(table: Table, limit: int) -> Listing:
