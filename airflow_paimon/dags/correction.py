@@ -22,10 +22,10 @@ from airflow_paimon.dags.flink_jobs import (
     FlinkJob,
     add_flink_jobs,
     all_are_stopped,
-    declared_jobs,
     form_field,
     need_not_wait,
     of_publishes,
+    stopped_jobs,
 )
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
@@ -237,7 +237,7 @@ def report(**context: Any) -> dict[str, Any]:
     """
     ti, planned = context["ti"], context["ti"].xcom_pull(task_ids="check_params")
     form = form_of(context)
-    if stops := all_are_stopped(form, declared_jobs(context)):
+    if stops := all_are_stopped(context):
         form["writers_stopped"] = True
     with in_airflows_terms():
         made = correction.plan_publish(
@@ -255,7 +255,7 @@ def report(**context: Any) -> dict[str, Any]:
         raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
     ran = where_it_ran({name: ti.xcom_pull(task_ids=name) for name in ("correct", "check", "diff")})
     made["markdown"] += f"\n\n{ran}" if ran else ""
-    if jobs := form.get(FIELD):
+    if jobs := stopped_jobs(context):
         made["markdown"] += "\n\nFlink jobs that are stopped for the publish, and started after it: "
         made["markdown"] += escape(", ".join(jobs)) + ("." if stops else "; other jobs of this DAG go on.")
     if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
@@ -288,6 +288,9 @@ def verify(**context: Any) -> dict[str, Any]:
 def how_to_go_on(**context: Any) -> None:
     """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
     ti, errors = context["ti"], failed_errors(context)
+    errors.pop("rejected", None)
+    if not errors:
+        raise AirflowSkipException("Nothing failed")
     planned, first = ti.xcom_pull(task_ids="check_params"), next(iter(errors))
     if planned is None:
         helps = advice.for_the_form(errors[first])
@@ -344,7 +347,7 @@ def add_tasks(
     """Add the tasks, in the order of their names above."""
     steps = [check_params(), *_correct_and_compare(), (reported := report())]
     approve = ask_for_approval("wait_for_quiet", four_eyes="{{ params.four_eyes }}")
-    quiet, publishes = _wait_for_quiet(flink_jobs), _publish(flink_jobs)
+    quiet, publishes = _wait_for_quiet(), _publish(flink_jobs)
     verified = verify()
     delete_branch, delete_tag = _clean_up()
     for earlier, later in pairwise([*steps, approve]):
@@ -412,7 +415,7 @@ def _correct_and_compare() -> list[BaseOperator]:
     return [tag_main, create_branch, correct, wait, check, diff]
 
 
-def _wait_for_quiet(flink_jobs: Sequence[FlinkJob]) -> BaseOperator:
+def _wait_for_quiet() -> BaseOperator:
     return BucketsQuietSensor(
         task_id="wait_for_quiet",
         branch=PLANNED % "branch",
@@ -420,7 +423,7 @@ def _wait_for_quiet(flink_jobs: Sequence[FlinkJob]) -> BaseOperator:
         writers_stopped="{{ params.writers_stopped }}",
         deferrable=True,
         poke_interval=30,
-        pre_execute=partial(need_not_wait, flink_jobs),
+        pre_execute=need_not_wait,
     )
 
 

@@ -1,6 +1,7 @@
 """Flink jobs that a correction stops right before its publish and starts from their savepoints after it.
 
 stop_NAME, between wait_for_quiet and the publish -> resume_NAME, after the publish, whatever became of it.
+resume_NAME and how_to_go_on are teardown tasks, which Airflow runs even in a run that a person marks as failed.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator, Param
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.text_files import names_file
-from airflow_paimon.hooks.flink import FlinkHook
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.hooks.flink import FlinkHook, JobState, PatientLook
+from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.flink import (
     SAVEPOINT,
     FlinkSqlOperator,
@@ -26,12 +30,17 @@ from airflow_paimon.operators.flink import (
     starts_job,
     statements_of,
 )
-from airflow_paimon.task_run import in_airflows_terms, operation_id
+from airflow_paimon.runbooks.form import form_of, open_main, table_of
+from airflow_paimon.task_run import ERROR_KEY, in_airflows_terms, operation_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 FIELD = "flink_jobs"
+_BEGUN = "flink_job"
+"""The XCom of a task that may have stopped a job; unlike its state, it outlasts a Clear after which it is skipped."""
+_SECONDS_TO_END = 30
+"""How long a task may go on that a person has ended: until its next heartbeat, and until it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +48,14 @@ class FlinkJob:
     """A Flink job that writes the tables of a correction DAG.
 
     ``name``: its name in Flink, which no other job has. ``sql`` and ``settings``: what starts it, as
-    ``FlinkSqlOperator`` takes them. ``savepoints``: the folder for its savepoints, when not the cluster's own.
+    ``FlinkSqlOperator`` takes them. ``tables``: those that it writes, such as ``sales.orders``; a correction of another
+    one leaves the job alone. Left out: the table of the DAG, which is locked then. ``savepoints``: the folder for its
+    savepoints, when not the cluster's own.
     """
 
     name: str
     sql: str
+    tables: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     flink_conn_id: str = FlinkHook.default_conn_name
     savepoints: str | None = None
@@ -77,18 +89,29 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
         type=["array", "null"],
         items={"type": "string", "enum": names},
         examples=names,
+        tables={job.name: list(job.tables) for job in jobs},
     )
 
 
-def all_are_stopped(params: Mapping[str, Any], declared: Sequence[str]) -> bool:
-    """Say whether a run stops all jobs that the DAG's author has declared."""
-    return bool(declared) and set(declared) <= set(params.get(FIELD) or ())
-
-
-def declared_jobs(context: Context) -> list[str]:
-    """Name the jobs that the DAG's author has declared."""
+def writing_jobs(context: Context) -> list[str]:
+    """Name the declared jobs that write the table of a run."""
     params: Any = context["dag"].params
-    return list(params.get_param(FIELD).schema["items"]["enum"]) if FIELD in params else []
+    if FIELD not in params:
+        return []
+    table = str(replace(table_of(context["params"]), branch=MAIN))
+    declared = params.get_param(FIELD).schema["tables"]
+    return [name for name, tables in declared.items() if not tables or table in tables]
+
+
+def stopped_jobs(context: Context) -> list[str]:
+    """Name the jobs that a run stops."""
+    chosen = context["params"].get(FIELD) or ()
+    return [name for name in writing_jobs(context) if name in chosen]
+
+
+def all_are_stopped(context: Context) -> bool:
+    """Say whether a run stops all declared jobs that write its table."""
+    return bool(found := stopped_jobs(context)) and found == writing_jobs(context)
 
 
 def of_publishes(jobs: Sequence[FlinkJob]) -> dict[str, Any]:
@@ -96,14 +119,32 @@ def of_publishes(jobs: Sequence[FlinkJob]) -> dict[str, Any]:
     return {"trigger_rule": "none_failed_min_one_success", "pre_execute": partial(check_stopped, jobs)}
 
 
-def need_not_wait(jobs: Sequence[FlinkJob], context: Context) -> None:
+def need_not_wait(context: Context) -> None:
     """Let the wait for quiet buckets succeed, if all jobs are stopped after it."""
-    if all_are_stopped(context["params"], [job.name for job in jobs]):
+    if all_are_stopped(context):
         context["task"].writers_stopped = True
 
 
-def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: list[Any], last: BaseOperator) -> None:
-    """Add the tasks of each job, and let the publishes wait for the stops."""
+def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: list[Any], last: Any) -> None:
+    """Add the tasks of each job, and let the publishes wait for the stops.
+
+    Raises:
+        InvalidInputError: the DAG has a limit of time, at which Airflow skips teardown tasks, too; or nothing says what
+            a job writes.
+    """
+    if not jobs:
+        return
+    if open_ended := [job.name for job in jobs if not job.tables and "table" not in locked_names(quiet.dag.params)]:
+        raise InvalidInputError(
+            f"DAG {quiet.dag.dag_id!r} can correct any table: give Flink job {open_ended[0]!r} the tables that it "
+            f"writes, or lock the field table"
+        )
+    if quiet.dag.dagrun_timeout is not None:
+        raise InvalidInputError(
+            f"DAG {quiet.dag.dag_id!r}: dagrun_timeout would leave the Flink jobs stopped; limit the tasks instead, by "
+            f"execution_timeout in default_args"
+        )
+    last.as_teardown(on_failure_fail_dagrun=True)
     for job in jobs:
         stop = StopFlinkJobOperator(
             task_id=f"stop_{job.task_name}",
@@ -123,8 +164,8 @@ def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: lis
             job_name=job.name,
             flink_conn_id=job.flink_conn_id,
             stopped_by=stop.task_id,
-            trigger_rule="all_done",
-        )
+            publishes=[one.task_id for one in publishes],
+        ).as_teardown(on_failure_fail_dagrun=True)
         quiet >> stop >> publishes >> resume >> last
         stop >> resume
         stop >> last
@@ -133,27 +174,35 @@ def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: lis
 def check_stopped(jobs: Sequence[FlinkJob], context: Context) -> None:
     """Let the publish replace what the jobs had open, if all of them are stopped, and see that they still are.
 
+    An earlier try that has published returns its result, whatever runs.
+
     Raises:
         AirflowSkipException: the run publishes the other way.
             UnsafeOperationError: a job runs again, as it does when only the publish was cleared.
     """
-    params = context["params"]
-    if params["publish"] != context["ti"].task_id:
-        raise AirflowSkipException(f"This run publishes by {params['publish']}")
+    if (way := context["params"]["publish"]) != context["ti"].task_id:
+        raise AirflowSkipException(f"This run publishes by {way}")
+    chosen = [job for job in jobs if job.name in stopped_jobs(context)]
     with in_airflows_terms(context):
-        for job in jobs:
-            if job.name in (params[FIELD] or ()) and (ids := FlinkHook(job.flink_conn_id).running(job.name)):
-                raise UnsafeOperationError(
-                    f"Flink job {job.name!r} runs again ({', '.join(ids)}): clear task stop_{job.task_name} with its "
-                    f"downstream"
-                )
-    if all_are_stopped(params, [job.name for job in jobs]):
+        runs = [(job, ids) for job in chosen if (ids := FlinkHook(job.flink_conn_id).running(job.name))]
+        if runs and not _has_published(context):
+            job, ids = runs[0]
+            raise UnsafeOperationError(
+                f"Flink job {job.name!r} runs again ({', '.join(ids)}): clear task stop_{job.task_name} with its "
+                f"downstream"
+            )
+    if all_are_stopped(context):
         context["task"].writers_stopped = True
 
 
+def _has_published(context: Context) -> bool:
+    found = publishes(open_main(form_of(context)))
+    return any(one.snapshot.commit_user == operation_id(context) for one in found)
+
+
 def _unless_left_out(name: str, context: Context) -> None:
-    if name not in (context["params"][FIELD] or ()):
-        raise AirflowSkipException(f"Flink job {name!r} is not among the Flink jobs of this run: it goes on")
+    if name not in stopped_jobs(context):
+        raise AirflowSkipException(f"Flink job {name!r} is left out, or writes other tables: it goes on")
 
 
 class StopFlinkJobOperator(FlinkStopOperator, FlinkSqlOperator):
@@ -163,6 +212,7 @@ class StopFlinkJobOperator(FlinkStopOperator, FlinkSqlOperator):
 
     def execute(self, context: Context) -> str:
         """Let Flink plan the job, and stop it."""
+        context["ti"].xcom_push(key=_BEGUN, value=self.job)
         hook = FlinkHook(self.flink_conn_id)
         with in_airflows_terms(context):
             self._refuse_from_outside(hook, context)
@@ -172,69 +222,92 @@ class StopFlinkJobOperator(FlinkStopOperator, FlinkSqlOperator):
 
 class ResumeFlinkJobOperator(FlinkSqlOperator):
     """
-    Start a job from the savepoint with which a task of the same run has stopped it, whatever that task said in the end.
+    Let a job run that a task of the same run may have stopped: start it from that savepoint, unless it runs.
 
-    Skipped when that task never began, or the job runs.
+    Skipped when that task never began. The new job's id is made from the savepoint, so Flink refuses a second one.
 
     :param stopped_by: the task
+    :param publishes: the tasks that must have ended before the job starts
     """
 
-    def __init__(self, *, stopped_by: str, **kwargs: Any) -> None:
+    def __init__(self, *, stopped_by: str, publishes: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(deferrable=False, **kwargs)
         self.stopped_by = stopped_by
+        self.publishes = publishes
 
     def _start(self, context: Context, hook: FlinkHook) -> str | None:
-        ti = context["ti"]
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[self.stopped_by], run_ids=[ti.run_id])
-        if states.get(ti.run_id, {}).get(self.stopped_by) not in ("success", "failed"):
+        ti, name = context["ti"], str(self.job_name)
+        states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+        began = states.get(self.stopped_by) in ("success", "failed")
+        if not began and ti.xcom_pull(task_ids=self.stopped_by, key=_BEGUN) is None:
             raise AirflowSkipException(f"Task {self.stopped_by} did not run, so the job was not stopped")
+        self._let_end(ti, states)
+        said = ti.xcom_pull(task_ids=self.stopped_by)
         try:
-            self.savepoint = self._left_savepoint(context, hook)
+            found = self._settled(hook, savepoint_place(ti.dag_id, ti.run_id, self.stopped_by))
+            if found.state == "running":
+                self.log.info("Flink job %r runs: %s", name, found.job_id)
+                return self._wait(context, hook, job_id=found.job_id)
+            self.savepoint = said = self._own_savepoint(ti, hook, found, said)
             return super()._start(context, hook)
+        except UnsafeOperationError:
+            raise
         except PaimonError as error:
-            error.message += f". {self._by_hand(ti.xcom_pull(task_ids=self.stopped_by))}"
+            path = self.savepoint or (None if self._was_cleared(ti) else said)
+            by_hand = f"; or {self._by_hand(path)}" if path else ""
+            error.message += f". To start the job: clear task {self.task_id}{by_hand}"
             error.args = (error.message,)
             raise
 
     def on_kill(self) -> None:
         """Leave the job alone, which is to run; a retry finds it."""
-        self._job = None
-        super().on_kill()
 
-    def _left_savepoint(self, context: Context, hook: FlinkHook) -> str | None:
-        """Return the savepoint; None when an earlier try has started the job from it.
+    def _let_end(self, ti: Any, states: Mapping[str, Any]) -> None:
+        """Wait for a stop or a publish that a person has ended: neither must go on once the job was looked at."""
+        ended = [one for one in (self.stopped_by, *self.publishes) if states.get(one) in ("success", "failed")]
+        if any(ti.xcom_pull(task_ids=n) is None and ti.xcom_pull(task_ids=n, key=ERROR_KEY) is None for n in ended):
+            self.log.info("A task was ended from outside: waiting %s s until its worker is gone", _SECONDS_TO_END)
+            time.sleep(_SECONDS_TO_END)
+
+    def _settled(self, hook: FlinkHook, place: str) -> JobState:
+        """Return what has become of the job, once no stop goes on."""
+
+        def look() -> JobState | None:
+            found = hook.state_of(str(self.job_name), place)
+            return None if found.state == "stopping" else found
+
+        late = f"Flink job {self.job_name!r} has not stopped within {self.timeout} s, as it was asked to"
+        return PatientLook(look, time.time() + self.timeout, late).wait(self.poll_interval)
+
+    def _own_savepoint(self, ti: Any, hook: FlinkHook, found: JobState, said: str | None) -> str:
+        """Return the savepoint to start from.
 
         Raises:
-            AirflowSkipException: the job runs. UnsafeOperationError: there is no savepoint of this run, or the job ran
-                since.
+            UnsafeOperationError: the job has run since, or was stopped by others, or nobody can tell.
         """
-        ti, name = context["ti"], str(self.job_name)
-        if hook.job_to_submit(operation_id(context))[1]:
-            return None
-        while active := hook.running(name):
-            if not hook.is_stopping(active[0]):
-                raise AirflowSkipException(f"Flink job {name!r} runs: {active[0]}")
-            time.sleep(self.poll_interval)
-        if left := hook.stopped_in(name, savepoint_place(ti.dag_id, ti.run_id, self.stopped_by)):
-            return left
-        said = ti.xcom_pull(task_ids=self.stopped_by)
-        if said and not hook.jobs(name):  # the JobManager has begun anew since, and knows no job that has ended
-            return str(said)
-        raise UnsafeOperationError(
-            f"Flink job {name!r} doesn't run, and this run has not stopped it last: {hook.how_it_ended(name)}"
-        )
-
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """Submit the job, but never from nothing: it would read its source from the start."""
-        if self.savepoint is None:
+        if found.savepoint is not None:
+            return found.savepoint
+        if found.job_id is not None:
+            left = hook.left_by(found.job_id)
+            helps = f"Unless another run has stopped it, which will start it: {self._by_hand(left)}"
             raise UnsafeOperationError(
-                f"Flink job {self.job_name!r}, which this task had started, is not known any more"
+                f"Flink job {self.job_name!r} doesn't run, and this run has not stopped it last: "
+                f"{hook.how_it_ended(found.job_id)}. {helps if left else 'Start it yourself'}"
             )
-        return super()._run(*args, **kwargs)
+        if said is None or self._was_cleared(ti):
+            raise UnsafeOperationError(
+                f"Flink knows no job {self.job_name!r} any more, so it can't tell whether the job ran after task "
+                f"{self.stopped_by} stopped it. If it did not: {self._by_hand(said)}"
+            )
+        return said
 
-    def _by_hand(self, stopped_with: object) -> str:
-        path = self.savepoint or stopped_with or "(the path that it left)"
+    def _was_cleared(self, ti: Any) -> bool:
+        """Whether this may be long after the savepoint, and the job may have run meanwhile."""
+        return bool(ti.max_tries > self.retries)
+
+    def _by_hand(self, path: str | None) -> str:
+        from_path = path or f"the path of its savepoint, which the log of task {self.stopped_by} says"
         return (
-            f"To start Flink job {self.job_name!r}: clear task {self.task_id}; or give Flink's SQL client SET "
-            f"'pipeline.name' = '{self.job_name}'; SET '{SAVEPOINT}' = '{path}'; and then its SQL"
+            f"give Flink's SQL client SET 'pipeline.name' = '{self.job_name}'; SET '{SAVEPOINT}' = '{from_path}'; and "
+            f"then the job's SQL"
         )

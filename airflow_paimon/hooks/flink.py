@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook
@@ -33,6 +33,7 @@ _TIMEOUT_SECONDS = (10, 60)
 _LISTED = 20
 _MOST_MISSES = 30
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class FlinkError(PaimonError):
@@ -45,6 +46,12 @@ class FlinkUnreachableError(FlinkError):
     """Nothing answers, or not yet."""
 
 
+class FlinkSqlError(FlinkError):
+    """A statement is wrong."""
+
+    retryable = False
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """A stop with savepoint that was asked for. ``folder``: where the savepoint goes."""
@@ -54,15 +61,37 @@ class Stop:
     folder: str
 
 
-@dataclass(slots=True)
-class PatientLook:
-    """A look that may find nothing for some times in a row, as while another JobManager takes over."""
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What has become of a job, as seen by the task that stops it or has stopped it.
 
-    look: Callable[[], str | None]
+    ``state``: ``running``; ``stopping``, with a savepoint; ``stopped``, by that task, with ``savepoint``; ``ended`` by
+    anything else; ``unknown``: the JobManager knows no such job, or none that got on.
+    """
+
+    state: str
+    job_id: str | None = None
+    savepoint: str | None = None
+
+
+@dataclass(slots=True)
+class PatientLook(Generic[T]):
+    """A look that may find nothing for some times in a row, as while another JobManager takes over.
+
+    ``until``: epoch seconds at which to give up, with the error ``late``.
+    """
+
+    look: Callable[[], T | None]
+    until: float | None = None
+    late: str = ""
     misses: int = 0
 
-    def __call__(self) -> str | None:
-        """Look once; None: not yet."""
+    def __call__(self) -> T | None:
+        """Look once; None: not yet.
+
+        Raises:
+            FlinkError: it is late.
+        """
         try:
             found = self.look()
         except FlinkUnreachableError as error:
@@ -70,8 +99,17 @@ class PatientLook:
             if self.misses >= _MOST_MISSES:
                 raise
             log.warning("%s; looking again", error.message)
-            return None
-        self.misses = 0
+            found = None
+        else:
+            self.misses = 0
+        if found is None and self.until is not None and self.until <= time.time():
+            raise FlinkError(self.late)
+        return found
+
+    def wait(self, interval: float) -> T:
+        """Look every ``interval`` seconds until something is found."""
+        while (found := self()) is None:
+            time.sleep(interval)
         return found
 
 
@@ -142,11 +180,21 @@ class FlinkHook(BaseHook):
             f"free; SQL gateway {gateway['version']}"
         )
 
-    def look(self, stop: Stop | None, job_id: str | None, *, until_finished: bool) -> PatientLook:
-        """Return the look at a stop, or else at a job, that is waited for."""
+    def look(
+        self, stop: Stop | None, job_id: str | None, *, until_finished: bool, until: float | None = None
+    ) -> PatientLook[str]:
+        """Return the look at a stop, or else at a job, that is waited for. ``until``: epoch seconds."""
         if stop is not None:
-            return PatientLook(partial(self.look_at_stop, stop))
-        return PatientLook(partial(self.look_at_job, str(job_id), until_finished=until_finished))
+            late = (
+                f"Flink job {stop.job_id} has not stopped within the task's timeout. Its stop goes on, and Clear waits "
+                f"for it again. Its page says what its savepoint waits for: {self.job_url(stop.job_id)}"
+            )
+            return PatientLook(partial(self.look_at_stop, stop), until, late)
+        late = (
+            f"Not all of Flink job {job_id} runs within the task's timeout. It goes on by itself. Its page says why, "
+            f"such as a lack of slots, and can cancel it: {self.job_url(str(job_id))}"
+        )
+        return PatientLook(partial(self.look_at_job, str(job_id), until_finished=until_finished), until, late)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -206,21 +254,46 @@ class FlinkHook(BaseHook):
             NotFoundError: there is no such job. InvalidInputError: it has ended, several have the name, or there is no
                 folder.
         """
+        if left := self.state_of(job, place).savepoint:
+            return left
+        job_id = self._only_running(job, self.jobs(job))
         below = f"{(folder or self._savepoint_folder()).rstrip('/')}/{place}"
-        known = self.jobs(job)
-        for one in known:
-            if one["state"] == "FINISHED" and (left := self.savepoint_in(one["jid"], below)):
-                return left
-        job_id = self._only_running(job, known)
+        trigger, asked = self._trigger(place, job_id)
+        if asked is None:
+            body = {"drain": drain, "targetDirectory": below, "triggerId": trigger}
+            self._manager("POST", f"/jobs/{job_id}/stop", body)
+        return Stop(job_id, trigger, below)
+
+    def state_of(self, job: str, place: str) -> JobState:
+        """Say what has become of a job, for the task whose savepoints lie in the folder ``place``.
+
+        A job that failed or was cancelled before its first checkpoint has committed nothing: the savepoint that it was
+        started from counts, or else the job before it.
+        """
+        for one in self.jobs(job):
+            job_id, asked = one["jid"], self._trigger(place, one["jid"])[1]
+            if one["state"] not in ENDED:
+                return JobState("running" if asked is None else "stopping", job_id)
+            if one["state"] == "FINISHED" and asked is not None and asked["status"]["id"] == "COMPLETED":
+                return JobState("stopped", job_id, str(asked["operation"]["location"]))
+            latest = self._last_checkpoints(job_id)
+            got_on = one["state"] == "FINISHED" or latest.get("completed") or latest.get("savepoint")
+            left = self.savepoint_in(job_id) if got_on else (latest.get("restored") or {}).get("external_path")
+            if left and f"/{place}/" in left and (not got_on or one["state"] == "FINISHED"):
+                return JobState("stopped", job_id, left)
+            if got_on:
+                return JobState("ended", job_id)
+        return JobState("unknown")
+
+    def _trigger(self, place: str, job_id: str) -> tuple[str, dict[str, Any] | None]:
+        """Return the trigger of a stop that has not failed, and what Flink knows of it: None before it is asked for,
+        and some minutes after its end.
+        """
         for number in count():
             trigger = _id(place, job_id, number)
-            status = self._manager("GET", f"/jobs/{job_id}/savepoints/{trigger}", may_miss=True)
-            if status is None:
-                asked = {"drain": drain, "targetDirectory": below, "triggerId": trigger}
-                self._manager("POST", f"/jobs/{job_id}/stop", asked)
-            elif "failure-cause" in (status.get("operation") or {}):  # of an earlier try
-                continue
-            return Stop(job_id, trigger, below)
+            found = self._manager("GET", f"/jobs/{job_id}/savepoints/{trigger}", may_miss=True)
+            if found is None or "failure-cause" not in (found.get("operation") or {}):
+                return trigger, found
         raise AssertionError("unreachable")
 
     def look_at_stop(self, stop: Stop) -> str | None:
@@ -251,37 +324,37 @@ class FlinkHook(BaseHook):
                 return None
         return str(done["location"])
 
-    def stopped_in(self, job: str, place: str) -> str | None:
-        """Return the savepoint that the newest job of a name was stopped with, if it lies in a folder ``place``."""
-        newest = next(iter(self.jobs(job)), None)
-        left = self.savepoint_in(newest["jid"]) if newest is not None and newest["state"] == "FINISHED" else None
-        return left if left is not None and f"/{place}/" in left else None
-
     def savepoint_in(self, job_id: str, folder: str | None = None) -> str | None:
         """Return the savepoint that a job was stopped with, if it lies in a folder, or in one below it."""
-        found = self._manager("GET", f"/jobs/{job_id}/checkpoints", may_miss=True) or {}
-        last = (found.get("latest") or {}).get("savepoint") or {}
+        last = self._latest_checkpoints(job_id).get("savepoint") or {}
         path = str(last.get("external_path") or "")
         is_there = folder is None or _path(path).startswith(f"{_path(folder)}/")
         return path if is_there and last.get("checkpoint_type") == "SYNC_SAVEPOINT" else None
 
-    def how_it_ended(self, job: str) -> str:
-        """Say how the newest job of a name, which doesn't run, has ended, and what it has left to start from."""
-        newest = next(iter(self.jobs(job)), None)
-        if newest is None:
-            return "the JobManager knows no job of that name any more"
-        found = self._manager("GET", f"/jobs/{newest['jid']}/checkpoints", may_miss=True) or {}
-        latest = found.get("latest") or {}
-        left = self.savepoint_in(newest["jid"]) or (latest.get("completed") or {}).get("external_path")
-        return f"{newest['jid']} {_ENDS[newest['state']]}" + (f" and left {left}" if left else "")
+    def left_by(self, job_id: str) -> str | None:
+        """Return what a job that has ended can be started from: a savepoint, or a checkpoint, if it was kept."""
+        completed = self._latest_checkpoints(job_id).get("completed") or {}
+        return self.savepoint_in(job_id) or completed.get("external_path")
 
-    def is_stopping(self, job_id: str) -> bool:
-        """Whether a stop with savepoint goes on."""
+    def how_it_ended(self, job_id: str) -> str:
+        """Say how a job has ended, and what it has left to start from."""
+        left = self.left_by(job_id)
+        return f"{job_id} {_ENDS[self.state(job_id)]}" + (f" and left {left}" if left else "")
+
+    def _last_checkpoints(self, job_id: str) -> dict[str, Any]:
+        """Return the ``latest`` checkpoints of a job that has ended. Without any it looks twice: Flink may answer with
+        what it knew some seconds ago.
+        """
+        found = self._latest_checkpoints(job_id)
+        if not (found.get("completed") or found.get("savepoint")):
+            time.sleep(self._manager("GET", "/config")["refresh-interval"] / 1000)
+            found = self._latest_checkpoints(job_id)
+        return found
+
+    def _latest_checkpoints(self, job_id: str) -> dict[str, Any]:
+        """Return the ``latest`` checkpoints of each kind: ``completed``, ``savepoint``, ``restored``."""
         found = self._manager("GET", f"/jobs/{job_id}/checkpoints", may_miss=True) or {}
-        return any(
-            one["status"] == "IN_PROGRESS" and one.get("checkpoint_type") == "SYNC_SAVEPOINT"
-            for one in found.get("history", ())
-        )
+        return found.get("latest") or {}
 
     def _only_running(self, job: str, known: list[dict[str, Any]]) -> str:
         active = [one["jid"] for one in known if one["state"] not in ENDED]
@@ -292,7 +365,7 @@ class FlinkHook(BaseHook):
             return str(active[0])
         if known:
             raise InvalidInputError(
-                f"Flink job {job!r} doesn't run: {self.how_it_ended(job)}. Start it, or leave it out"
+                f"Flink job {job!r} doesn't run: {self.how_it_ended(known[0]['jid'])}. Start it, or leave it out"
             )
         others = sorted(one["name"] for one in self._manager("GET", "/jobs/overview")["jobs"]
                         if one["state"] not in ENDED)  # fmt: skip
@@ -325,17 +398,24 @@ class FlinkHook(BaseHook):
         asked = {"statement": statement, "executionConfig": dict(settings or {})}
         return str(self._gateway("POST", f"/sessions/{session}/statements", asked)["operationHandle"])
 
-    def wait_for(self, session: str, operation: str, interval: float = 0.2) -> str | None:
+    def wait_for(self, session: str, operation: str, until: float, interval: float = 0.2) -> str | None:
         """Wait until a statement is done, or its job is submitted; returns the id of the job, if it has started one.
 
+        ``until``: epoch seconds at which to give up.
+
         Raises:
-            FlinkError: Flink refuses it.
+            FlinkSqlError: the statement is wrong. FlinkError: Flink refuses it, or is late.
         """
         while True:
             found = self._gateway("GET", f"/sessions/{session}/operations/{operation}/result/0?rowFormat=JSON")
             if found["resultType"] != "NOT_READY":
                 job_id: str | None = found.get("jobID")
                 return job_id
+            if until <= time.time():
+                raise FlinkError(
+                    f"Flink's SQL gateway has not ended a statement within the task's timeout. Look into the log of "
+                    f"the gateway at {self.gateway}, or raise the timeout"
+                )
             time.sleep(interval)
 
     def cancel_operation(self, session: str, operation: str) -> None:
@@ -343,26 +423,28 @@ class FlinkHook(BaseHook):
         with suppress(FlinkError):  # it is done, or gone
             self._gateway("POST", f"/sessions/{session}/operations/{operation}/cancel")
 
-    def job_to_submit(self, operation_id: str) -> tuple[str, bool]:
-        """Return the id of the job of an operation, and whether an earlier try has submitted it.
+    def job_to_submit(self, origin: str) -> tuple[str, bool]:
+        """Return the id of the job that ``origin`` decides, and whether an earlier try has submitted it.
 
         Raises:
-            UnsafeOperationError: an earlier try's job has failed after it had got on: to begin anew would do again what
+            UnsafeOperationError: an earlier try's job has ended after it had got on: to begin anew would do again what
                 it has committed.
         """
         for number in count():
-            job_id = _id(operation_id, "job", number)
+            job_id = _id(origin, "job", number)
             state = self.state(job_id)
             if state is None:
                 return job_id, False
-            if state not in ENDED or state == "FINISHED":
+            if state not in ENDED:
                 return job_id, True
-            found = self._manager("GET", f"/jobs/{job_id}/checkpoints", may_miss=True) or {}
-            if last := (found.get("latest") or {}).get("completed"):
+            last, stopped = self._last_checkpoints(job_id).get("completed") or {}, self.savepoint_in(job_id)
+            if state == "FINISHED" and stopped is None:
+                return job_id, True
+            if left := stopped or last.get("external_path") or last.get("id"):
                 raise UnsafeOperationError(
-                    f"Flink job {job_id}, which an earlier try started, {_ENDS[state]} after its checkpoint "
-                    f"{last.get('external_path') or last.get('id')}{self._why_failed(job_id)}. Started anew it would "
-                    f"write again what it has committed: run it with savepoint set to that checkpoint"
+                    f"Flink job {job_id}, which an earlier try started, {_ENDS[state]} after its checkpoint {left}"
+                    f"{self._why_failed(job_id)}. Started anew it would write again what it has committed: run it with "
+                    f"savepoint set to that checkpoint"
                 )
         raise AssertionError("unreachable")
 
@@ -408,7 +490,8 @@ class FlinkHook(BaseHook):
             raise FlinkUnreachableError(f"Flink's {what} at {base} isn't ready: HTTP {answer.status_code}")
         if not answer.ok:
             said = "\n".join(map(str, found.get("errors", ())))
-            raise FlinkError(f"Flink's {what} refuses: {_cause(said)}")
+            refused = FlinkSqlError if base == self.gateway and _is_wrong(said) else FlinkError
+            raise refused(f"Flink's {what} refuses: {_cause(said)}")
         return found
 
 
@@ -416,6 +499,11 @@ _ENDS = {"FINISHED": "has finished", "FAILED": "failed", "CANCELED": "was cancel
 
 
 _SAYS_NOTHING = ("Internal server error.", "<Exception on server side:")
+_WRONG = re.compile(
+    r"Caused by: (?:org\.apache\.(?:calcite|flink\.(?:sql\.parser|table\.(?:api|catalog\.exceptions)))\."
+    r"|java\.lang\.(?:IllegalArgument|NumberFormat|UnsupportedOperation)Exception\b)"
+)
+"""What a statement that Flink can't plan is refused with; behind a service that doesn't answer is another cause."""
 _CLASS = re.compile(r"^(?:(?:[\w$]+\.)+[\w$]+: )+")
 
 
@@ -427,6 +515,12 @@ def _id(*parts: Any) -> str:
 def _path(uri: str) -> str:
     """Return a URI without its empty authority: Flink takes ``file:///a`` and answers with ``file:/a``."""
     return uri.rstrip("/").replace(":///", ":/")
+
+
+def _is_wrong(trace: str) -> bool:
+    """Whether a trace says that a statement is wrong, and not that its job wasn't submitted."""
+    causes = [line for line in trace.splitlines() if line.startswith("Caused by: ")]
+    return bool(causes and _WRONG.match(causes[-1])) and "Failed to execute sql" not in trace
 
 
 def _cause(trace: str) -> str:

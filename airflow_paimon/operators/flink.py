@@ -52,12 +52,14 @@ class FlinkOperator(StrictTemplates, BaseOperator):
         flink_conn_id: str = FlinkHook.default_conn_name,
         deferrable: bool = defaults.DEFERRABLE,
         poll_interval: float = 2.0,
+        timeout: float = 3600.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.flink_conn_id = flink_conn_id
         self.deferrable = deferrable
         self.poll_interval = poll_interval
+        self.timeout = timeout
         self.flink_url: str | None = None
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
@@ -80,24 +82,26 @@ class FlinkOperator(StrictTemplates, BaseOperator):
     ) -> str:
         self.flink_url = hook.job_url(stop.job_id if stop else str(job_id))
         store_links(self, context)
-        look = hook.look(stop, job_id, until_finished=until_finished)
-        while (found := look()) is None:
-            if self.deferrable:
-                from airflow_paimon.triggers.flink import FlinkTrigger
+        until = None if until_finished else time.time() + self.timeout
+        look = hook.look(stop, job_id, until_finished=until_finished, until=until)
+        if self.deferrable:
+            if (found := look()) is not None:
+                return found
+            from airflow_paimon.triggers.flink import FlinkTrigger
 
-                self.defer(
-                    trigger=FlinkTrigger(
-                        flink_conn_id=self.flink_conn_id,
-                        stop=None if stop is None else asdict(stop),
-                        job_id=job_id,
-                        until_finished=until_finished,
-                        poll_interval=self.poll_interval,
-                        deadline=deadline_of(self, context),
-                    ),
-                    method_name="execute_complete",
-                )
-            time.sleep(self.poll_interval)
-        return found
+            self.defer(
+                trigger=FlinkTrigger(
+                    flink_conn_id=self.flink_conn_id,
+                    stop=None if stop is None else asdict(stop),
+                    job_id=job_id,
+                    until_finished=until_finished,
+                    poll_interval=self.poll_interval,
+                    until=until,
+                    deadline=deadline_of(self, context),
+                ),
+                method_name="execute_complete",
+            )
+        return look.wait(self.poll_interval)
 
 
 class FlinkStopOperator(FlinkOperator):
@@ -105,7 +109,7 @@ class FlinkStopOperator(FlinkOperator):
     Stop a running Flink job with a savepoint, and return the savepoint's path.
 
     A retry asks for no second savepoint: it finds the one that the first try asked for, also when the job has ended
-    meanwhile. A task that is killed leaves the stop going on.
+    meanwhile. So does Clear, while the job has not been started again. A task that is killed leaves the stop going on.
 
     :param job: the job's id, or its name if only one job of that name runs (templated)
     :param savepoints: the folder for savepoints, as Flink's machines see it; left out, the cluster's own (templated).
@@ -115,6 +119,7 @@ class FlinkStopOperator(FlinkOperator):
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
     :param poll_interval: seconds between two looks
+    :param timeout: fail when the stop takes more seconds; it continues, and a retry waits for it again
     """
 
     template_fields: Sequence[str] = (*FlinkOperator.template_fields, "job", "savepoints")
@@ -135,10 +140,10 @@ class FlinkStopOperator(FlinkOperator):
                 raise InvalidInputError("job is empty: name the Flink job that is to stop")
             hook = FlinkHook(self.flink_conn_id)
             folder = None if is_blank(self.savepoints) else self.savepoints
-            place = f"{savepoint_place(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)}/{ti.max_tries}"
+            place = savepoint_place(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
             asked = hook.stop(str(self.job).strip(), place, folder, drain=self.drain)
             if isinstance(asked, str):
-                self.log.info("An earlier try has stopped the job")
+                self.log.info("This task has stopped the job already")
                 return asked
             self.log.info("Flink job %s was asked to stop with a savepoint in %s", asked.job_id, asked.folder)
             return self._wait(context, hook, stop=asked)
@@ -151,8 +156,8 @@ class FlinkSqlOperator(FlinkOperator):
     The script's last statement may start a job: ``INSERT``, ``EXECUTE STATEMENT SET``, ``UPDATE`` or ``DELETE``; those
     before it prepare it, as ``CREATE CATALOG`` does, and are run again by a retry. In streaming mode the task succeeds
     once all of the job runs, and in batch mode once it has finished. The job's id is made from the task: a retry finds
-    the job that the first try has submitted. A task that is killed cancels its job. Queries are refused, as nobody
-    gets their rows.
+    the job that the first try has submitted, and with ``savepoint`` Clear does as well. A task that is killed cancels
+    its job. Queries are refused, as nobody gets their rows.
 
     :param sql: the text, or a ``.sql`` file beside the DAG (templated). Templates may name dates only, as
         ``{{ ds }}``: what runs in Flink is the DAG's own code, unless the connection's ``any_sql`` says otherwise
@@ -164,6 +169,8 @@ class FlinkSqlOperator(FlinkOperator):
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
     :param poll_interval: seconds between two looks
+    :param timeout: fail when a statement, or the start of a streaming job, takes more seconds. A batch job may run as
+        long as ``execution_timeout`` lets it
     """
 
     template_fields: Sequence[str] = (*FlinkOperator.template_fields, "sql", "settings", "job_name", "savepoint")
@@ -205,13 +212,22 @@ class FlinkSqlOperator(FlinkOperator):
                 raise InvalidInputError("sql starts no job, so there is nothing to start from savepoint")
             told = self._run(hook, statements)
             return told and self._wait(context, hook, job_id=told, until_finished=self.runtime_mode == "batch")
-        job_id, is_there = hook.job_to_submit(operation_id(context))
+        job_id, is_there = hook.job_to_submit(self._origin(context))
         self._job = hook, job_id
         if is_there:
             self.log.info("An earlier try has submitted the job %s", job_id)
         else:
             self._run(hook, before, last, job_id)
         return self._wait(context, hook, job_id=job_id, until_finished=self.runtime_mode == "batch")
+
+    def _origin(self, context: Context) -> str:
+        """Say what decides the job's id: the try's operation, or else the savepoint, from which Clear starts no second
+        job either.
+        """
+        if is_blank(self.savepoint):
+            return operation_id(context)
+        ti = context["ti"]
+        return f"{savepoint_place(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)}\n{str(self.savepoint).strip()}"
 
     def on_kill(self) -> None:
         """Cancel the statement, and the job."""
@@ -282,7 +298,7 @@ class FlinkSqlOperator(FlinkOperator):
         operation = hook.start(session, statement, config)
         self._statement = hook, session, operation
         try:
-            return hook.wait_for(session, operation)
+            return hook.wait_for(session, operation, time.time() + self.timeout)
         finally:
             self._statement = None
 

@@ -26,6 +26,7 @@ class FlinkTrigger(BaseTrigger):
     :param job_id: the job that is to run
     :param until_finished: the job is to finish
     :param poll_interval: seconds between two looks
+    :param until: epoch seconds at which to give up
     :param deadline: epoch seconds at which the task's ``execution_timeout`` has passed; the job is cancelled then
     """
 
@@ -37,6 +38,7 @@ class FlinkTrigger(BaseTrigger):
         job_id: str | None = None,
         until_finished: bool = False,
         poll_interval: float = 2.0,
+        until: float | None = None,
         deadline: float | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
@@ -45,6 +47,7 @@ class FlinkTrigger(BaseTrigger):
         self.job_id = job_id
         self.until_finished = until_finished
         self.poll_interval = poll_interval
+        self.until = until
         self.deadline = deadline
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -55,6 +58,7 @@ class FlinkTrigger(BaseTrigger):
             "job_id": self.job_id,
             "until_finished": self.until_finished,
             "poll_interval": self.poll_interval,
+            "until": self.until,
             "deadline": self.deadline,
         }
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
@@ -62,7 +66,8 @@ class FlinkTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, wait, look again."""
         try:
-            look = (await self._hook()).look(self.stop, self.job_id, until_finished=self.until_finished)
+            hook = await self._hook()
+            look = hook.look(self.stop, self.job_id, until_finished=self.until_finished, until=self.until)
             while (found := await asyncio.to_thread(look)) is None:
                 if self.deadline is not None and self.deadline <= time.time():
                     await self.on_kill()

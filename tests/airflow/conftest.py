@@ -128,8 +128,8 @@ def result_of(dag_run: Any) -> Run:
         return Run(dag_run.dag_id, dag_run.run_id, str(dag_run.state), tasks, [(uri, extra) for uri, extra in events])
 
 
-def clear_and_run_again(dag: "DAG", run: Run) -> Run:
-    """Clear the only task of a finished run, and run one try of it, as Airflow does."""
+def clear_and_run_again(dag: "DAG", run: Run, *task_ids: str) -> Run:
+    """Clear tasks of a finished run, or else its only one, and run one try of each, as Airflow does."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import clear_task_instances
     from airflow.sdk.definitions.dag import _run_task
@@ -139,13 +139,16 @@ def clear_and_run_again(dag: "DAG", run: Run) -> Run:
     with create_session() as session:
         dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == run.dag_id, DagRun.run_id == run.run_id))
         assert dag_run is not None
-        clear_task_instances(dag_run.get_task_instances(session=session), session)
+        names = task_ids or [one.task_id for one in dag.tasks]
+        found = [ti for ti in dag_run.get_task_instances(session=session) if ti.task_id in names]
+        clear_task_instances(found, session)
         session.flush()
-        (ti,) = dag_run.get_task_instances(session=session)
-        ti.task = dag.get_task(ti.task_id)
-        assert dag_run.schedule_tis([ti], session=session) == 1
-        session.commit()
-        _run_task(ti=ti, task=ti.task)
+        for name in names:
+            ti = dag_run.get_task_instance(name, session=session)
+            ti.task = dag.get_task(name)
+            assert dag_run.schedule_tis([ti], session=session) == 1
+            session.commit()
+            _run_task(ti=ti, task=ti.task)
         session.expire_all()
         return result_of(dag_run)
 

@@ -306,7 +306,7 @@ class HdfsStore(Store):
             found = self._run("listing", path, lambda client: list(client.list_status(key)))
         except NotFoundError:
             return []
-        away = [entry for entry in found if AWAY.fullmatch(entry.path.rpartition("/")[2])]
+        away = [entry for entry in found if not entry.isdir and AWAY.fullmatch(entry.path.rpartition("/")[2])]
         if away:
             for entry in away:
                 with contextlib.suppress(*FAILURES):  # it stays, as where nothing can be written

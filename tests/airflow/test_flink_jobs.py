@@ -1,0 +1,52 @@
+"""Stops and starts of Flink jobs in a correction that are refused or left out before any Flink is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import DAG, task
+
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.dags import FlinkJob, correction_dag
+from airflow_paimon.dags.flink_jobs import ResumeFlinkJobOperator, StopFlinkJobOperator
+from tests.airflow.conftest import RunDag, set_connection
+from tests.loopback import free_port
+
+pytestmark = [pytest.mark.airflow]
+
+INSERT = "INSERT INTO t SELECT * FROM src"
+
+
+def test_no_job_is_planned_or_started_without_a_reason(run_dag: RunDag, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing answers where Flink should be: what would ask it says so."""
+    set_connection(monkeypatch, "flink_default", "paimon_flink", host="127.0.0.1", port=free_port())
+    monkeypatch.setattr("airflow_paimon.hooks.flink._MOST_MISSES", 1)
+    with DAG("flink_jobs", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC), params={"said": INSERT}) as dag:
+
+        @task
+        def left_out() -> None:
+            raise AirflowSkipException("This run leaves the job alone")
+
+        resume = {"job_name": "orders", "sql": INSERT, "trigger_rule": "all_done"}
+        StopFlinkJobOperator(task_id="from_form", job="orders", sql="{{ params.said }}")
+        stop = StopFlinkJobOperator(task_id="stop", job="orders", sql=INSERT)
+        stop >> ResumeFlinkJobOperator(task_id="resume", stopped_by="stop", **resume)
+        left_out() >> ResumeFlinkJobOperator(task_id="not_stopped", stopped_by="left_out", **resume)
+    run = run_dag(dag)
+    said = {name: (run.xcom(name, key="paimon_error") or {}).get("message", "") for name in run.tasks}
+    assert "sql is not the DAG's own code alone" in said["from_form"]
+    assert "doesn't answer" in said["stop"]
+    assert "doesn't answer" in said["resume"]
+    assert said["resume"].endswith("To start the job: clear task resume")
+    assert (run.tasks["resume"][0], run.tasks["not_stopped"][0]) == ("failed", "skipped")
+
+
+def test_a_dag_that_could_leave_jobs_stopped_or_running_is_refused() -> None:
+    jobs = [FlinkJob(name="orders", sql=INSERT)]
+    with pytest.raises(InvalidInputError, match="give Flink job 'orders' the tables that it writes, or lock"):
+        correction_dag("any_table", flink_jobs=jobs)
+    limit = {"dagrun_timeout": timedelta(hours=2)}
+    with pytest.raises(InvalidInputError, match="dagrun_timeout would leave the Flink jobs stopped"):
+        correction_dag("limited", flink_jobs=jobs, locked={"table": "sales.orders"}, dag_arguments=limit)
