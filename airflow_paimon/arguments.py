@@ -63,7 +63,11 @@ def is_blank(value: Any) -> bool:
 
 
 def as_list(name: str, value: Any) -> list[str]:
-    """Take a list, one text or number, or a template that rendered to the text of a list."""
+    """Take a list, one text or number, or a template that rendered to the text of a list.
+
+    Raises:
+        InvalidInputError: it is none of these, or an item of it is true, false, a list or a mapping.
+    """
     if value is None:
         return []
     if isinstance(value, str):
@@ -71,9 +75,10 @@ def as_list(name: str, value: Any) -> list[str]:
         parsed = literal(name, text) if text.startswith(("[", "(")) else [text] if text else []
     else:
         parsed = [value] if isinstance(value, int) else value
-    if isinstance(parsed, Mapping) or not isinstance(parsed, Iterable):
+    items = None if isinstance(parsed, Mapping) or not isinstance(parsed, Iterable) else list(parsed)
+    if items is None or any(isinstance(item, bool | Mapping | list | tuple | set) for item in items):
         raise InvalidInputError(f"{name} must be a list of texts, got {parsed!r}")
-    return [str(item) for item in parsed]
+    return [str(item) for item in items]
 
 
 def as_dict(name: str, value: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_paimon.hooks.paimon import PaimonHook
 
-__all__ = ["OPERATION_FACET", "OperationFacet", "convert_asset", "lineage_of"]
+__all__ = ["OPERATION_FACET", "OperationFacet", "convert_asset", "lineage_of", "lineage_of_several"]
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,22 @@ def lineage_of(
     jobs = {"sql": SQLJobFacet(query=operator.sql)} if getattr(operator, "sql", None) else {}
     facets = {OPERATION_FACET: _operation(operator, result, error)}
     return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets, job_facets=jobs)
+
+
+def lineage_of_several(operators: Iterable[Any]) -> OperatorLineage[Any, Any]:
+    """Say what a task read and wrote that runs one operator after the other; facets of the run are the last one's."""
+    each = [lineage_of(one, one._result, one._error) for one in operators]
+    return OperatorLineage(
+        inputs=_once(one for part in each for one in part.inputs),
+        outputs=_once(one for part in each for one in part.outputs),
+        run_facets=each[-1].run_facets,
+        job_facets=each[-1].job_facets,
+    )
+
+
+def _once(datasets: Iterable[Dataset]) -> list[Dataset]:
+    """Of the datasets of one name, take the last."""
+    return list({(one.namespace, one.name): one for one in datasets}.values())
 
 
 def convert_asset(asset: Asset, lineage_context: Any) -> Dataset | None:

@@ -15,6 +15,7 @@ from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secr
 from airflow_paimon.core.catalogs.options import CATALOGS
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.store.secrets import secret_values
+from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.form_policy import FormPolicy, parse_policy
 from airflow_paimon.settings import CONN_ID, SPARK_CONN_ID
 
@@ -201,8 +202,6 @@ class PaimonHook(BaseHook):
     @property
     def remind_before(self) -> str | None:
         """How long before an approval runs out its notifiers hear again, as a duration; ``never``; None = a quarter."""
-        from airflow_paimon.core.table.options import requested_duration
-
         text = str(self._extras().get("remind_before") or "").strip()
         if text and text.lower() != "never":
             requested_duration(text, f"Connection {self.paimon_conn_id!r}: remind_before")
@@ -211,12 +210,8 @@ class PaimonHook(BaseHook):
     @property
     def four_eyes(self) -> bool:
         """Whether publishing a branch needs the approval of somebody other than who triggered the run."""
-        text = str(self._extras().get("four_eyes") or "false").strip().lower()
-        if text not in ("true", "false"):
-            raise InvalidInputError(
-                f"Connection {self.paimon_conn_id!r}: four_eyes must be true or false; it is {text!r}"
-            )
-        return text == "true"
+        said = self._extras().get("four_eyes") or "false"
+        return parse_boolean(said, f"Connection {self.paimon_conn_id!r}: four_eyes")
 
     @property
     def form_policy(self) -> FormPolicy:

@@ -206,16 +206,18 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 send_failure(self.paimon_conn_id, self.table, self.operation or self.task_type, error.kind)
                 raise
 
-    def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
+    def _done(self, context: Context, result: dict[str, Any], of: PaimonOperator | None = None) -> dict[str, Any]:
+        """Log a result, count it and emit its events. ``of``: the operator of the table, in a task for several."""
+        of = of or self
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         result = shortened(result)
         with suppress(Exception):  # the page then doesn't say it
             context["ti"].xcom_push(key=RAN_ON_KEY, value=result["ran_on"])
         self.log.info("Ran on: %s. Result: %s", result.get("ran_on"), json.dumps(result))
-        self._result = result
-        send_success(self.paimon_conn_id, result, try_number=context["ti"].try_number)
-        self._emit_asset_events(context, result)
+        of._result = result
+        send_success(of.paimon_conn_id, result, try_number=context["ti"].try_number)
+        self._emit_asset_events(context, result, of.paimon_conn_id)
         return result
 
     def on_kill(self) -> None:
@@ -261,12 +263,12 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             return [AssetAlias(paimon_asset_uri(str(connection), str(table), name)) for name in names]
         return []
 
-    def _emit_asset_events(self, context: Context, result: Mapping[str, Any]) -> None:
+    def _emit_asset_events(self, context: Context, result: Mapping[str, Any], paimon_conn_id: str) -> None:
         from airflow_paimon.assets import paimon_asset_uri
 
         events, extra = context["outlet_events"], dict(result)
         aliases = [o for o in self._outlets if isinstance(o, AssetAlias) and o not in self._own_aliases]
-        written = {paimon_asset_uri(self.paimon_conn_id, result["table"], b) for b in branches_written(result)}
+        written = {paimon_asset_uri(paimon_conn_id, result["table"], b) for b in branches_written(result)}
         # By an alias the asset gets an event as well, so Airflow's own one would be the second of one commit.
         twice = written if aliases else set()
         self._outlets = [o for o in self._outlets if not (isinstance(o, Asset) and o.uri in twice)]
@@ -276,7 +278,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 events[asset].extra = extra
         self._told = self._told | written
         for branch in branches_written(result):
-            uri = paimon_asset_uri(self.paimon_conn_id, result["table"], branch)
+            uri = paimon_asset_uri(paimon_conn_id, result["table"], branch)
             own = [] if uri in declared else [AssetAlias(uri)]
             # Each has events of its own branch alone: this operator may go on to another table, or be called again.
             self._own_aliases = [*self._own_aliases, *own]
@@ -286,7 +288,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         if branches_written(result):
             from airflow_paimon.operators._partition_events import announce_partitions
 
-            outlet = announce_partitions(self, events, result)
+            outlet = announce_partitions(paimon_conn_id, events, result)
             self._outlets = [*self._outlets, *([] if outlet is None else [outlet])]
 
     def _with_branch_of_table(self) -> dict[str, Any]:

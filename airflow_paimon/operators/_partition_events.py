@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_paimon._compat import PARTITION_KEYS, AirflowRuntimeError, Asset
 from airflow_paimon.assets import paimon_asset_uri
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table.new_snapshots import partitions_written
 from airflow_paimon.hooks.paimon import PaimonHook
-
-if TYPE_CHECKING:
-    from airflow_paimon.operators._base import PaimonOperator
 
 MOST_KEYS = 1000
 """Of so many partitions at once: a rebuilt table would start a run for each partition that it ever had."""
@@ -27,20 +24,20 @@ _SAME_ROWS = frozenset({"create_branch", "rename_branch", "alter_table", "alter_
 log = logging.getLogger(__name__)
 
 
-def announce_partitions(operator: PaimonOperator, events: Any, result: Mapping[str, Any]) -> Any:
+def announce_partitions(paimon_conn_id: str, events: Any, result: Mapping[str, Any]) -> Any:
     """Give the asset by partition an event for each partition that was written; return it as an outlet, or None.
 
     What was committed stands: where the partitions can't be read, the log says so.
     """
     if not PARTITION_KEYS or result["operation"] in _SAME_ROWS or result.get("snapshot_after") is None:
         return None
-    uri = paimon_asset_uri(operator.paimon_conn_id, result["table"], result["branch"], by_partition=True)
+    uri = paimon_asset_uri(paimon_conn_id, result["table"], result["branch"], by_partition=True)
     outlet = Asset.ref(uri=uri)
     try:
         accessor = events[outlet]
     except AirflowRuntimeError:  # no DAG names it
         return None
-    keys = _keys(operator.paimon_conn_id, result)
+    keys = _keys(paimon_conn_id, result)
     if not keys:
         return None
     accessor.extra = dict(result)

@@ -19,6 +19,7 @@ from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
 from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.requests import CorrectBranch, PlanCorrection
+from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
 from airflow_paimon.operators._base import SqlOrFunctionOperator, keeps_arguments
@@ -264,7 +265,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             self._show_diff(context)
         store_links(self, context)
         with in_airflows_terms(context):
-            required = _switch("required", self.required) or self._must_ask()
+            required = parse_boolean(self.required, "required") or self._must_ask()
             if self._needs_four_eyes():
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
         self.log.info("%s", f"{self.subject}\n\n{self.body or ''}".rstrip())
@@ -360,7 +361,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         return self._follow(context, said)
 
     def _needs_four_eyes(self) -> bool:
-        return _switch("four_eyes", self.four_eyes) or self._must_ask()
+        return parse_boolean(self.four_eyes, "four_eyes") or self._must_ask()
 
     def _must_ask(self) -> bool:
         """Whether the connection or the table asks for four eyes, whatever the DAG says."""
@@ -429,13 +430,6 @@ def _result_of(context: Context, task_id: str, operation: str) -> Mapping[str, A
     if not isinstance(found, Mapping) or found.get("operation") != operation:
         raise InvalidInputError(f"Task {task_id!r} has no result of {operation}; name a task upstream that has one")
     return found
-
-
-def _switch(name: str, value: Any) -> bool:
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
-    return text == "true"
 
 
 def _names(name: str, value: Any) -> list[str] | None:

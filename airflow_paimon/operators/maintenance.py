@@ -294,7 +294,7 @@ class CompactOperator(PaimonOperator):
     ) -> None:
         super().__init__(**kwargs)
 
-    def _done(self, context: Context, result: dict[str, Any]) -> dict[str, Any]:
+    def _done(self, context: Context, result: dict[str, Any], of: PaimonOperator | None = None) -> dict[str, Any]:
         """Take a result; of several tables, that of each."""
         for one in result["details"].get("tables", ()):
             super()._done(context, one)

@@ -49,7 +49,8 @@ class _TableByTable(PaimonOperator):
     _given: frozenset[str] = frozenset()
     """The arguments that the table brings along."""
     _whole: Self | None = None
-    _running: PaimonOperator | None = None
+    _begun: Sequence[PaimonOperator] = ()
+    """The operators of the tables that were begun, the one that is worked on last."""
 
     def _each(self) -> list[Self]:
         """Return the operators of the tables."""
@@ -82,30 +83,32 @@ class _TableByTable(PaimonOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Run the operation on each table; returns the results."""
         results: list[dict[str, Any]] = []
+        self._begun = []
         try:
             with self._airflow_errors(context):
                 each = self._each()
                 for one in each:
-                    self._running = one
+                    self._begun.append(one)
                     store_links(one, context)
                     self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
                     results.append(one._one(context))
                 self._all_done(context, results)
-        except AirflowException:
-            self._report_landed(context, results)
+        except AirflowException as error:
+            self._report_landed(context, results, fails_for_good(error, context))
             raise
-        for one, result in zip(each, results, strict=True):
-            one._outlets, one._own_aliases, one._told = self._outlets, self._own_aliases, self._told
-            one._done(context, result)
-            self._outlets, self._own_aliases, self._told = one._outlets, one._own_aliases, one._told
-        return results
+        return [self._done(context, result, one) for one, result in zip(each, results, strict=True)]
 
-    def _report_landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> None:
-        """Say which tables were done before one failed, in the log and in an XCom."""
+    def _report_landed(self, context: Context, results: Sequence[dict[str, Any]], for_good: bool) -> None:
+        """Say which tables were done before one failed, in the log and in an XCom; count them where no retry will."""
         landed = [one for one in self._landed(context, results) if one["snapshot"] is not None]
         for one in landed:
             self.log.error("%s was done before, as snapshot %s", one["table"], one["snapshot"])
         context["ti"].xcom_push(key=LANDED_KEY, value=landed)
+        stands = {one["table"] for one in landed}
+        for one, result in zip(self._begun, results, strict=False):
+            one._result = result if result["table"] in stands else None
+            if for_good and one._result is not None:
+                self._done(context, result, one)
 
     def _landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [
@@ -119,15 +122,17 @@ class _TableByTable(PaimonOperator):
 
     def on_kill(self) -> None:
         """Kill the job of the table that is being worked on."""
-        if self._running is not None:
-            self._running.on_kill()
+        if self._begun:
+            self._begun[-1].on_kill()
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Say what was read and written of the last table."""
-        if self._running is None:
+        """Say what was read and written of each table that was begun."""
+        if not self._begun:
             return super().get_openlineage_facets_on_complete(task_instance)
-        self._running._error = self._error
-        return PaimonOperator.get_openlineage_facets_on_complete(self._running, task_instance)
+        from airflow_paimon.lineage import lineage_of_several
+
+        self._begun[-1]._error = self._error
+        return lineage_of_several(self._begun)
 
     def _one(self, context: Context) -> dict[str, Any]:
         return self._perform(context)
@@ -179,7 +184,7 @@ class _NewVersions(_TableByTable):
         try:
             yield
         except AirflowException as error:
-            if isinstance(error, AirflowFailException) or not _has_tries_left(context):
+            if fails_for_good(error, context):
                 self._give_up(context)
             raise
 
@@ -373,6 +378,11 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
 
 def _has_tries_left(context: Context) -> bool:
     return context["ti"].try_number <= context["ti"].max_tries
+
+
+def fails_for_good(error: AirflowException, context: Context) -> bool:
+    """Whether no retry follows."""
+    return isinstance(error, AirflowFailException) or not _has_tries_left(context)
 
 
 class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):

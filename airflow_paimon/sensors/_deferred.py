@@ -34,11 +34,3 @@ def given(name: str, value: Any) -> Any:
     if value is not None and is_blank(value):
         raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")
     return value
-
-
-def flag(name: str, value: bool | str) -> bool:
-    """Take a switch that may be a rendered template."""
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
-    return text == "true"

@@ -11,9 +11,9 @@ from airflow_paimon import settings
 from airflow_paimon._compat import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue
 from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.core.table.options import requested_duration
+from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.links import TableLink, store_links
-from airflow_paimon.sensors._deferred import failing_as_a_poke, flag, given
+from airflow_paimon.sensors._deferred import failing_as_a_poke, given
 from airflow_paimon.task_run import airflow_error, answer_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Look, and wait here or in the triggerer."""
         store_links(self, context)
-        if flag("writers_stopped", self.writers_stopped):
+        if parse_boolean(self.writers_stopped, "writers_stopped"):
             self.log.info("Nothing to wait for: the writers are stopped")
             return None
         with failing_as_a_poke(self):

@@ -11,8 +11,9 @@ from airflow_paimon._compat import BaseSensorOperator, PokeReturnValue
 from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
 from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.links import AssetLink, TableLink, store_links
-from airflow_paimon.sensors._deferred import failing_as_a_poke, flag, given
+from airflow_paimon.sensors._deferred import failing_as_a_poke, given
 from airflow_paimon.task_run import airflow_error, answer_of
 
 if TYPE_CHECKING:
@@ -143,8 +144,8 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
             max_commit_lag=given("max_commit_lag", self.max_commit_lag),
             reference_time=given("reference_time", self.reference_time),
             partitions=as_list("partitions", self.partitions),
-            allow_older_partitions=flag("allow_older_partitions", self.allow_older_partitions),
-            wait_for_branch=flag("wait_for_branch", self.wait_for_branch),
+            allow_older_partitions=parse_boolean(self.allow_older_partitions, "allow_older_partitions"),
+            wait_for_branch=parse_boolean(self.wait_for_branch, "wait_for_branch"),
             marked_partitions=as_list("marked_partitions", self.marked_partitions),
         )
 

@@ -23,6 +23,7 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.operators.branch import DeleteTagOperator
 from airflow_paimon.operators.maintenance import TableHealthOperator
+from airflow_paimon.operators.pipeline import UndoTablesOperator
 from tests.airflow.conftest import RunDag
 from tests.core.tables import append, make_table, rewrite, run
 from tests.stores import RivalledStore
@@ -98,6 +99,23 @@ def test_a_task_sends_what_it_did_and_how_the_table_fares(
     assert found[f"airflow.paimon.operation.failure{of_table},operation=delete_tag,kind=not-found"] == "1|c"
     assert not [name for name in found if ".changed" in name or ".retry" in name]
     assert {name.partition(",")[0].removeprefix("airflow.") for name in found} <= metrics.names().keys()
+
+
+def test_tables_that_were_done_before_one_failed_are_counted(
+    warehouse: Path, packets: Packets, run_dag: RunDag
+) -> None:
+    for name in ("d.t", "d.u"):
+        table = make_table(warehouse, name)
+        append(table, "1")
+        append(table, "2")
+    with DAG("undo_several", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        UndoTablesOperator(
+            task_id="t", tables=[{"table": "d.t", "snapshot": 1}, {"table": "d.u", "snapshot": 77}], retries=0
+        )
+    assert run_dag(dag).state == "failed"
+    found = packets()
+    assert found["airflow.paimon.operation.changed.paimon_default.d__t.rollback_to"] == "1|c"
+    assert "airflow.paimon.operation.success.paimon_default.d__u.rollback_to" not in found
 
 
 def test_the_health_of_several_tables_has_the_gauges_of_each(small_files: Path, packets: Packets) -> None:

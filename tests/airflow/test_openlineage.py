@@ -28,6 +28,7 @@ DAG = """
     from airflow_paimon.operators.branch import (
         CorrectBranchOperator, CreateBranchOperator, MergeBranchOperator, RollbackOperator
     )
+    from airflow_paimon.operators.pipeline import UndoTablesOperator
     from tests.airflow.conftest import register
 
     with DAG("lineage", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
@@ -44,7 +45,10 @@ DAG = """
             view=["rates=d.real@1", "fixed=d.real$branch_fix", "base=d.real@fix.1"],
             partitions=["dt=a"],
         )
-        create >> merge >> plan >> correct >> failed
+        several = UndoTablesOperator(
+            task_id="several", tables=[{"table": "d.t", "snapshot": 1}, {"table": "d.real", "snapshot": 77}]
+        )
+        create >> merge >> plan >> correct >> [failed, several]
     register(dag)
     dag.test()
 """
@@ -148,6 +152,9 @@ def test_what_each_task_read_and_wrote_and_why_one_failed(
 
     failed = events["lineage.failed", "FAIL"]
     assert datasets(failed["inputs"]) == [("file", main, None, "d.t")]
+    several = events["lineage.several", "FAIL"]
+    assert [table for *_, table in datasets(several["inputs"])] == ["d.t", "d.real"]
+    assert datasets(several["outputs"]) == [("file", main, "3", "d.t")], "of the table that was done before one failed"
     assert failed["outputs"] == []
     did = failed["run"]["facets"]["paimon_operation"]
     assert (did["operation"], did["error"]["kind"]) == ("rollback_to", "not-found")

@@ -175,6 +175,12 @@ def test_a_list_may_come_as_a_rendered_text(value: Any, meant: list[str]) -> Non
     assert as_list("partitions", value) == meant
 
 
+@pytest.mark.parametrize("value", [True, [False], "[true]", [["dt=1"]], [{"dt": 1}], {"dt": 1}, 1.5])
+def test_what_is_no_list_of_texts_is_no_argument(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
+        as_list("partitions", value)
+
+
 # -- run ---------------------------------------------------------------------------------------------------------
 
 

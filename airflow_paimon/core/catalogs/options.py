@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import parse_boolean, parse_duration
 
 METASTORE = "metastore"
 CATALOGS = ("filesystem", "hive", "jdbc", "rest")
@@ -43,10 +43,7 @@ class CatalogOptions:
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a boolean option."""
-        text = self.own.get(key, str(default)).strip().lower()
-        if text not in ("true", "false"):
-            raise InvalidInputError(f"{key} must be true or false; it is {self.own[key]!r}")
-        return text == "true"
+        return parse_boolean(self.own.get(key, default), key)
 
     @property
     def lock_timeout_ms(self) -> int:

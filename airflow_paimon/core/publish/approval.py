@@ -5,11 +5,11 @@ Every operation whose mark in the table of operations is ``changed`` asks here b
 
 from __future__ import annotations
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.requests import Approved, ExpirePartitions, RollbackTo
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.options import FOUR_EYES_OPTION, NAMES_BRANCH, TableOptions
+from airflow_paimon.core.table.options import FOUR_EYES_OPTION, NAMES_BRANCH, TableOptions, parse_boolean
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     APPROVED_BY_PROPERTY,
@@ -33,10 +33,8 @@ def asks_four_eyes(table: Table) -> bool:
     Raises:
         InvalidInputError: it is neither true nor false.
     """
-    said = table.branch(MAIN).schema().options.get(FOUR_EYES_OPTION, "false").strip().lower()
-    if said not in ("true", "false"):
-        raise InvalidInputError(f"{table.name}: option {FOUR_EYES_OPTION} must be true or false; it is {said!r}")
-    return said == "true"
+    said = table.branch(MAIN).schema().options.get(FOUR_EYES_OPTION, "false")
+    return parse_boolean(said, f"{table.name}: option {FOUR_EYES_OPTION}")
 
 
 def changes_readers_rows(request: Approved, view: Table) -> bool:

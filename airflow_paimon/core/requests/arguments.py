@@ -19,6 +19,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.local_execution import LOCAL_EXECUTION, READS
 from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.requests.requests import Request, flag_name
+from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, TAG_PREFIX, is_pattern, parse_identifier
 
 _BRANCHES = frozenset({"branch", "to_branch", "from_branch", "against", "snapshot_branch", "delta_branch"})
@@ -95,7 +96,7 @@ def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
             raise InvalidInputError(f"{_named(operation, spec)} must be a whole number, got {value!r}")
         return int(value)
     if annotation == "bool":
-        return _coerce_bool(_named(operation, spec), value)
+        return parse_boolean(value, _named(operation, spec))
     return _coerce_text(_named(operation, spec), value) if annotation.startswith("str") else value
 
 
@@ -133,15 +134,6 @@ def _coerce_text(name: str, value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise InvalidInputError(f"{name} must be a text, got {value!r}: put it in quotes")
-
-
-def _coerce_bool(name: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
-    return text == "true"
 
 
 def check_argument(operation: str, name: str, value: Any) -> None:

@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.arguments import with_branch_of_table
 from airflow_paimon.core.requests.call_text import Call, Value
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.core.table.partition_text import split_partitions
 
 Convert = Callable[[Value, tzinfo | None], Mapping[str, Any]]
@@ -112,14 +113,7 @@ def _version(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
 
 
 def _skip_existing(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    return {"if_exists": "skip" if _boolean("create_branch: ignoreIfExists", value) else "fail"}
-
-
-def _boolean(name: str, value: Value) -> bool:
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError(f"{name} must be true or false, got {value!r}")
-    return text == "true"
+    return {"if_exists": "skip" if parse_boolean(value, "create_branch: ignoreIfExists") else "fail"}
 
 
 def _onto(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -162,7 +156,7 @@ def _unordered(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
 
 def _sorted(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
     """Take TRUE; FALSE is the default, but for tables with the option, whose manifests are sorted."""
-    return {"manifest_sort_enabled": True} if _boolean("compact_manifest: manifest_sort_enabled", value) else {}
+    return {"manifest_sort_enabled": True} if parse_boolean(value, "compact_manifest: manifest_sort_enabled") else {}
 
 
 def _options(procedure: str, known: Mapping[str, str]) -> Argument:

@@ -27,6 +27,19 @@ _NANOSECONDS = {
     **dict.fromkeys(("d", "day", "days"), 86400 * 10**9),
 }
 
+
+def parse_boolean(value: object, what: str) -> bool:
+    """Take true or false, as a value or as a text in any case.
+
+    Raises:
+        InvalidInputError: it is neither; the message begins with ``what``.
+    """
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidInputError(f"{what} must be true or false, got {value!r}")
+    return text == "true"
+
+
 READ_TOGETHER = ("scan.fallback-branch", "scan.primary-branch")
 """Options that name a branch whose partitions are read together with the table's own."""
 CHAIN_BRANCHES = ("scan.fallback-snapshot-branch", "scan.fallback-delta-branch")

@@ -29,7 +29,7 @@ from airflow_paimon.core.streaming.stream_plan import (
     parse_start,
     stream_rules,
 )
-from airflow_paimon.core.table.options import parse_duration
+from airflow_paimon.core.table.options import parse_boolean, parse_duration
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.changes import ChangeRead, plan_changes, rows_of_changes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
@@ -93,10 +93,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 def flag(options: Mapping[str, str], name: str) -> bool:
     """Read an option that is true or false; false by default."""
-    text = options.get(name, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidInputError(f"The option {name} is true or false, not {options[name]!r}")
-    return text == "true"
+    return parse_boolean(options.get(name, "false"), f"The option {name}")
 
 
 class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
